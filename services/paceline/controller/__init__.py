@@ -1,0 +1,1 @@
+"""The controller: elections, topics, reassignment, deletion. Read `machine.py` first; doors are `driver.py`, `servicer.py` and `__main__.py`."""

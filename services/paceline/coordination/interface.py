@@ -1,0 +1,215 @@
+"""What the cores see of ZooKeeper: requests, responses, watches and the life of a session.
+
+Rules every implementation keeps (the kazoo door and the in-memory one alike):
+
+* Callbacks run on the owning node's scheduler, one at a time. Responses of one client arrive in the order of its
+  requests; a watch event arrives before any response that shows the change it announces.
+* A request belongs to the session under which it was submitted. When that session ends it is answered
+  ``SESSION_EXPIRED``; it is never carried over to the next session (trap Z3).
+* ``CONNECTION_LOSS`` means the connection broke with the request in doubt: it may have been applied.
+* Watches are one-shot. Every ``CONNECTED`` event, of the same session or of a new one, means that *all* watches are
+  gone and must be set again by reading again (trap Z1).
+* Errors come back as codes, also inside a multi (trap Z2); `submit` never raises for what the server said.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+ANY_VERSION = -1
+"""Version that matches every version."""
+
+
+class ZkCode(Enum):
+    """Outcome of one request."""
+
+    OK = auto()
+    NO_NODE = auto()
+    NODE_EXISTS = auto()
+    BAD_VERSION = auto()
+    NOT_EMPTY = auto()
+    NO_CHILDREN_FOR_EPHEMERALS = auto()
+    BAD_ARGUMENTS = auto()
+    ROLLED_BACK = auto()
+    """An operation of a multi that failed because of another one."""
+    CONNECTION_LOSS = auto()
+    SESSION_EXPIRED = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What ZooKeeper keeps about a node."""
+
+    czxid: int
+    """Transaction that created the node; the broker epoch of a broker's node."""
+    version: int
+    """Number of data changes since creation."""
+    mzxid: int = 0
+    cversion: int = 0
+    ephemeral_owner: int = 0
+    """Session id for an ephemeral node, else 0."""
+    num_children: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GetData:
+    """Read data and stat; with ``watch`` a later change, or deletion, fires once."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Read the stat; NO_NODE when absent. With ``watch`` a creation, change or deletion fires once."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    """List child names, sorted; with ``watch`` a change of the list, or deletion of the node, fires once."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a node; NODE_EXISTS when it is there, NO_NODE when the parent is not."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replace data if the version matches."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a leaf if the version matches."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Inside a multi: the node must exist and have this version."""
+
+    path: str
+    version: int
+
+
+Operation = Create | SetData | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """All operations or none, in one transaction."""
+
+    operations: tuple[Operation, ...]
+
+
+Request = GetData | Exists | GetChildren | Create | SetData | Delete | Multi
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Answer to one request, or to one operation of a multi."""
+
+    code: ZkCode
+    data: bytes | None = None
+    """Data of GetData; None also for a node whose data is null."""
+    stat: Stat | None = None
+    """Stat of GetData, Exists, GetChildren and SetData."""
+    children: tuple[str, ...] = ()
+    path: str | None = None
+    """Path of a created node, with its sequence number."""
+    results: tuple["Response", ...] = ()
+    """Per operation of a multi; its own code is OK only if all are."""
+    in_doubt_before: bool = False
+    """An earlier try of this request ended in connection loss, so it may have been applied before this answer."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request was carried out."""
+        return self.code is ZkCode.OK
+
+
+class WatchType(Enum):
+    """What happened to a watched node."""
+
+    CREATED = auto()
+    DELETED = auto()
+    DATA_CHANGED = auto()
+    CHILDREN_CHANGED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """A one-shot watch has fired. It says that something changed, never what is there now: read again."""
+
+    type: WatchType
+    path: str
+
+
+class SessionState(Enum):
+    """Life of a session as its client sees it."""
+
+    CONNECTED = auto()
+    """Connected; all watches are gone, also when the session is the same as before."""
+    DISCONNECTED = auto()
+    """Connection lost; the session may live on."""
+    IN_DOUBT = auto()
+    """Disconnected for longer than the session timeout on the own monotonic clock: the server may have ended the
+    session. Whoever must not act on without it stops now (trap Z4)."""
+    EXPIRED = auto()
+    """The server has ended the session; its ephemeral nodes are gone. A CONNECTED with a new session follows."""
+    CLOSED = auto()
+    """Closed by its owner; nothing follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """A change in the life of the session."""
+
+    state: SessionState
+    session_id: int
+    """Session the event is about; 0 before the first connection."""
+
+
+class ZooKeeper(Protocol):
+    """A client with at most one session at a time."""
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session, 0 before the first connection."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests submitted now would be sent at once."""
+
+    def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
+        """Connect, and keep connecting until closed."""
+
+    def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
+        """Send requests, pipelined, and call back once with all responses in the order of the requests.
+
+        Several requests of one call are independent: each may succeed or fail alone. While disconnected they wait
+        for the connection, and end with SESSION_EXPIRED when the session does.
+        """
+
+    def close(self) -> None:
+        """End the session, its ephemeral nodes with it. Requests in flight are answered SESSION_EXPIRED."""

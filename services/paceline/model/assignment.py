@@ -1,0 +1,43 @@
+"""Which brokers hold a partition, and how that changes during a reassignment (KIP-455)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Assigned replicas of one partition; the first is the preferred leader.
+
+    During a reassignment ``replicas`` is the union: target first, in target order, then what remains of the original.
+    """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Replicas before the running reassignment, in their order here."""
+        return tuple(replica for replica in self.replicas if replica not in self.adding)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Replicas after the running reassignment."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    @property
+    def is_being_reassigned(self) -> bool:
+        """Whether replicas are still being added or removed."""
+        return bool(self.adding or self.removing)
+
+    def reassign_to(self, target: Sequence[int]) -> "ReplicaAssignment":
+        """Return the assignment that starts, or replaces, a reassignment to ``target``.
+
+        Source: spec/controller.md section 13, the algebra of origin, target and union.
+        """
+        full = tuple(dict.fromkeys((*target, *self.origin)))
+        return ReplicaAssignment(
+            replicas=full,
+            adding=tuple(replica for replica in full if replica not in self.origin),
+            removing=tuple(replica for replica in full if replica not in target),
+        )

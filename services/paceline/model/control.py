@@ -1,0 +1,151 @@
+"""Control requests from the controller to brokers and their answers, as plain values.
+
+The wire form is `paceline.internal.v1`; `paceline.rpc.convert` maps one to the other.
+"""
+
+from dataclasses import dataclass, field
+
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address of a process."""
+
+    listener: str
+    """CLIENT, EXTERNAL, REPLICATION or CONTROL."""
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as gRPC takes it."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """One registered broker."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    broker_epoch: int = -1
+    """czxid of its registration node."""
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Return the address on a listener, None when the broker does not have that listener."""
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStamp:
+    """What fences a control request."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int | None
+    """Registration the request is meant for; None skips the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrPartition:
+    """A decision about one partition (spec/controller.md section 17.1)."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    zk_version: int
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrRequest:
+    """Become leader or follower of partitions."""
+
+    stamp: ControllerStamp
+    live_leaders: tuple[LiveBroker, ...]
+    partitions: tuple[LeaderAndIsrPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaPartition:
+    """One replica to stop."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    leader_epoch: int
+    """-2 while the topic is being deleted, -1 when not known."""
+    delete_partition: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaRequest:
+    """Stop replicas, and maybe delete their logs."""
+
+    stamp: ControllerStamp
+    partitions: tuple[StopReplicaPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataPartition:
+    """What clients may know of one partition."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    controller_epoch: int
+    leader: int
+    """-1 for none, -2 when the partition is being deleted."""
+    leader_epoch: int
+    isr: tuple[int, ...]
+    zk_version: int
+    replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataRequest:
+    """Refresh a broker's metadata cache."""
+
+    stamp: ControllerStamp
+    live_brokers: tuple[LiveBroker, ...]
+    partitions: tuple[UpdateMetadataPartition, ...]
+    controller_endpoints: tuple[Endpoint, ...] = ()
+
+
+ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResponse:
+    """Answer to any control request; UpdateMetadata has no per-partition part."""
+
+    error: ErrorCode = ErrorCode.NONE
+    partition_errors: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+    """One entry per partition of a LeaderAndIsr or StopReplica request, `ErrorCode.NONE` included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownRequest:
+    """A broker asks to be relieved of leadership before it stops."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownResponse:
+    """What could not be moved."""
+
+    error: ErrorCode = ErrorCode.NONE
+    remaining: tuple[TopicPartition, ...] = ()

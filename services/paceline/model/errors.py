@@ -1,0 +1,365 @@
+"""One family of errors; every class carries Kafka's number and what a caller may do about it.
+
+`code` is the number on the wire (`paceline.v1.ErrorCode` has the same values), `retriable` says whether the same
+request may succeed later, `definite` whether the operation surely did not happen.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Numbers of Kafka's protocol where positive; 0 is success, numbers from 1000 are our own."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    INVALID_TOPIC = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    REASSIGNMENT_IN_PROGRESS = 60
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    INVALID_UPDATE_VERSION = 95
+    INCONSISTENT_TOPIC_ID = 103
+    UNKNOWN_SERVER_ERROR = 1000
+    SHUTTING_DOWN = 1001
+    THROTTLED = 1002
+
+
+class PacelineError(Exception):
+    """Base of every error that may cross a service boundary."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    retriable: ClassVar[bool] = False
+    definite: ClassVar[bool] = True
+
+
+class UnknownServerError(PacelineError):
+    """Something failed that has no code of its own."""
+
+    definite = False
+
+
+class OffsetOutOfRangeError(PacelineError):
+    """The offset lies outside the log."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, message: str, log_start_offset: int = -1, end_offset: int = -1) -> None:
+        super().__init__(message)
+        self.log_start_offset = log_start_offset
+        self.end_offset = end_offset
+
+
+class CorruptMessageError(PacelineError):
+    """A batch failed its checksum or its lengths do not add up."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnknownTopicOrPartitionError(PacelineError):
+    """The topic or partition does not exist, as far as the answering process knows."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    retriable = True
+
+
+class LeaderNotAvailableError(PacelineError):
+    """The partition has no leader at the moment."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+    retriable = True
+
+
+class NotLeaderOrFollowerError(PacelineError):
+    """The broker does not lead the partition."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    retriable = True
+
+
+class RequestTimedOutError(PacelineError):
+    """The deadline passed before the outcome was known."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+    retriable = True
+    definite = False
+
+
+class BrokerNotAvailableError(PacelineError):
+    """The broker is not registered."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+    retriable = True
+
+
+class ReplicaNotAvailableError(PacelineError):
+    """The replica is not hosted here."""
+
+    code = ErrorCode.REPLICA_NOT_AVAILABLE
+    retriable = True
+
+
+class MessageTooLargeError(PacelineError):
+    """The batch is larger than ``max.message.bytes``."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class StaleControllerEpochError(PacelineError):
+    """The control request came from a deposed controller."""
+
+    code = ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+class InvalidTopicError(PacelineError):
+    """The topic name is not legal, or clients may not write to the topic."""
+
+    code = ErrorCode.INVALID_TOPIC
+
+
+class RecordListTooLargeError(PacelineError):
+    """The batch is larger than a log segment."""
+
+    code = ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+class NotEnoughReplicasError(PacelineError):
+    """Fewer in-sync replicas than ``min.insync.replicas``; nothing was appended."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+    retriable = True
+
+
+class NotEnoughReplicasAfterAppendError(PacelineError):
+    """Appended, but the in-sync set fell below ``min.insync.replicas`` before replication."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    retriable = True
+    definite = False
+
+
+class InvalidRequiredAcksError(PacelineError):
+    """The acks value is unknown."""
+
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class InvalidTimestampError(PacelineError):
+    """A record timestamp is outside the topic's bounds."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class TopicAlreadyExistsError(PacelineError):
+    """A topic of that name exists, or one that differs only in ``.`` and ``_``."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitionsError(PacelineError):
+    """The number of partitions is not acceptable."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactorError(PacelineError):
+    """The replication factor is not acceptable."""
+
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignmentError(PacelineError):
+    """The manual replica assignment is not consistent."""
+
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class InvalidConfigError(PacelineError):
+    """A configuration key or value was refused."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class NotControllerError(PacelineError):
+    """This process is not the active controller."""
+
+    code = ErrorCode.NOT_CONTROLLER
+    retriable = True
+
+
+class InvalidRequestError(PacelineError):
+    """The request is malformed."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class PolicyViolationError(PacelineError):
+    """The operation is against the configured policy."""
+
+    code = ErrorCode.POLICY_VIOLATION
+
+
+class OutOfOrderSequenceNumberError(PacelineError):
+    """The batch does not continue the producer's sequence."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpochError(PacelineError):
+    """The producer's epoch is older than the one the log knows."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class KafkaStorageError(PacelineError):
+    """A log directory failed."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+    definite = False
+
+
+class ReassignmentInProgressError(PacelineError):
+    """A reassignment of the partition is running."""
+
+    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+class FetchSessionIdNotFoundError(PacelineError):
+    """The fetch session is unknown."""
+
+    code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    retriable = True
+
+
+class InvalidFetchSessionEpochError(PacelineError):
+    """The fetch session epoch is not the expected one."""
+
+    code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    retriable = True
+
+
+class TopicDeletionDisabledError(PacelineError):
+    """``delete.topic.enable`` is false."""
+
+    code = ErrorCode.TOPIC_DELETION_DISABLED
+
+
+class FencedLeaderEpochError(PacelineError):
+    """The leader epoch in the request is older than the broker's."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(PacelineError):
+    """The leader epoch in the request is newer than the broker's."""
+
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+    retriable = True
+
+
+class UnsupportedCompressionTypeError(PacelineError):
+    """A batch uses a codec this broker cannot read."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class StaleBrokerEpochError(PacelineError):
+    """The broker epoch in the request is older than the broker's registration."""
+
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class OffsetNotAvailableError(PacelineError):
+    """The new leader's high watermark has not reached the start of its epoch yet (KIP-207)."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+    retriable = True
+
+
+class InvalidRecordError(PacelineError):
+    """A record of the batch is not valid."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class InvalidUpdateVersionError(PacelineError):
+    """A conditional write lost against a newer version."""
+
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class InconsistentTopicIdError(PacelineError):
+    """The topic id in the request is not the one of the topic with that name."""
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+class ShuttingDownError(PacelineError):
+    """The server is shutting down."""
+
+    code = ErrorCode.SHUTTING_DOWN
+    retriable = True
+
+
+class ThrottledError(PacelineError):
+    """The server's budget for requests in flight is used up."""
+
+    code = ErrorCode.THROTTLED
+    retriable = True
+
+
+def _classes(base: type[PacelineError]) -> list[type[PacelineError]]:
+    found = [base]
+    for child in base.__subclasses__():
+        found.extend(_classes(child))
+    return found
+
+
+ERROR_CLASSES: dict[ErrorCode, type[PacelineError]] = {
+    cls.code: cls for cls in _classes(PacelineError) if cls is not PacelineError
+}
+"""The class of each code; ``NONE`` has none."""
+
+
+def error_for(code: ErrorCode | int, message: str = "") -> PacelineError:
+    """Return an error of the class that carries ``code``; an unknown number gives `UnknownServerError`."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return UnknownServerError(message or f"error code {code}")
+    cls = ERROR_CLASSES.get(known, UnknownServerError)
+    if cls is OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(message or known.name)
+    return cls(message or known.name)

@@ -1,0 +1,32 @@
+"""The tuple a partition lives by: leader, leader epoch, in-sync replicas, and the version they were written at."""
+
+from dataclasses import dataclass, replace
+
+from paceline.model.identifiers import NO_LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """State of one partition as kept in ZooKeeper (spec/zookeeper.md section 2.4)."""
+
+    leader: int
+    """Broker id, `NO_LEADER` (-1) when there is none."""
+    leader_epoch: int
+    """Rises by one with every write of a controller; a leader's own ISR write keeps it."""
+    isr: tuple[int, ...]
+    """In-sync replicas; a set in meaning, never empty once written."""
+    zk_version: int
+    """Data version of the state node these values were read from or written at."""
+    controller_epoch: int
+    """Epoch of the controller that took the leadership decision."""
+
+    def with_leader(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> "LeaderAndIsr":
+        """Return the next decision of a controller: leader epoch plus one, same version until written."""
+        return replace(
+            self, leader=leader, isr=isr, leader_epoch=self.leader_epoch + 1, controller_epoch=controller_epoch
+        )
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether some broker leads the partition."""
+        return self.leader != NO_LEADER

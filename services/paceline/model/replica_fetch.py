@@ -1,0 +1,69 @@
+"""A follower's fetch and its answer, as plain values (wire form: `paceline.internal.v1`)."""
+
+from dataclasses import dataclass
+
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+
+
+@dataclass(slots=True)
+class ReplicaFetchPartition:
+    """One partition of a follower's fetch."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int | None
+    """Epoch of the follower's last record; None when its log has none."""
+    log_start_offset: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class ReplicaFetchRequest:
+    """A follower's fetch; in an incremental session only added and changed partitions are listed."""
+
+    replica_id: int
+    broker_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int
+    """0 for none yet."""
+    session_epoch: int
+    """0 opens a session, -1 is a full fetch without one."""
+    partitions: list[ReplicaFetchPartition]
+    forgotten: list[TopicPartition]
+
+
+@dataclass(slots=True)
+class EpochEnd:
+    """A leader epoch and the first offset after it."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(slots=True)
+class ReplicaFetchResult:
+    """What the leader answers for one partition."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode = ErrorCode.NONE
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    """Leader's log end, exclusive; also set with OFFSET_OUT_OF_RANGE."""
+    diverging_epoch: EpochEnd | None = None
+    batches: bytes = b""
+
+
+@dataclass(slots=True)
+class ReplicaFetchResponse:
+    """Answer to a follower's fetch."""
+
+    session_id: int
+    results: list[ReplicaFetchResult]
+    error: ErrorCode = ErrorCode.NONE

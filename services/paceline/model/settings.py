@@ -1,0 +1,59 @@
+"""Settings the cores are handed, with Kafka's defaults (spec/config.md). Loading them is `runtime.settings`' job.
+
+A field is Kafka's key with underscores: ``replica.lag.time.max.ms`` is `replica_lag_time_max_ms`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """What a broker's core needs to know."""
+
+    broker_id: int
+    broker_rack: str | None = None
+    zookeeper_session_timeout_ms: int = 18_000
+    replica_lag_time_max_ms: int = 30_000
+    replica_fetch_max_bytes: int = 1_048_576
+    replica_fetch_response_max_bytes: int = 10_485_760
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1_000
+    replica_socket_timeout_ms: int = 30_000
+    num_replica_fetchers: int = 1
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    fetch_max_bytes: int = 57_671_680
+    max_incremental_fetch_session_cache_slots: int = 1_000
+    min_insync_replicas: int = 1
+    """Broker default of the topic key ``min.insync.replicas``."""
+    message_max_bytes: int = 1_048_588
+    request_timeout_ms: int = 30_000
+    controlled_shutdown_enable: bool = True
+    controlled_shutdown_max_retries: int = 3
+    controlled_shutdown_retry_backoff_ms: int = 5_000
+    isr_propagation_interval_ms: int = 2_500
+    isr_propagation_quiet_ms: int = 5_000
+    isr_propagation_max_wait_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """What a controller's core needs to know."""
+
+    controller_id: int
+    zookeeper_session_timeout_ms: int = 18_000
+    request_timeout_ms: int = 30_000
+    controller_socket_timeout_ms: int = 30_000
+    send_retry_backoff_ms: int = 100
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: int = 300_000
+    leader_imbalance_per_broker_percentage: int = 10
+    unclean_leader_election_enable: bool = False
+    delete_topic_enable: bool = True
+    default_replication_factor: int = 1
+    num_partitions: int = 1
+    max_partitions_per_request: int = 200_000
+    zookeeper_multi_max_bytes: int = 512 * 1024
+    """Size of one multi, well below the server's jute.maxbuffer of 1 MiB."""
+    zookeeper_multi_max_operations: int = 1_000

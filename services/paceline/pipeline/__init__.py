@@ -1,0 +1,1 @@
+"""The Spark data source and jobs. Read `reader.py` first."""
