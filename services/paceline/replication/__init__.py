@@ -1,1 +1,4 @@
-"""The rules of replication both roles share: ISR, high watermark, follower progress, truncation, purgatory. Plain functions and small classes."""
+"""The rules of replication: ISR, high watermark, follower progress, truncation, purgatory.
+
+Plain functions and small classes; whoever applies them lives in `paceline.broker`.
+"""

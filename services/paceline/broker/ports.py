@@ -1,0 +1,50 @@
+"""What a broker's core is handed besides clock, ZooKeeper and log: a way to call other processes."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from paceline.model.client_io import EpochAnswer, EpochQuery
+from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, LiveBroker
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+
+
+class BrokerTransport(Protocol):
+    """Calls from a broker to leaders and to the controller.
+
+    Each call ends in exactly one callback on the broker's scheduler: the answer, or the exception that took its
+    place (unreachable, deadline passed). An answer may arrive after its caller has lost interest; the caller matches
+    it to what it still waits for.
+    """
+
+    def replica_fetch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        request: ReplicaFetchRequest,
+        timeout_ms: int,
+        on_done: Callable[[ReplicaFetchResponse | Exception], None],
+    ) -> None:
+        """Fetch from a leader over the fetcher's own connection; one call in flight per (leader, fetcher id)."""
+
+    def offsets_for_leader_epoch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        replica_id: int,
+        queries: list[EpochQuery],
+        timeout_ms: int,
+        on_done: Callable[[list[EpochAnswer] | Exception], None],
+    ) -> None:
+        """Ask a leader where epochs ended."""
+
+    def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
+        """End the fetcher's thread and connection; answers still on their way may be dropped or delivered."""
+
+    def controlled_shutdown(
+        self,
+        controller: Endpoint,
+        request: ControlledShutdownRequest,
+        timeout_ms: int,
+        on_done: Callable[[ControlledShutdownResponse | Exception], None],
+    ) -> None:
+        """Ask a controller to take leadership away."""

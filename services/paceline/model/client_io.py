@@ -1,0 +1,186 @@
+"""What clients ask of a broker and what it answers, as plain values (wire form: `paceline.v1` LogService)."""
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, auto
+
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import EpochEnd
+
+
+class RequiredAcks(IntEnum):
+    """How many replicas must have a record before the answer; Kafka's numbers."""
+
+    ALL = -1
+    NONE = 0
+    LEADER = 1
+
+
+class Isolation(Enum):
+    """What a reader may see."""
+
+    READ_UNCOMMITTED = auto()
+    READ_COMMITTED = auto()
+
+
+class OffsetKind(Enum):
+    """Which offset ListOffsets looks for."""
+
+    LATEST = auto()
+    EARLIEST = auto()
+    TIMESTAMP = auto()
+
+
+@dataclass(slots=True)
+class LeaderHint:
+    """Leader of a partition as the answering broker knows it; the servicer adds the address."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class PartitionFailure:
+    """Why one partition of a request failed."""
+
+    code: ErrorCode
+    message: str = ""
+    leader: LeaderHint | None = None
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+
+
+@dataclass(slots=True)
+class ProduceData:
+    """One batch for one partition."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    batch: bytes
+
+
+@dataclass(slots=True)
+class ProduceResult:
+    """What became of it."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class FetchPartition:
+    """One partition of a client's fetch."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int | None = None
+    last_fetched_epoch: int | None = None
+
+
+@dataclass(slots=True)
+class FetchRequest:
+    """A client's fetch."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation
+    partitions: list[FetchPartition]
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten: list[TopicPartition] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FetchResult:
+    """What was read from one partition."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    diverging_epoch: EpochEnd | None = None
+    batches: bytes = b""
+
+
+@dataclass(slots=True)
+class FetchResponse:
+    """Answer to a client's fetch."""
+
+    results: list[FetchResult]
+    session_id: int = 0
+    failure: PartitionFailure | None = None
+    """Why the whole request failed (fetch session errors)."""
+
+
+@dataclass(slots=True)
+class OffsetQuery:
+    """One partition of ListOffsets."""
+
+    topic_partition: TopicPartition
+    kind: OffsetKind
+    timestamp_ms: int = -1
+    current_leader_epoch: int | None = None
+
+
+@dataclass(slots=True)
+class OffsetAnswer:
+    """The offset found; None when no record is that young."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    offset: int | None = None
+    timestamp_ms: int | None = None
+    leader_epoch: int = -1
+
+
+@dataclass(slots=True)
+class EpochQuery:
+    """One partition of OffsetForLeaderEpoch."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    current_leader_epoch: int | None = None
+
+
+@dataclass(slots=True)
+class EpochAnswer:
+    """End of the largest epoch not above the asked one; None when the log knows no such epoch."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    end: EpochEnd | None = None
+
+
+@dataclass(slots=True)
+class ReplicaProgressView:
+    """What a leader knows of one replica, itself included; None where it does not know yet."""
+
+    broker_id: int
+    log_end_offset: int | None
+    log_start_offset: int | None
+    last_caught_up_ago_ms: int | None
+    last_fetch_ago_ms: int | None
+    in_sync: bool
+
+
+@dataclass(slots=True)
+class PartitionReplicasView:
+    """A leader's view of one partition."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    leader: int = -1
+    leader_epoch: int = -1
+    leader_epoch_start_offset: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    isr: tuple[int, ...] = ()
+    maximal_isr: tuple[int, ...] = ()
+    replicas: tuple[ReplicaProgressView, ...] = ()
