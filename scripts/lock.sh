@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Writes the hash-checked lock files from pyproject.toml, for Python 3.11 to 3.13.
+#
+#   scripts/lock.sh            bring the locks in line with pyproject.toml; versions already locked stay
+#   scripts/lock.sh --upgrade  take the newest versions that pyproject.toml allows
+#   scripts/lock.sh --check    change nothing: exit 1 if a lock is not what pyproject.toml asks for
+#
+# requirements.lock           development and CI: extra `dev`, and what builds the wheel
+# requirements-services.lock  the container image: extra `services`, the same versions
+# requirements-build.lock     what builds the wheel, for the image's build stage, the same versions
+#
+# Install with `pip install --require-hashes -r requirements.lock`, then Paceline itself with
+# `pip install --no-deps --no-build-isolation -e .`: hatchling is locked too, so nothing unlocked is fetched.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+uv=""
+for candidate in .venv/bin/uv "$(command -v uv || true)"; do
+  if [ -n "$candidate" ] && [ -x "$candidate" ]; then uv=$candidate; break; fi
+done
+if [ -z "$uv" ]; then
+  [ -x build/lock-venv/bin/uv ] || {
+    python3 -m venv build/lock-venv
+    build/lock-venv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+  }
+  uv=build/lock-venv/bin/uv
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mode=${1:-}
+case "$mode" in
+  "" | --check) upgrade=() ;;
+  --upgrade) upgrade=(--upgrade) ;;
+  *) echo "unknown argument $mode (known: --check, --upgrade)" >&2; exit 2 ;;
+esac
+
+# The build requirements are read from pyproject.toml, so that they are written down once.
+grep '^requires = ' pyproject.toml | grep -o '"[^"]*"' | tr -d '"' >"$work/build.in"
+grep -q '^hatchling' "$work/build.in" || { echo "cannot read [build-system] requires from pyproject.toml" >&2; exit 1; }
+
+compile() {  # compile NAME SOURCES...: writes $work/NAME, starting from the committed one
+  local name=$1
+  shift
+  if [ -f "$name" ]; then cp "$name" "$work/$name"; fi
+  "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+    --custom-compile-command scripts/lock.sh --no-annotate "${upgrade[@]}" --output-file "$work/$name" "$@"
+}
+
+compile requirements.lock --extra dev pyproject.toml "$work/build.in"
+compile requirements-services.lock --extra services --constraint "$work/requirements.lock" pyproject.toml
+compile requirements-build.lock --constraint "$work/requirements.lock" "$work/build.in"
+
+status=0
+for name in requirements.lock requirements-services.lock requirements-build.lock; do
+  if grep -n -E '^\s*(-i|-f|--index-url|--extra-index-url|--find-links)|://' "$work/$name"; then
+    echo "$name names an index; locks must not" >&2
+    exit 1
+  fi
+  if [ "$mode" = "--check" ]; then
+    if ! diff -u "$name" "$work/$name"; then
+      echo "$name is not what pyproject.toml asks for: run scripts/lock.sh" >&2
+      status=1
+    fi
+  else
+    cp "$work/$name" "$name"
+  fi
+done
+exit $status
