@@ -1,0 +1,81 @@
+# One word per habit; `make help` lists them. `make run` and `make test` do all their own set-up.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+RUN_DIR := build/run
+PYTEST_ARGS ?=
+KEEP ?= 0
+SEEDS ?= 300
+FIRST ?= 1
+ROUNDS ?= 100
+
+.PHONY: help install java protos protos-check fmt lint test run soak simulate integration containers images up down bench lock duplicates clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## create .venv and install everything, hash-checked
+
+$(STAMP): pyproject.toml requirements.lock scripts/install.sh
+	@scripts/install.sh $(VENV)
+	@touch $(STAMP)
+
+java: ## check that Java 17 or newer is there
+	@scripts/check_java.sh
+
+run: install java ## the main job: stream real flights through a cluster, kill a leader, read it all back with Spark
+	@$(PY) -m paceline.demo --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
+
+test: install ## every test this machine can run, and why the rest was skipped
+	@$(PY) -m pytest -q $(PYTEST_ARGS)
+
+soak: install java ## kill and restart brokers under load, ROUNDS times (100)
+	@$(PY) -m tests.soak --rounds $(ROUNDS)
+
+integration: install java ## only the tests with real processes
+	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)
+
+containers: install ## only the tests with containers
+	@$(PY) -m pytest -q -m containers tests/containers $(PYTEST_ARGS)
+
+simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline
+	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
+
+lint: install protos-check ## ruff, mypy, buf
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@cd protos && ../$(VENV)/bin/buf lint && ../$(VENV)/bin/buf format -d --exit-code
+
+fmt: install ## let ruff and buf put everything in form
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+	@cd protos && ../$(VENV)/bin/buf format -w
+
+protos: install ## write the committed stubs from protos/
+	@scripts/gen_protos.sh services
+
+protos-check: ## compare the committed stubs with a fresh run
+	@scripts/check_protos.sh
+
+bench: install java ## produce, fetch and latency figures, into build/bench/data.json
+	@$(PY) -m benchmarks.data --output build/bench/data.json
+
+images: ## build the container images, from official bases or, without a registry, from Debian packages
+	@scripts/images.sh
+
+up: images ## start the cluster of docker-compose.yml
+	@scripts/compose.sh up -d
+
+down: ## stop it
+	@scripts/compose.sh down
+
+lock: ## refresh requirements.lock
+	@scripts/lock.sh
+
+clean: ## remove what make run and the other targets wrote, but not .venv
+	@if [ -x $(PY) ]; then $(PY) -m paceline.demo --directory $(RUN_DIR) --clean; fi
+	@rm -rf build .mypy_cache .ruff_cache .hypothesis

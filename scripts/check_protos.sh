@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Fails when the committed stubs are not what protos/ gives.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+scripts/gen_protos.sh "$fresh"
+for package in v1 internal; do
+  if ! diff -ru -x __pycache__ "services/paceline/$package" "$fresh/paceline/$package"; then
+    echo "the stubs in services/paceline/$package are not what protos/ gives: run make protos" >&2
+    exit 1
+  fi
+done

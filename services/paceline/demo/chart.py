@@ -1,0 +1,131 @@
+"""Throughput over time as an SVG, with what happened to the cluster marked on it. No plotting library needed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 1040, 460
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 150, 56
+_PLOT_WIDTH = WIDTH - LEFT - RIGHT
+_PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
+_LABEL_ROWS = 5
+_LABEL_HEIGHT = 16
+_CHARACTER_WIDTH = 6.3
+_STYLE = """
+text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#1f2933}
+.title{font-size:18px;font-weight:600}.sub{font-size:12px;fill:#52606d}.axis{font-size:11px;fill:#52606d}
+.event{font-size:11.5px;paint-order:stroke;stroke:#fff;stroke-width:3px}.grid{stroke:#e4e7eb}.area{fill:#3e7cb1;fill-opacity:.18}.line{fill:none;stroke:#2a5f8f;stroke-width:1.6}
+.band-pause{fill:#f0b429;fill-opacity:.16}.band-down{fill:#cf1124;fill-opacity:.10}
+"""
+_COLOURS = {"bad": "#cf1124", "warn": "#b7791f", "good": "#2f855a", "info": "#52606d"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, at seconds since the stream began; ``tone`` is bad, warn, good or info."""
+
+    at_s: float
+    label: str
+    tone: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A span of time to shade: ``kind`` is pause or down."""
+
+    from_s: float
+    to_s: float
+    kind: str
+
+
+def throughput_chart(
+    title: str,
+    subtitle: str,
+    samples: Sequence[tuple[float, float]],
+    marks: Sequence[Mark],
+    bands: Sequence[Band] = (),
+) -> str:
+    """Return an SVG of (seconds, records per second) samples with marks and bands.
+
+    Labels of neighbouring marks are put on different rows so that they do not cover each other.
+    """
+    last = max([at for at, _ in samples] + [mark.at_s for mark in marks] + [1.0])
+    peak = _nice_ceiling(max([rate for _, rate in samples] + [1.0]))
+
+    def x(seconds: float) -> float:
+        return LEFT + _PLOT_WIDTH * seconds / last
+
+    def y(rate: float) -> float:
+        return TOP + _PLOT_HEIGHT * (1 - rate / peak)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'role="img" aria-label="{escape(title)}">',
+        f"<style>{_STYLE}</style>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<text x="{LEFT}" y="28" class="title">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="47" class="sub">{escape(subtitle)}</text>',
+    ]
+    for band in bands:
+        left, right = x(band.from_s), x(min(band.to_s, last))
+        parts.append(
+            f'<rect class="band-{band.kind}" x="{left:.1f}" y="{TOP}" width="{max(right - left, 0.5):.1f}" '
+            f'height="{_PLOT_HEIGHT}"/>'
+        )
+    for step in range(5):
+        rate = peak * step / 4
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(rate):.1f}" y2="{y(rate):.1f}"/>'
+            f'<text class="axis" x="{LEFT - 8}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:,.0f}</text>'
+        )
+    tick = _nice_ceiling(last / 10)
+    at = 0.0
+    while at <= last + 1e-9:
+        parts.append(
+            f'<text class="axis" x="{x(at):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{at:g} s</text>'
+        )
+        at += tick
+    parts.append(
+        f'<text class="axis" x="{LEFT + _PLOT_WIDTH / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">'
+        "time since the first record · records acknowledged by every in-sync replica, per second</text>"
+    )
+    if samples:
+        points = " ".join(f"{x(at):.1f},{y(rate):.1f}" for at, rate in samples)
+        parts.append(f'<polygon class="area" points="{x(samples[0][0]):.1f},{y(0):.1f} {points} '
+                     f'{x(samples[-1][0]):.1f},{y(0):.1f}"/>')  # fmt: skip
+        parts.append(f'<polyline class="line" points="{points}"/>')
+    parts.extend(_labels(sorted(marks, key=lambda mark: mark.at_s), x))
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
+    ends = [float("-inf")] * _LABEL_ROWS
+    parts = []
+    for mark in marks:
+        width = len(mark.label) * _CHARACTER_WIDTH + 10
+        at = x_of(mark.at_s)
+        left = min(at + 4, WIDTH - RIGHT - width)
+        row = next((row for row in range(_LABEL_ROWS) if ends[row] <= left), ends.index(min(ends)))
+        ends[row] = left + width
+        baseline = TOP - 8 - (_LABEL_ROWS - 1 - row) * _LABEL_HEIGHT
+        colour = _COLOURS[mark.tone]
+        parts.append(
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{baseline - 9}" y2="{HEIGHT - BOTTOM}" stroke="{colour}" '
+            f'stroke-width="1" stroke-dasharray="3 3"/>'
+            f'<text class="event" x="{left:.1f}" y="{baseline}" style="fill:{colour}">{escape(mark.label)}</text>'
+        )
+    return parts
+
+
+def _nice_ceiling(value: float) -> float:
+    """Return the next 1, 2, 2.5 or 5 times a power of ten that is not below ``value``."""
+    scale = 1.0
+    while scale * 10 < value:
+        scale *= 10
+    while scale > value:
+        scale /= 10
+    for factor in (1, 2, 2.5, 5, 10):
+        if scale * factor >= value:
+            return scale * factor
+    return scale * 10

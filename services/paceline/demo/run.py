@@ -1,0 +1,228 @@
+"""The main job: a cluster from nothing, real flights through it, two mishaps, and the proof that nothing was lost."""
+
+import argparse
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from paceline.demo.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
+from paceline.demo.report import StreamTotals, facts_as_json, print_report, write_report
+from paceline.demo.story import Story, StoryFailedError
+from paceline.demo.stream import Stream
+from paceline.demo.verify import Verdict, read_back, spark_session
+from paceline.dev.local_cluster import LocalCluster, LocalClusterError, remove
+from paceline_client import Admin, Producer
+
+TOPIC, PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS = "flights", 6, 3, 2
+LAG_TIME_MAX_MS, SESSION_TIMEOUT_MS = 2_000, 6_000
+CONFIG_FILE = Path(__file__).resolve().parents[3] / "config" / "dev.properties"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for."""
+
+    directory: Path
+    seed: int
+    duration_s: float
+    keep: bool
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 when every record was acknowledged, read back once, and in order."""
+    parser = argparse.ArgumentParser(prog="python -m paceline.demo", description=__doc__)
+    parser.add_argument("--directory", type=Path, default=Path("build/run"), help="everything is written below it")
+    parser.add_argument("--seed", type=int, help="choice of victims and moments (default: by chance, and reported)")
+    parser.add_argument("--duration-s", type=float, default=40.0, help="pace of the stream in seconds")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up and say how to talk to it")
+    parser.add_argument("--clean", action="store_true", help="stop a kept cluster, remove the directory, and exit")
+    arguments = parser.parse_args(argv)
+    console = Console(highlight=False)
+    if arguments.clean:
+        remove(arguments.directory)
+        return 0
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        options = Options(arguments.directory.resolve(), seed, arguments.duration_s, arguments.keep)
+        return _Demo(options, console).run()
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; everything has been stopped[/]")
+        return 130
+    except (LocalClusterError, StoryFailedError, FlightsNotFoundError) as error:
+        console.print(f"[red]{type(error).__name__}[/]: {error}", markup=True)
+        return 1
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class _Demo:
+    def __init__(self, options: Options, console: Console) -> None:
+        self._options = options
+        self._console = console
+        self._began = time.monotonic()
+        self._rng = random.Random(options.seed)
+
+    def run(self) -> int:
+        directory, console = self._options.directory, self._console
+        remove(directory)
+        directory.mkdir(parents=True)
+        source = data_file()
+        console.print(f"[bold]Paceline[/]: {FLIGHT_COUNT:,} flights, seed {self._options.seed}, all below {directory}")
+        cluster = LocalCluster(
+            directory / "cluster",
+            CONFIG_FILE,
+            settings={
+                "replica.lag.time.max.ms": str(LAG_TIME_MAX_MS),
+                "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            },
+            detached=self._options.keep,
+        )
+        spark = _Background(lambda: spark_session(directory / "scratch"))
+        kept = False
+        try:
+            cluster.start(say=lambda text: console.print(f"  {text}"))
+            with Admin(cluster.bootstrap) as admin:
+                admin.create_topics(
+                    {TOPIC: (PARTITIONS, REPLICATION_FACTOR, {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)})}
+                )
+            totals, story = self._stream(cluster, source)
+            console.print("reading it back with Spark")
+            session = spark.result()
+            verdict = read_back(session, cluster.bootstrap, TOPIC, FLIGHT_COUNT, directory / "flights.parquet")
+            session.stop()
+            code = self._conclude(totals, story, verdict)
+            kept = self._options.keep
+            return code
+        finally:
+            if kept:
+                self._say_how_to_talk(cluster)
+            else:
+                console.print("stopping the cluster")
+                cluster.stop()
+                spark.abandon()
+            shutil.rmtree(directory / "scratch", ignore_errors=True)
+
+    def _stream(self, cluster: LocalCluster, source: Path) -> tuple[StreamTotals, Story]:
+        progress = Progress(
+            TextColumn("{task.description:<34}"),
+            BarColumn(bar_width=36),
+            TextColumn("{task.completed:>9,.0f} / {task.total:,.0f} acked"),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        bar = progress.add_task("streaming", total=FLIGHT_COUNT)
+
+        def say(text: str) -> None:
+            progress.update(bar, description=text)
+            progress.console.print(f"  {progress.tasks[bar].elapsed or 0:5.1f} s  {text}")
+
+        story = Story(cluster, TOPIC, PARTITIONS, self._rng, LAG_TIME_MAX_MS, say)
+        ending: list[BaseException] = []
+
+        def tell(started: float) -> None:
+            try:
+                story.tell(started)
+            except BaseException as error:
+                ending.append(error)
+
+        teller: list[threading.Thread] = []
+
+        def on_start(started: float) -> None:
+            teller.append(threading.Thread(target=tell, args=(started,), name="story", daemon=True))
+            teller[0].start()
+
+        with progress, Producer(cluster.bootstrap, linger_ms=20) as producer:
+            stream = Stream(producer, TOPIC, FLIGHT_COUNT, self._options.duration_s)
+            watcher = _Every(0.2, lambda: progress.update(bar, completed=stream.acked))
+            try:
+                totals = stream.run(read_flights(source), on_start)
+                teller[0].join(timeout=240.0)
+            finally:
+                watcher.stop()
+            progress.update(bar, completed=stream.acked, description="streamed")
+        if ending:
+            raise ending[0]
+        return totals, story
+
+    def _conclude(self, totals: StreamTotals, story: Story, verdict: Verdict) -> int:
+        report = facts_as_json(self._options.seed, totals, story.facts, verdict, time.monotonic() - self._began)
+        report_path, chart_path = write_report(self._options.directory, report, totals, story.facts)
+        self._console.print()
+        print_report(self._console, report, verdict)
+        self._console.print(f"\nreport {report_path}\nchart  {chart_path}\ntable  {report_path.parent}/flights.parquet")
+        everything = totals.records_sent == totals.records_acked == verdict.records_read == FLIGHT_COUNT
+        if verdict.clean and everything and not totals.failures:
+            self._console.print(f"[bold green]Nothing lost, nothing doubled[/] in {report['elapsed_s']} s.")
+            return 0
+        self._console.print("[bold red]The stream is not whole.[/]")
+        for failure in totals.failures[:5]:
+            self._console.print(f"  {failure}")
+        return 1
+
+    def _say_how_to_talk(self, cluster: LocalCluster) -> None:
+        self._console.print(
+            f"\nThe cluster stays up. bootstrap servers: {cluster.bootstrap}\n"
+            f"  .venv/bin/paceline topic describe {TOPIC} -b {cluster.bootstrap.split(',')[0]}\n"
+            f"  .venv/bin/paceline consume {TOPIC} --num 5 -b {cluster.bootstrap.split(',')[0]}\n"
+            f"  .venv/bin/paceline dev down --directory {cluster.directory}     (or make clean)"
+        )
+
+
+class _Background:
+    """Runs one call on a thread of its own, so that Spark starts while the stream goes on."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._value: object = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(call,), name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], object]) -> None:
+        try:
+            self._value = call()
+        except BaseException as error:
+            self._error = error
+
+    def result(self, timeout_s: float = 120.0) -> Any:
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        if self._value is None:
+            raise TimeoutError(f"Spark did not start within {timeout_s:g} s")
+        return self._value
+
+    def abandon(self) -> None:
+        """Stop the session if it has come up."""
+        self._thread.join(30.0)
+        if self._value is not None:
+            self._value.stop()  # type: ignore[attr-defined]
+
+
+class _Every:
+    """Calls a function again and again until stopped."""
+
+    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(seconds, call), name="progress", daemon=True)
+        self._thread.start()
+
+    def _run(self, seconds: float, call: Callable[[], object]) -> None:
+        while not self._over.wait(seconds):
+            call()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(5.0)

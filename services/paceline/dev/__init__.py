@@ -1,0 +1,4 @@
+"""A cluster of real processes on one machine: embedded ZooKeeper, controllers and brokers in one directory.
+
+Read `local_cluster.py`. `paceline dev up`, `make run` and the process tests all use it.
+"""

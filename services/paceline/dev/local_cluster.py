@@ -1,0 +1,365 @@
+"""Processes of a local cluster: start, watch, pause, kill, restart, stop. Used by `dev up`, `make run` and tests."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from paceline.coordination.embedded import EmbeddedZooKeeper
+from paceline.dev.ports import PortPlan, choose_plan
+
+FIRST_CONTROLLER_ID = 1_000_000
+STATE_FILE = "cluster.json"
+HOST = "127.0.0.1"
+_STOP_SECONDS = 40.0
+
+
+class LocalClusterError(Exception):
+    """A process of the cluster did not do what it should; the message ends with the tail of its log."""
+
+
+@dataclass
+class Node:
+    """One controller or broker process."""
+
+    kind: str
+    """``controller`` or ``broker``."""
+    node_id: int
+    argv: list[str]
+    log_path: Path
+    client_address: str
+    external_address: str
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    paused: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name in messages and of its folder."""
+        return f"{self.kind}-{self.node_id}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has been started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+
+@dataclass
+class LocalCluster:
+    """An embedded ZooKeeper, controllers and brokers on loopback, everything below one directory.
+
+    With ``detached`` the processes outlive this one and `stop_detached` ends them; otherwise they die with it.
+    ``settings`` are Kafka-named keys that win over the settings file.
+    """
+
+    directory: Path
+    config_file: Path
+    brokers: int = 3
+    controllers: int = 2
+    settings: Mapping[str, str] = field(default_factory=dict)
+    detached: bool = False
+    ports: PortPlan | None = None
+    heap_mib: int = 128
+    nodes: dict[str, Node] = field(default_factory=dict, init=False)
+    zookeeper: EmbeddedZooKeeper | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.directory = self.directory.resolve()
+
+    def start(self, timeout_s: float = 90.0, say: Callable[[str], None] = lambda _: None) -> None:
+        """Start everything and return when every process says it is serving.
+
+        Raises:
+            LocalClusterError: a process ended or was not ready in time; everything has been stopped again.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.directory.mkdir(parents=True, exist_ok=True)
+        plan = self.ports or choose_plan(self.controllers, self.brokers, HOST)
+        self.ports = plan
+        try:
+            say("starting ZooKeeper")
+            self.zookeeper = EmbeddedZooKeeper(
+                self.directory / "zookeeper", port=plan.zookeeper, heap_mib=self.heap_mib, detached=self.detached
+            )
+            self.zookeeper.start(timeout_s=max(deadline - time.monotonic(), 1.0))
+            self._plan_nodes(plan)
+            say(f"starting {self.controllers} controllers and {self.brokers} brokers")
+            for node in self.nodes.values():
+                self._spawn(node)
+            for node in self.nodes.values():
+                self.wait_ready(node, deadline - time.monotonic())
+            self._write_state()
+        except BaseException:
+            self.stop(force=True)
+            raise
+
+    @property
+    def bootstrap(self) -> str:
+        """Client addresses of all brokers, comma separated."""
+        return ",".join(node.client_address for node in self.nodes.values() if node.kind == "broker")
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        """Client addresses of all controllers."""
+        return [node.client_address for node in self.nodes.values() if node.kind == "controller"]
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """Connection string with the cluster's chroot."""
+        assert self.ports is not None
+        return f"{HOST}:{self.ports.zookeeper}/paceline"
+
+    def broker(self, broker_id: int) -> Node:
+        """Return a broker by id."""
+        return self.nodes[f"broker-{broker_id}"]
+
+    def controller(self, index: int) -> Node:
+        """Return the n-th controller, from 0."""
+        return self.nodes[f"controller-{FIRST_CONTROLLER_ID + index}"]
+
+    def kill(self, node: Node) -> None:
+        """Send SIGKILL and wait until the process is gone."""
+        assert node.process is not None
+        node.process.kill()
+        node.process.wait(timeout=10)
+        node.paused = False
+
+    def pause(self, node: Node) -> None:
+        """Send SIGSTOP."""
+        assert node.process is not None
+        node.process.send_signal(signal.SIGSTOP)
+        node.paused = True
+
+    def resume(self, node: Node) -> None:
+        """Send SIGCONT."""
+        assert node.process is not None
+        node.process.send_signal(signal.SIGCONT)
+        node.paused = False
+
+    def terminate(self, node: Node, timeout_s: float = _STOP_SECONDS) -> int:
+        """Ask the process to stop and return its exit code.
+
+        Raises:
+            LocalClusterError: it did not stop in time; it has been killed.
+        """
+        assert node.process is not None
+        if node.paused:
+            self.resume(node)
+        node.process.terminate()
+        try:
+            return node.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill(node)
+            raise LocalClusterError(f"{node.name} did not stop within {timeout_s:g} s\n{log_tail(node)}") from None
+
+    def restart(self, node: Node, timeout_s: float = 60.0, wait: bool = True) -> None:
+        """Start a stopped process again, with the same ports and data."""
+        assert not node.running
+        self._spawn(node)
+        self._write_state()
+        if wait:
+            self.wait_ready(node, timeout_s)
+
+    def wait_ready(self, node: Node, timeout_s: float) -> None:
+        """Return when the process answers SERVING to a health check.
+
+        Raises:
+            LocalClusterError: it ended, or was not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        last = "no answer yet"
+        with grpc.insecure_channel(node.client_address, _FAST_RECONNECT) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            while time.monotonic() < deadline:
+                if not node.running:
+                    code = node.process.returncode if node.process else None
+                    raise LocalClusterError(f"{node.name} ended with exit code {code}\n{log_tail(node)}")
+                try:
+                    answer = stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0)
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                    last = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+                except grpc.RpcError as error:
+                    last = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+                time.sleep(0.05)
+        raise LocalClusterError(f"{node.name} was not ready within {timeout_s:.0f} s ({last})\n{log_tail(node)}")
+
+    def stop(self, force: bool = False) -> None:
+        """Stop brokers, then controllers, then ZooKeeper; whatever does not stop in time is killed."""
+        for kind in ("broker", "controller"):
+            nodes = [node for node in self.nodes.values() if node.kind == kind and node.running]
+            for node in nodes:
+                assert node.process is not None
+                if node.paused:
+                    self.resume(node)
+                node.process.send_signal(signal.SIGKILL if force else signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_SECONDS
+            for node in nodes:
+                assert node.process is not None
+                try:
+                    node.process.wait(timeout=max(deadline - time.monotonic(), 0.1))
+                except subprocess.TimeoutExpired:
+                    self.kill(node)
+        if self.zookeeper is not None:
+            self.zookeeper.stop()
+            self.zookeeper = None
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / STATE_FILE).unlink()
+
+    def _plan_nodes(self, plan: PortPlan) -> None:
+        for index, ports in enumerate(plan.controllers):
+            self._add("controller", FIRST_CONTROLLER_ID + index, ports.listeners, ports.metrics, {})
+        for index, ports in enumerate(plan.brokers):
+            data = self.directory / f"broker-{index + 1}" / "data"
+            data.mkdir(parents=True, exist_ok=True)
+            self._add("broker", index + 1, ports.listeners, ports.metrics, {"log.dirs": str(data)})
+
+    def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:
+        folder = self.directory / f"{kind}-{node_id}"
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            f"{kind}.id": str(node_id),
+            "zookeeper.connect": self.zookeeper_connect,
+            "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items()),
+            "metrics.port": str(metrics),
+            "state.change.log.path": str(folder / "state-change.log"),
+            **more,
+            **self.settings,
+        }
+        argv = [sys.executable, "-m", f"paceline.{kind}", "--config", str(self.config_file)]
+        for key, value in settings.items():
+            argv.append(f"--{key.replace('.', '-')}={value}")
+        if not self.detached:
+            argv.append("--die-with-parent")
+        node = Node(
+            kind,
+            node_id,
+            argv,
+            folder / "service.log",
+            f"{HOST}:{listeners['CLIENT']}",
+            f"{HOST}:{listeners['EXTERNAL']}",
+        )
+        self.nodes[node.name] = node
+
+    def _spawn(self, node: Node) -> None:
+        node.starts += 1
+        node.paused = False
+        with node.log_path.open("ab") as log:
+            node.process = subprocess.Popen(
+                node.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _write_state(self) -> None:
+        assert self.zookeeper is not None
+        state = {
+            "bootstrap": self.bootstrap,
+            "controllers": self.controller_addresses,
+            "zookeeper": {"connect": self.zookeeper_connect, "pid": self.zookeeper.pid},
+            "nodes": [
+                {
+                    "name": node.name,
+                    "kind": node.kind,
+                    "id": node.node_id,
+                    "pid": node.process.pid if node.process else None,
+                    "client": node.client_address,
+                    "external": node.external_address,
+                    "log": str(node.log_path),
+                }
+                for node in self.nodes.values()
+            ],
+        }
+        path = self.directory / STATE_FILE
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+
+_FAST_RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 250),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+def log_tail(node: Node, lines: int = 25) -> str:
+    """Return the last lines of a process's log, indented."""
+    try:
+        text = node.log_path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "  (no log)"
+    return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+def read_state(directory: Path) -> dict[str, object] | None:
+    """Return what `start` wrote about a cluster in this directory, None when there is none."""
+    try:
+        state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def alive(pid: int, directory: Path) -> bool:
+    """Whether the process of that id runs and belongs to the cluster in the directory (a pid may be reused)."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state != "Z" and str(directory.resolve()).encode() in command.replace(b"\0", b" ")
+
+
+def stop_detached(directory: Path, timeout_s: float = _STOP_SECONDS) -> list[str]:
+    """Stop the processes of a detached cluster by their pids, brokers first; return the names of those stopped."""
+    state = read_state(directory)
+    if state is None:
+        return []
+    nodes: list[dict[str, object]] = list(state.get("nodes", []))  # type: ignore[call-overload]
+    stopped: list[str] = []
+    for kind in ("broker", "controller"):
+        group = [
+            (str(node["name"]), int(str(node["pid"])))
+            for node in nodes
+            if node["kind"] == kind and node["pid"] is not None and alive(int(str(node["pid"])), directory)
+        ]
+        _end(((pid for _, pid in group)), directory, timeout_s)
+        stopped.extend(name for name, _ in group)
+    zookeeper: dict[str, object] = state.get("zookeeper", {})  # type: ignore[assignment]
+    if zookeeper.get("pid") and alive(int(str(zookeeper["pid"])), directory):
+        _end([int(str(zookeeper["pid"]))], directory, timeout_s)
+        stopped.append("zookeeper")
+    with contextlib.suppress(FileNotFoundError):
+        (directory / STATE_FILE).unlink()
+    return stopped
+
+
+def _end(pids: Iterable[int], directory: Path, timeout_s: float) -> None:
+    waiting = list(pids)
+    for pid in waiting:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while waiting and time.monotonic() < deadline:
+        waiting = [pid for pid in waiting if alive(pid, directory)]
+        time.sleep(0.05)
+    for pid in waiting:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def remove(directory: Path) -> None:
+    """Stop a detached cluster and delete its directory."""
+    stop_detached(directory)
+    shutil.rmtree(directory, ignore_errors=True)

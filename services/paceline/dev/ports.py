@@ -1,0 +1,93 @@
+"""Ports of a local cluster: the documented ones while they are free, else whatever the kernel gives."""
+
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BROKER_DEFAULTS = {"CLIENT": 9092, "EXTERNAL": 19092, "REPLICATION": 9093, "CONTROL": 9094}
+CONTROLLER_DEFAULTS = {"CLIENT": 9082, "EXTERNAL": 19082, "CONTROL": 9084}
+BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER = 9101, 9081, 2181
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Ports of one process by listener, and its metrics port."""
+
+    listeners: dict[str, int]
+    metrics: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortPlan:
+    """Ports of a whole local cluster."""
+
+    zookeeper: int
+    controllers: tuple[NodePorts, ...]
+    brokers: tuple[NodePorts, ...]
+
+    def all(self) -> list[int]:
+        """Return every port of the plan."""
+        nodes = (*self.controllers, *self.brokers)
+        return [self.zookeeper, *(port for node in nodes for port in (*node.listeners.values(), node.metrics))]
+
+
+def default_plan(controllers: int, brokers: int) -> PortPlan:
+    """Return the documented ports: broker n adds 10 n to each default, further controllers take 10 less each."""
+    return PortPlan(
+        zookeeper=ZOOKEEPER,
+        controllers=tuple(
+            NodePorts(
+                {name: port - 10 * index for name, port in CONTROLLER_DEFAULTS.items()}, CONTROLLER_METRICS - 10 * index
+            )
+            for index in range(controllers)
+        ),
+        brokers=tuple(
+            NodePorts({name: port + 10 * n for name, port in BROKER_DEFAULTS.items()}, BROKER_METRICS + 10 * n)
+            for n in range(1, brokers + 1)
+        ),
+    )
+
+
+def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
+    """Return ports that are free now, all different."""
+    count = 1 + controllers * (len(CONTROLLER_DEFAULTS) + 1) + brokers * (len(BROKER_DEFAULTS) + 1)
+    ports = iter(_free_ports(count, host))
+    return PortPlan(
+        zookeeper=next(ports),
+        controllers=tuple(
+            NodePorts({name: next(ports) for name in CONTROLLER_DEFAULTS}, next(ports)) for _ in range(controllers)
+        ),
+        brokers=tuple(NodePorts({name: next(ports) for name in BROKER_DEFAULTS}, next(ports)) for _ in range(brokers)),
+    )
+
+
+def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
+    """Return the documented ports when all of them are free, else free ones."""
+    plan = default_plan(controllers, brokers)
+    return plan if not taken(plan.all(), host) else free_plan(controllers, brokers, host)
+
+
+def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
+    """Return those of ``ports`` that somebody listens on."""
+    found = []
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                found.append(port)
+    return found
+
+
+def _free_ports(count: int, host: str) -> list[int]:
+    """Pick below the kernel's ephemeral range, so that no outgoing connection takes a port while its owner is down."""
+    chance = random.SystemRandom()
+    found: list[int] = []
+    for port in chance.sample(range(10_240, 32_000), k=2_000):
+        if not taken([port], host):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise OSError(f"found only {len(found)} of {count} free ports on {host}")
