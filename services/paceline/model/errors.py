@@ -5,7 +5,7 @@ request may succeed later, `definite` whether the operation surely did not happe
 """
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class ErrorCode(IntEnum):
@@ -62,6 +62,16 @@ class PacelineError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
     definite: ClassVar[bool] = True
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a caller may act on besides the code, for example the active controller's ``address``."""
+        return dict(self.__dict__.get("_metadata", ()))
+
+    def with_metadata(self, **metadata: object) -> Self:
+        """Add metadata, as strings, and return the error: ``raise SomeError("why").with_metadata(address=address)``."""
+        self.__dict__["_metadata"] = {**self.metadata, **{key: str(value) for key, value in metadata.items()}}
+        return self
 
 
 class UnknownServerError(PacelineError):

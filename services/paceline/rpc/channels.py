@@ -1,0 +1,92 @@
+"""Client ends: channel options, and channels kept per address."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+CLIENT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""What our own client channels accept; servers keep answers under 1 MiB unless asked for more."""
+REPLICATION_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+CONTROL_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""A LeaderAndIsr of 200,000 partitions has about 25 MB."""
+KEEPALIVE_TIME_MS: Final = 30_000
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+
+Options = list[tuple[str, int | str]]
+
+
+def channel_options(max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_connection: bool = False) -> Options:
+    """Return the options of a channel.
+
+    Args:
+        max_message_bytes: largest message sent or received.
+        own_connection: True keeps gRPC from sharing one TCP connection between channels to one address; a replica
+            fetcher wants its own, so that one slow answer does not hold up another's.
+    """
+    options: Options = [
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # A broker restarts in seconds; gRPC's own back-off would let its peers wait up to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Retries are ours (rpc/retry.py): they need sequence numbers and leader hints.
+        ("grpc.enable_retries", 0),
+        ("grpc.primary_user_agent", "paceline"),
+    ]
+    if own_connection:
+        options.append(("grpc.use_local_subchannel_pool", 1))
+    return options
+
+
+def open_channel(address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_connection: bool = False) -> Any:
+    """Return a blocking channel to ``host:port``; it connects with the first call."""
+    return grpc.insecure_channel(address, channel_options(max_message_bytes, own_connection))
+
+
+def open_aio_channel(address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES) -> Any:
+    """Return an asyncio channel to ``host:port``."""
+    return grpc.aio.insecure_channel(address, channel_options(max_message_bytes))
+
+
+class ChannelCache:
+    """One blocking channel per address, opened on first use; safe to share between threads."""
+
+    def __init__(self, open_one: Callable[[str], Any] = open_channel) -> None:
+        self._open_one = open_one
+        self._channels: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def get(self, address: str) -> Any:
+        """Return the channel to ``host:port``."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the channels are closed")
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = self._open_one(address)
+            return channel
+
+    def drop(self, address: str) -> None:
+        """Close and forget the channel to an address nobody calls any more."""
+        with self._lock:
+            channel = self._channels.pop(address, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Close every channel; calls in flight end with CANCELLED."""
+        with self._lock:
+            self._closed = True
+            channels = list(self._channels.values())
+            self._channels.clear()
+        for channel in channels:
+            channel.close()

@@ -1,0 +1,221 @@
+"""One table from error classes to gRPC statuses, and the way back for clients.
+
+A servicer raises a `PacelineError`; the interceptor turns it into a status here, the last thing a request meets. The
+status carries ``google.rpc.ErrorInfo`` with domain "paceline" and the error's enum name as reason, so every language
+reads it with stock helpers. Trailers are capped (8 KiB is common), hence short messages and few metadata.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from paceline.model.errors import (
+    ERROR_CLASSES,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    PacelineError,
+    RequestTimedOutError,
+    ThrottledError,
+    error_for,
+)
+
+DOMAIN: Final = "paceline"
+DETAILS_KEY: Final = "grpc-status-details-bin"
+MAX_MESSAGE_CHARACTERS: Final = 1_024
+MAX_METADATA_CHARACTERS: Final = 256
+THROTTLE_RETRY_DELAY_MS: Final = 200
+
+_STATUS = grpc.StatusCode
+
+STATUS_OF_CODE: Final[dict[ErrorCode, grpc.StatusCode]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: _STATUS.OUT_OF_RANGE,
+    ErrorCode.CORRUPT_MESSAGE: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _STATUS.NOT_FOUND,
+    ErrorCode.LEADER_NOT_AVAILABLE: _STATUS.UNAVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.REQUEST_TIMED_OUT: _STATUS.DEADLINE_EXCEEDED,
+    ErrorCode.BROKER_NOT_AVAILABLE: _STATUS.UNAVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE: _STATUS.UNAVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.STALE_CONTROLLER_EPOCH: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.INVALID_TOPIC: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.RECORD_LIST_TOO_LARGE: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.NOT_ENOUGH_REPLICAS: _STATUS.UNAVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _STATUS.ABORTED,
+    ErrorCode.INVALID_REQUIRED_ACKS: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.INVALID_TIMESTAMP: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.TOPIC_ALREADY_EXISTS: _STATUS.ALREADY_EXISTS,
+    ErrorCode.INVALID_PARTITIONS: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.INVALID_REPLICATION_FACTOR: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.INVALID_CONFIG: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.NOT_CONTROLLER: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.INVALID_REQUEST: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.POLICY_VIOLATION: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: _STATUS.ABORTED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.KAFKA_STORAGE_ERROR: _STATUS.UNAVAILABLE,
+    ErrorCode.REASSIGNMENT_IN_PROGRESS: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.TOPIC_DELETION_DISABLED: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.FENCED_LEADER_EPOCH: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: _STATUS.UNAVAILABLE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.STALE_BROKER_EPOCH: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.OFFSET_NOT_AVAILABLE: _STATUS.UNAVAILABLE,
+    ErrorCode.INVALID_RECORD: _STATUS.INVALID_ARGUMENT,
+    ErrorCode.INVALID_UPDATE_VERSION: _STATUS.ABORTED,
+    ErrorCode.INCONSISTENT_TOPIC_ID: _STATUS.FAILED_PRECONDITION,
+    ErrorCode.UNKNOWN_SERVER_ERROR: _STATUS.INTERNAL,
+    ErrorCode.SHUTTING_DOWN: _STATUS.UNAVAILABLE,
+    ErrorCode.THROTTLED: _STATUS.RESOURCE_EXHAUSTED,
+}
+"""The one table; `tests/unit/rpc/test_errors.py` checks that no class is missing."""
+
+
+def status_code_of(error: PacelineError) -> grpc.StatusCode:
+    """Return the gRPC status an error is sent as; a class without a row of its own is INTERNAL."""
+    return STATUS_OF_CODE.get(error.code, _STATUS.INTERNAL)
+
+
+def to_rpc_status(error: PacelineError) -> status_pb2.Status:
+    """Return the ``google.rpc.Status`` with ErrorInfo, and RetryInfo where waiting helps."""
+    status = status_pb2.Status(
+        code=_number(status_code_of(error)), message=str(error)[:MAX_MESSAGE_CHARACTERS] or error.code.name
+    )
+    metadata = error.metadata
+    if isinstance(error, OffsetOutOfRangeError):
+        metadata.setdefault("log_start_offset", str(error.log_start_offset))
+        metadata.setdefault("high_watermark", str(error.end_offset))
+    info = error_details_pb2.ErrorInfo(
+        reason=error.code.name,
+        domain=DOMAIN,
+        metadata={key: value[:MAX_METADATA_CHARACTERS] for key, value in metadata.items()},
+    )
+    status.details.append(_packed(info))
+    if isinstance(error, ThrottledError):
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(int(metadata.get("retry_delay_ms", THROTTLE_RETRY_DELAY_MS)))
+        status.details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+    return status
+
+
+class AbortableStatus(grpc.Status):
+    """What ``context.abort_with_status`` of a thread-pool server takes."""
+
+    def __init__(self, error: PacelineError) -> None:
+        rich = to_rpc_status(error)
+        self.code = status_code_of(error)
+        self.details = rich.message
+        self.trailing_metadata = ((DETAILS_KEY, rich.SerializeToString()),)
+
+
+class _Failure(Protocol):
+    """The part of `grpc.RpcError` that carries the status, blocking and asyncio alike."""
+
+    def code(self) -> grpc.StatusCode: ...
+
+    def details(self) -> str | None: ...
+
+    def trailing_metadata(self) -> Sequence[tuple[str, str | bytes]] | None: ...
+
+
+def from_rpc_error(failure: Any) -> PacelineError:
+    """Return the `PacelineError` behind a failed call.
+
+    With our ErrorInfo it is the class the server raised, metadata included. Without it the status comes from gRPC
+    itself: an expired deadline is `RequestTimedOutError` (the outcome is unknown), an unreachable server
+    `BrokerNotAvailableError`, anything else `UnknownServerError` or what fits. ``__cause__`` is the RpcError.
+    """
+    call: _Failure = failure
+    error = _from_details(call) or _from_bare_status(call)
+    error.__cause__ = failure if isinstance(failure, BaseException) else None
+    return error
+
+
+def error_info(failure: Any) -> error_details_pb2.ErrorInfo | None:
+    """Return our ErrorInfo from the trailers of a failed call, None when there is none or it cannot be read."""
+    call: _Failure = failure
+    for key, value in call.trailing_metadata() or ():
+        if key != DETAILS_KEY or not isinstance(value, bytes):
+            continue
+        status = status_pb2.Status()
+        try:
+            status.ParseFromString(value)
+            for detail in status.details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info) and info.domain == DOMAIN:
+                    return info
+        except Exception:  # a peer's malformed trailer is no reason to fail twice
+            return None
+    return None
+
+
+def _from_details(call: _Failure) -> PacelineError | None:
+    info = error_info(call)
+    if info is None or info.reason not in ErrorCode.__members__:
+        return None
+    error = error_for(ErrorCode[info.reason], call.details() or "")
+    metadata = dict(info.metadata)
+    if isinstance(error, OffsetOutOfRangeError):
+        error.log_start_offset = _integer(metadata.get("log_start_offset"))
+        error.end_offset = _integer(metadata.get("high_watermark"))
+    return error.with_metadata(**metadata)
+
+
+_BARE_STATUS: Final[dict[grpc.StatusCode, ErrorCode]] = {
+    _STATUS.DEADLINE_EXCEEDED: ErrorCode.REQUEST_TIMED_OUT,
+    _STATUS.UNAVAILABLE: ErrorCode.BROKER_NOT_AVAILABLE,
+    _STATUS.RESOURCE_EXHAUSTED: ErrorCode.MESSAGE_TOO_LARGE,
+    _STATUS.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
+    _STATUS.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
+}
+"""Statuses gRPC itself makes. RESOURCE_EXHAUSTED without our details is its message size limit."""
+
+
+def _from_bare_status(call: _Failure) -> PacelineError:
+    status = call.code()
+    name = status.name if isinstance(status, grpc.StatusCode) else str(status)
+    return error_for(
+        _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR), f"{name}: {call.details() or 'no details'}"
+    )
+
+
+def is_retriable(failure: BaseException) -> bool:
+    """Whether the same call may succeed later: a retriable `PacelineError`, or an RpcError that maps to one."""
+    if isinstance(failure, PacelineError):
+        return failure.retriable
+    if isinstance(failure, grpc.RpcError):
+        return from_rpc_error(failure).retriable
+    return False
+
+
+def is_timeout(failure: BaseException) -> bool:
+    """Whether the failure says only that time ran out, not why."""
+    if isinstance(failure, grpc.RpcError):
+        failure = from_rpc_error(failure)
+    return isinstance(failure, RequestTimedOutError)
+
+
+def _number(code: grpc.StatusCode) -> int:
+    return int(code_pb2.Code.Value(code.name))
+
+
+def _packed(message: Any) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed
+
+
+def _integer(text: str | None) -> int:
+    try:
+        return int(text or "-1")
+    except ValueError:
+        return -1
+
+
+assert set(STATUS_OF_CODE) == set(ERROR_CLASSES), "every error class needs its status"

@@ -1,0 +1,161 @@
+"""The last thing a request meets: errors become statuses, and every call is measured.
+
+Servicers just raise `PacelineError`. Anything else is a bug of ours: the caller gets INTERNAL with an id, the log gets
+the id with the traceback.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import grpc.aio
+
+from paceline.model.errors import PacelineError, UnknownServerError
+from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
+
+_log = logging.getLogger("paceline.rpc")
+
+
+class RequestObserver(Protocol):
+    """Told about every finished call."""
+
+    def __call__(self, method: str, seconds: float, reason: str | None) -> None:
+        """``reason`` is the error's name, None for success, "CANCELLED" when the caller went away."""
+
+
+def _ignore(method: str, seconds: float, reason: str | None) -> None:
+    return None
+
+
+class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """For `grpc.aio` servers."""
+
+    def __init__(self, observe: RequestObserver = _ignore) -> None:
+        self._observe = observe
+        self._wrapped: dict[str, Any] = {}
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """Return the handler, wrapped; one wrapper per method is kept, so the cost per call is a dictionary look-up."""
+        method: str = handler_call_details.method
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            wrapped = self._wrapped[method] = self._wrap(method, handler)
+        return wrapped
+
+    def _wrap(self, method: str, handler: Any) -> Any:
+        if handler.request_streaming:
+            return handler
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._streaming(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+        async def handle(request: Any, context: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                response = await inner(request, context)
+            except BaseException as failure:
+                await self._abort(method, begin, failure, context)
+            self._observe(method, time.perf_counter() - begin, None)
+            return response
+
+        return handle
+
+    def _streaming(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Any:
+        async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
+            begin = time.perf_counter()
+            try:
+                async for response in inner(request, context):
+                    yield response
+            except BaseException as failure:
+                await self._abort(method, begin, failure, context)
+            self._observe(method, time.perf_counter() - begin, None)
+
+        return handle
+
+    async def _abort(self, method: str, begin: float, failure: BaseException, context: Any) -> NoReturn:
+        seconds = time.perf_counter() - begin
+        if isinstance(failure, (asyncio.CancelledError, GeneratorExit)):
+            self._observe(method, seconds, "CANCELLED")
+            raise failure
+        if not isinstance(failure, Exception) or isinstance(failure, grpc.aio.AbortError):
+            raise failure
+        error = public_error(method, failure)
+        self._observe(method, seconds, error.code.name)
+        rich = to_rpc_status(error)
+        await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
+        raise AssertionError("abort does not return")
+
+
+class ErrorInterceptor(grpc.ServerInterceptor):
+    """For thread-pool servers."""
+
+    def __init__(self, observe: RequestObserver = _ignore) -> None:
+        self._observe = observe
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Return the handler, wrapped."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler
+        method: str = handler_call_details.method
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._streaming(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _unary(self, method: str, inner: Callable[[Any, Any], Any]) -> Any:
+        def handle(request: Any, context: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                response = inner(request, context)
+            except Exception as failure:
+                self._abort(method, begin, failure, context)
+            self._observe(method, time.perf_counter() - begin, None)
+            return response
+
+        return handle
+
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Iterator[Any]]) -> Any:
+        def handle(request: Any, context: Any) -> Iterator[Any]:
+            begin = time.perf_counter()
+            try:
+                yield from inner(request, context)
+            except Exception as failure:
+                self._abort(method, begin, failure, context)
+            self._observe(method, time.perf_counter() - begin, None)
+
+        return handle
+
+    def _abort(self, method: str, begin: float, failure: Exception, context: Any) -> NoReturn:
+        if context.code() is not None:  # the handler has aborted by itself; gRPC's own exception only unwinds
+            raise failure
+        error = public_error(method, failure)
+        self._observe(method, time.perf_counter() - begin, error.code.name)
+        context.abort_with_status(AbortableStatus(error))
+        raise AssertionError("abort does not return")
+
+
+def public_error(method: str, failure: Exception) -> PacelineError:
+    """Return what the caller may see: the error itself when typed, else an `UnknownServerError` with a logged id."""
+    if isinstance(failure, PacelineError):
+        return failure
+    failure_id = secrets.token_hex(4)
+    _log.error("unexpected failure %s in %s", failure_id, method, exc_info=failure)
+    return UnknownServerError(f"internal failure {failure_id}; the server's log has the details").with_metadata(
+        failure_id=failure_id
+    )

@@ -1,0 +1,187 @@
+"""The one retry policy, on tenacity: exponential back-off with full jitter, a deadline, and the last real cause.
+
+Used by the services and by the Python client alike, so this imports nothing but grpc, tenacity and `model`.
+A retry always has an end: a deadline, a number of attempts, or the life of what it serves (``is_over``).
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tenacity
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from paceline.model.errors import RequestTimedOutError
+from paceline.rpc.errors import is_retriable, is_timeout
+
+T = TypeVar("T")
+
+_SMALLEST_BUDGET_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long to try again. At least one of deadline and attempts bounds it."""
+
+    initial_backoff_ms: int = 100
+    max_backoff_ms: int = 1_000
+    multiplier: float = 2.0
+    jitter: float = 0.2
+    """Part of the pause that is random: 0.2 gives 80 % to 120 %, so callers do not come back in step."""
+    deadline_ms: int | None = 30_000
+    """Time for all attempts and pauses together; None when ``max_attempts`` is the bound."""
+    max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline_ms is None and self.max_attempts is None:
+            raise ValueError("a retry needs an end: a deadline or a number of attempts")
+        if self.initial_backoff_ms < 0 or self.max_backoff_ms < self.initial_backoff_ms or self.multiplier < 1:
+            raise ValueError("0 <= initial_backoff_ms <= max_backoff_ms and multiplier >= 1 must hold")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError("jitter is a fraction")
+
+    def backoff_ms(self, attempt: int, rng: random.Random) -> float:
+        """Return the pause after the failed attempt number ``attempt``, counted from 1."""
+        exponent = min(attempt - 1, 62)
+        pause = min(self.initial_backoff_ms * self.multiplier**exponent, float(self.max_backoff_ms))
+        return pause * (1 + self.jitter * (2 * rng.random() - 1))
+
+
+class _Backoff(wait_base):
+    def __init__(self, policy: RetryPolicy, rng: random.Random, deadline: float | None) -> None:
+        self._policy, self._rng, self._deadline = policy, rng, deadline
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        pause = self._policy.backoff_ms(retry_state.attempt_number, self._rng) / 1000
+        return pause if self._deadline is None else max(0.0, min(pause, self._deadline - time.monotonic()))
+
+
+class _StopWhen(stop_base):
+    """Ends with the deadline, the attempts, or the life of what the retry serves."""
+
+    def __init__(self, policy: RetryPolicy, deadline: float | None, is_over: Callable[[], bool]) -> None:
+        self._policy, self._deadline, self._is_over = policy, deadline, is_over
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        attempts = self._policy.max_attempts
+        if attempts is not None and retry_state.attempt_number >= attempts:
+            return True
+        return self._is_over() or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+
+class _Causes:
+    """Remembers the last failure that says why; a bare time-out only says that time ran out."""
+
+    def __init__(self) -> None:
+        self.real: BaseException | None = None
+
+    def note(self, retry_state: tenacity.RetryCallState) -> None:
+        failure = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        if failure is not None and not is_timeout(failure):
+            self.real = failure
+
+    def give_up_with_last_cause(self, retry_state: tenacity.RetryCallState) -> Any:
+        """Raise the last real cause; the final error of a retry is never "timed out" when more is known.
+
+        Source: spec/experience.md section 3.3, the rule learned from librdkafka.
+        """
+        last = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        self.note(retry_state)
+        cause = self.real or last or RequestTimedOutError("nothing was tried before the deadline")
+        if last is not None and last is not cause:
+            raise cause from last
+        raise cause
+
+
+def call_with_retry(
+    policy: RetryPolicy,
+    call: Callable[[float | None], T],
+    *,
+    should_retry: Callable[[BaseException], bool] = is_retriable,
+    is_over: Callable[[], bool] = lambda: False,
+    on_retry: Callable[[BaseException, float], None] | None = None,
+    rng: random.Random | None = None,
+    sleep: Callable[[float], None] | None = None,
+    wake: threading.Event | None = None,
+) -> T:
+    """Call until it succeeds, fails for good, or the policy ends; return the result.
+
+    Args:
+        policy: back-off and bound.
+        call: gets the seconds left until the deadline (None without one), to be used as the RPC's timeout.
+        should_retry: which failures are worth another attempt.
+        is_over: True once what the retry serves has ended; asked after every failure.
+        on_retry: told the failure and the pause in seconds.
+        rng: for jitter.
+        sleep: replaces `time.sleep`.
+        wake: ends a pause early when set; do so together with ``is_over`` turning True.
+
+    Raises:
+        Exception: the last real cause.
+    """
+    deadline, options = _options(policy, should_retry, is_over, on_retry, rng)
+    if wake is not None:
+        options["sleep"] = tenacity.sleep_using_event(wake)
+    if sleep is not None:
+        options["sleep"] = sleep
+    result: T = tenacity.Retrying(**options)(lambda: call(_seconds_left(deadline)))
+    return result
+
+
+async def call_with_retry_async(
+    policy: RetryPolicy,
+    call: Callable[[float | None], Awaitable[T]],
+    *,
+    should_retry: Callable[[BaseException], bool] = is_retriable,
+    is_over: Callable[[], bool] = lambda: False,
+    on_retry: Callable[[BaseException, float], None] | None = None,
+    rng: random.Random | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> T:
+    """The same for coroutines."""
+    deadline, options = _options(policy, should_retry, is_over, on_retry, rng)
+
+    async def once() -> T:
+        return await call(_seconds_left(deadline))
+
+    result: T = await tenacity.AsyncRetrying(**options, sleep=sleep)(once)
+    return result
+
+
+def _options(
+    policy: RetryPolicy,
+    should_retry: Callable[[BaseException], bool],
+    is_over: Callable[[], bool],
+    on_retry: Callable[[BaseException, float], None] | None,
+    rng: random.Random | None,
+) -> tuple[float | None, dict[str, Any]]:
+    deadline = None if policy.deadline_ms is None else time.monotonic() + policy.deadline_ms / 1000
+    causes = _Causes()
+
+    def before_sleep(retry_state: tenacity.RetryCallState) -> None:
+        causes.note(retry_state)
+        failure = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        if on_retry is not None and failure is not None:
+            on_retry(failure, retry_state.upcoming_sleep)
+
+    return (
+        deadline,
+        {
+            "retry": tenacity.retry_if_exception(should_retry),
+            "wait": _Backoff(policy, rng or random.Random(), deadline),
+            "stop": _StopWhen(policy, deadline, is_over),
+            "before_sleep": before_sleep,
+            "retry_error_callback": causes.give_up_with_last_cause,
+        },
+    )
+
+
+def _seconds_left(deadline: float | None) -> float | None:
+    if deadline is None:
+        return None
+    return max(deadline - time.monotonic(), _SMALLEST_BUDGET_MS / 1000)

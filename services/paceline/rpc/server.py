@@ -1,0 +1,222 @@
+"""Server ends: one server object per listener, with health and reflection, on a port that is surely ours.
+
+`AioRpcServer` serves data and shares the node's event loop, `ThreadPoolRpcServer` serves control, which must never
+wait behind data. Both are built, bound (port 0 takes a free one), started and stopped the same way.
+"""
+
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
+
+DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+MAX_HEADER_BYTES: Final = 16 * 1024
+MIN_PING_INTERVAL_MS: Final = 10_000
+MAX_STREAMS_PER_CONNECTION: Final = 1_000
+
+READINESS: Final = "readiness"
+LIVENESS: Final = "liveness"
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class BindError(Exception):
+    """A listener's port could not be had; the message names listener, address and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One gRPC service to put on a server."""
+
+    full_name: str
+    """For example ``paceline.v1.LogService``; the name of its health entry, too."""
+    add: Callable[[Any], None]
+    """Adds the servicer: ``lambda server: add_LogServiceServicer_to_server(servicer, server)``."""
+
+
+def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[tuple[str, int]]:
+    """Return the options of a server.
+
+    Requests above the limit end with RESOURCE_EXHAUSTED before our code runs (hostile input H1). Clients may ping every
+    10 s; gRPC's default is five minutes, which breaks keepalive with ``too_many_pings``.
+    """
+    return [
+        ("grpc.max_receive_message_length", max_request_bytes),
+        ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
+        ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+        ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # With the default of 1 a second process on the same port would start and take half of the connections.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+class _Health:
+    """What both servers keep in their health servicer: the whole, each service, liveness and readiness."""
+
+    def __init__(self, services: Iterable[Service]) -> None:
+        self.names = ("", READINESS, *(service.full_name for service in services))
+
+
+class AioRpcServer:
+    """A `grpc.aio` server of one listener."""
+
+    def __init__(
+        self,
+        listener: str,
+        services: Sequence[Service],
+        *,
+        max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
+        observe: RequestObserver = _ignore,
+        with_reflection: bool = True,
+        max_concurrent_rpcs: int | None = 10_000,
+    ) -> None:
+        self.listener = listener
+        self.port = 0
+        self._health_names = _Health(services).names
+        self._server = grpc.aio.server(
+            interceptors=[AioErrorInterceptor(observe)],
+            options=server_options(max_request_bytes),
+            maximum_concurrent_rpcs=max_concurrent_rpcs,
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for service in services:
+            service.add(self._server)
+        if with_reflection:
+            reflection.enable_server_reflection(_reflected(services), self._server)
+
+    def bind(self, host: str, port: int) -> int:
+        """Take the port, 0 for any free one, and return it.
+
+        Raises:
+            BindError: the port is in use or the host is not ours.
+        """
+        self.port = _bind(self._server.add_insecure_port, self.listener, host, port)
+        return self.port
+
+    async def start(self) -> None:
+        """Accept calls; health says alive but not serving until `set_serving`."""
+        await self._health.set(LIVENESS, SERVING)
+        await self.set_serving(False)
+        await self._server.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell health checks whether this listener serves."""
+        for name in self._health_names:
+            await self._health.set(name, SERVING if serving else NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, give running ones ``grace_s`` seconds, then cancel them."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+
+class ThreadPoolRpcServer:
+    """A thread-pool server of one listener, for control requests."""
+
+    def __init__(
+        self,
+        listener: str,
+        services: Sequence[Service],
+        *,
+        max_request_bytes: int = MAX_RESPONSE_BYTES,
+        observe: RequestObserver = _ignore,
+        with_reflection: bool = True,
+        threads: int = 4,
+    ) -> None:
+        self.listener = listener
+        self.port = 0
+        self._health_names = _Health(services).names
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"{listener.lower()}-rpc")
+        self._server = grpc.server(
+            self._pool, interceptors=[ErrorInterceptor(observe)], options=server_options(max_request_bytes)
+        )
+        # Watch streams of the health service must not hold the few control threads: experimental_non_blocking.
+        self._health = health.HealthServicer(experimental_non_blocking=True)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for service in services:
+            service.add(self._server)
+        if with_reflection:
+            reflection.enable_server_reflection(_reflected(services), self._server)
+
+    def bind(self, host: str, port: int) -> int:
+        """Take the port, 0 for any free one, and return it.
+
+        Raises:
+            BindError: the port is in use or the host is not ours.
+        """
+        self.port = _bind(self._server.add_insecure_port, self.listener, host, port)
+        return self.port
+
+    def start(self) -> None:
+        """Accept calls; health says alive but not serving until `set_serving`."""
+        self._health.set(LIVENESS, SERVING)
+        self.set_serving(False)
+        self._server.start()
+
+    def set_serving(self, serving: bool) -> None:
+        """Tell health checks whether this listener serves."""
+        for name in self._health_names:
+            self._health.set(name, SERVING if serving else NOT_SERVING)
+
+    def stop(self, grace_s: float) -> None:
+        """Refuse new calls, give running ones ``grace_s`` seconds, then cancel them. Blocks until done."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(grace_s).wait(grace_s + 1.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reflected(services: Iterable[Service]) -> list[str]:
+    names = [service.full_name for service in services]
+    return [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
+
+
+def _bind(add_port: Callable[[str], int], listener: str, host: str, port: int) -> int:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = add_port(address)
+    except RuntimeError as failure:
+        raise BindError(_why_not(listener, host, port, str(failure))) from None
+    if bound == 0:  # releases of grpcio before 1.60 said it this way
+        raise BindError(_why_not(listener, host, port, "the address could not be bound"))
+    return bound
+
+
+def _why_not(listener: str, host: str, port: int, said: str) -> str:
+    """Return the reason in words; gRPC's own says only that it failed, so the bind is tried once by hand."""
+    where = f"{listener} listener on {host}:{port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as failure:
+        return f"{where}: the host {host!r} cannot be resolved ({failure.strerror})"
+    with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+        except OSError as failure:
+            if failure.errno == errno.EADDRINUSE:
+                return f"port {port} is in use ({where})"
+            if failure.errno == errno.EADDRNOTAVAIL:
+                return f"{where}: {host} is not an address of this machine"
+            if failure.errno == errno.EACCES:
+                return f"{where}: no permission to use port {port}"
+            return f"{where}: {failure.strerror}"
+    return f"{where}: {said}"

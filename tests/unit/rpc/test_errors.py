@@ -1,0 +1,136 @@
+"""Errors cross the wire and come back as the class that was raised."""
+
+import grpc
+import pytest
+
+from paceline.model.errors import (
+    ERROR_CLASSES,
+    BrokerNotAvailableError,
+    ErrorCode,
+    MessageTooLargeError,
+    NotControllerError,
+    OffsetOutOfRangeError,
+    PacelineError,
+    RequestTimedOutError,
+    ThrottledError,
+    UnknownServerError,
+    error_for,
+)
+from paceline.rpc.errors import (
+    DETAILS_KEY,
+    STATUS_OF_CODE,
+    error_info,
+    from_rpc_error,
+    is_retriable,
+    is_timeout,
+    status_code_of,
+    to_rpc_status,
+)
+
+
+class FakeCall(grpc.RpcError):
+    """A failed call as gRPC hands it to a client."""
+
+    def __init__(self, code: grpc.StatusCode, details: str = "", trailers: tuple[tuple[str, bytes], ...] = ()) -> None:
+        super().__init__()
+        self._code, self._details, self._trailers = code, details, trailers
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return self._trailers
+
+
+def sent(error: PacelineError) -> FakeCall:
+    status = to_rpc_status(error)
+    return FakeCall(status_code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+
+
+@pytest.mark.parametrize("code", sorted(ERROR_CLASSES))
+def test_every_error_class_has_a_status_and_survives_the_round_trip(code: ErrorCode) -> None:
+    error = error_for(code, "what happened").with_metadata(leader_epoch=7)
+    back = from_rpc_error(sent(error))
+    assert type(back) is type(error)
+    assert str(back) == "what happened"
+    assert back.metadata["leader_epoch"] == "7"
+    assert STATUS_OF_CODE[code] is status_code_of(error)
+    assert STATUS_OF_CODE[code] is not grpc.StatusCode.OK
+
+
+def test_the_error_info_names_domain_reason_and_metadata() -> None:
+    info = error_info(sent(NotControllerError("not me").with_metadata(address="127.0.0.1:9082")))
+    assert info is not None
+    assert (info.domain, info.reason, dict(info.metadata)) == (
+        "paceline",
+        "NOT_CONTROLLER",
+        {"address": "127.0.0.1:9082"},
+    )
+
+
+def test_an_offset_out_of_range_carries_both_ends_of_the_log() -> None:
+    back = from_rpc_error(sent(OffsetOutOfRangeError("too far", log_start_offset=5, end_offset=9)))
+    assert isinstance(back, OffsetOutOfRangeError)
+    assert (back.log_start_offset, back.end_offset) == (5, 9)
+
+
+def test_a_throttled_caller_is_told_how_long_to_wait() -> None:
+    from google.rpc import error_details_pb2
+
+    status = to_rpc_status(ThrottledError("full").with_metadata(retry_delay_ms=250))
+    retry = error_details_pb2.RetryInfo()
+    assert any(detail.Unpack(retry) for detail in status.details)
+    assert retry.retry_delay.ToMilliseconds() == 250
+
+
+def test_trailers_stay_small_however_long_the_message_is() -> None:
+    error = UnknownServerError("x" * 1_000_000).with_metadata(detail="y" * 1_000_000)
+    assert to_rpc_status(error).ByteSize() < 4_096
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (grpc.StatusCode.DEADLINE_EXCEEDED, RequestTimedOutError),
+        (grpc.StatusCode.UNAVAILABLE, BrokerNotAvailableError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, MessageTooLargeError),
+        (grpc.StatusCode.CANCELLED, UnknownServerError),
+        (grpc.StatusCode.INTERNAL, UnknownServerError),
+    ],
+)
+def test_a_status_grpc_made_itself_becomes_the_nearest_class(
+    status: grpc.StatusCode, expected: type[PacelineError]
+) -> None:
+    failure = FakeCall(status, "said by gRPC")
+    error = from_rpc_error(failure)
+    assert type(error) is expected
+    assert "said by gRPC" in str(error)
+    assert error.__cause__ is failure
+
+
+def test_a_malformed_trailer_does_not_fail_twice() -> None:
+    failure = FakeCall(grpc.StatusCode.INTERNAL, "odd", ((DETAILS_KEY, b"\xff\xff\xff"),))
+    assert error_info(failure) is None
+    assert isinstance(from_rpc_error(failure), UnknownServerError)
+
+
+def test_a_reason_of_a_newer_server_is_an_unknown_server_error() -> None:
+    status = to_rpc_status(NotControllerError("x"))
+    call = FakeCall(
+        grpc.StatusCode.INTERNAL,
+        "new",
+        ((DETAILS_KEY, status.SerializeToString().replace(b"NOT_CONTROLLER", b"NOT_CONTRALTOR")),),
+    )
+    assert isinstance(from_rpc_error(call), UnknownServerError)
+
+
+def test_retriable_and_timeout_look_through_the_rpc_error() -> None:
+    assert is_retriable(sent(NotControllerError("x")))
+    assert not is_retriable(sent(MessageTooLargeError("x")))
+    assert is_retriable(FakeCall(grpc.StatusCode.UNAVAILABLE))
+    assert not is_retriable(ValueError("a bug"))
+    assert is_timeout(FakeCall(grpc.StatusCode.DEADLINE_EXCEEDED))
+    assert not is_timeout(FakeCall(grpc.StatusCode.UNAVAILABLE))
