@@ -82,7 +82,8 @@ class Create:
     """Create a node; NODE_EXISTS when it is there, NO_NODE when the parent is not."""
 
     path: str
-    data: bytes = b""
+    data: bytes | None = b""
+    """None stores null, as Kafka does in nodes that only have children."""
     ephemeral: bool = False
     sequential: bool = False
 
