@@ -1,0 +1,29 @@
+"""The columns of the data source and their Arrow types, which Spark compares strictly.
+
+Every field is nullable and timestamps are ``timestamp[us, UTC]``: Spark refuses a ``not null`` field, a large or view
+type, or another order. Source: spec/pipeline.md section 2 trap 5 and section 3.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADER_TYPE))
+
+ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of the record batches that carry ``columns``, in that order."""
+    return pa.schema([(name, ARROW_TYPES[name]) for name in columns])

@@ -1,0 +1,268 @@
+"""RecordBatch v2 to Arrow without a loop over records: numpy finds the fields, Arrow's ``take`` gathers the bytes.
+
+How: index the batch headers; walk all batches in lock-step from record to record (`record_walk`); decode the remaining
+varints of all records at once; describe keys and values as alternate slices of the fetched buffer, an Arrow binary
+array that shares its memory, and let ``take`` copy the wanted ones. Compressed batches are decompressed and joined
+first. A payload whose numbers contradict each other raises `CorruptMessageError`; nothing is read outside the buffer.
+Source: spec/pipeline.md section 4.1, method D; spec/log-format.md sections 3 and 4.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from paceline.log.compression import Codec, codec_of, decompress
+from paceline.model.errors import CorruptMessageError
+from paceline.pipeline.batch_index import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchIndex,
+    FetchedSlice,
+    check_crc,
+    describe_batch,
+    index_batches,
+)
+from paceline.pipeline.columns import arrow_schema
+from paceline.pipeline.header_columns import decode_headers, no_headers
+from paceline.pipeline.record_walk import RecordPlaces, find_records
+from paceline.pipeline.varints import VARLONG_MAX_BYTES, Int64s, read_varints
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Columns of a read without headers, in Spark's Kafka source's order."""
+
+GROUP_BYTES: Final = 32 * 1024 * 1024
+"""Decompressed payload decoded together; above it another RecordBatch is made, so one answer cannot fill the memory."""
+
+_MAX_TIMESTAMP_MS: Final = 1 << 53
+"""Milliseconds times 1000 must fit 64 bits."""
+_DATA_COLUMNS = frozenset({"key", "value", "headers"})
+
+
+def decode(buffer: bytes, slices: Sequence[FetchedSlice], columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted records of a fetched buffer; see `decode_index`."""
+    return decode_index(index_batches(buffer, slices), columns)
+
+
+def decode_index(index: BatchIndex, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the indexed batches with start <= offset < end as Arrow record batches, in order.
+
+    Control batches and empty batches give no rows. ``columns`` decides what is decoded at all.
+
+    Raises:
+        CorruptMessageError: a checksum differs or a payload contradicts itself.
+        MessageTooLargeError: a batch expands beyond the limit of `paceline.log.compression`.
+        UnsupportedCompressionTypeError: the codec bits name no codec.
+    """
+    wanted = np.flatnonzero((index.count > 0) & (index.attributes & CONTROL == 0))
+    check_crc(index, range(len(index)))
+    for payload, rows, begin, end in _payloads(index, wanted):
+        batch = _decode_group(index, payload, rows, begin, end, columns)
+        if batch.num_rows:
+            yield batch
+
+
+def _payloads(index: BatchIndex, wanted: Int64s) -> Iterator[tuple[bytes | bytearray, Int64s, Int64s, Int64s]]:
+    """Yield groups of batches: a buffer, the batches' rows, and begin and end of their record sections in it."""
+    if not wanted.size:
+        return
+    begin = index.position[wanted] + HEADER_BYTES
+    end = index.position[wanted] + index.size[wanted]
+    if not (index.attributes[wanted] & CODEC_MASK).any() and len(index.buffer) < 2**31:
+        yield index.buffer, wanted, begin, end
+        return
+    joined = bytearray()
+    rows: list[int] = []
+    begins: list[int] = []
+    ends: list[int] = []
+    for row, first, last in zip(wanted.tolist(), begin.tolist(), end.tolist(), strict=True):
+        plain = _record_section(index, row, first, last)
+        if rows and len(joined) + len(plain) > GROUP_BYTES:
+            yield joined, np.array(rows), np.array(begins), np.array(ends)
+            joined, rows, begins, ends = bytearray(), [], [], []
+        rows.append(row)
+        begins.append(len(joined))
+        joined += plain
+        ends.append(len(joined))
+    yield joined, np.array(rows), np.array(begins), np.array(ends)
+
+
+def _record_section(index: BatchIndex, row: int, first: int, last: int) -> bytes | bytearray:
+    section = index.buffer[first:last]
+    codec = codec_of(int(index.attributes[row]))
+    if codec is Codec.NONE:
+        return section
+    try:
+        return decompress(codec, section)
+    except CorruptMessageError as error:
+        raise CorruptMessageError(f"{describe_batch(index, row)}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The numbers of the wanted records, one entry per record."""
+
+    batch: Int64s
+    offset: Int64s
+    timestamp_delta: Int64s
+    end: Int64s
+    key_length_at: Int64s
+
+
+def _decode_group(
+    index: BatchIndex, payload: bytes | bytearray, rows: Int64s, begin: Int64s, end: Int64s, columns: Sequence[str]
+) -> pa.RecordBatch:
+    try:
+        places = find_records(payload, begin, end, index.count[rows])
+        fields = _read_fields(index, payload, rows, places)
+        arrays = _data_arrays(payload, fields, columns)
+        arrays.update(_plain_arrays(index, fields, columns))
+    except CorruptMessageError as error:
+        first, last = index.slices[int(index.slice_number[rows[0]])], int(rows[-1])
+        raise CorruptMessageError(
+            f"{first.topic}-{first.partition} from offset {int(index.base_offset[rows[0]])} "
+            f"up to {describe_batch(index, last)}: {error}"
+        ) from error
+    return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=arrow_schema(columns))
+
+
+def _read_fields(index: BatchIndex, payload: bytes | bytearray, rows: Int64s, places: RecordPlaces) -> _Fields:
+    view = np.frombuffer(payload, dtype=np.uint8)
+    timestamp_delta, after = read_varints(view, places.body + 1, VARLONG_MAX_BYTES)
+    offset_delta, after = read_varints(view, after)
+    if (after >= places.end).any():
+        raise CorruptMessageError("a record is too short for its fields")
+    batch = rows[places.batch]
+    if (offset_delta < 0).any() or (offset_delta > index.last_offset_delta[batch]).any():
+        raise CorruptMessageError("an offset lies outside its batch")
+    if ((np.diff(offset_delta) <= 0) & (np.diff(batch) == 0)).any():
+        raise CorruptMessageError("the offsets of a batch do not increase")
+    fields = _Fields(batch, index.base_offset[batch] + offset_delta, timestamp_delta, places.end, after)
+    return _trim(index, rows, fields)
+
+
+def _trim(index: BatchIndex, rows: Int64s, fields: _Fields) -> _Fields:
+    """Drop records before the start or from the end offset of their slice; only edge batches have any."""
+    start = np.array([piece.start_offset for piece in index.slices], dtype=np.int64)
+    end = np.array([piece.end_offset for piece in index.slices], dtype=np.int64)
+    owner = index.slice_number[rows]
+    last = index.base_offset[rows] + index.last_offset_delta[rows]
+    if (index.base_offset[rows] >= start[owner]).all() and (last < end[owner]).all():
+        return fields
+    owner = index.slice_number[fields.batch]
+    kept = (fields.offset >= start[owner]) & (fields.offset < end[owner])
+    if kept.all():
+        return fields
+    return _Fields(
+        fields.batch[kept],
+        fields.offset[kept],
+        fields.timestamp_delta[kept],
+        fields.end[kept],
+        fields.key_length_at[kept],
+    )
+
+
+def _data_arrays(payload: bytes | bytearray, fields: _Fields, columns: Sequence[str]) -> dict[str, pa.Array]:
+    """Return the key, value and headers columns that are wanted, after checking that they lie inside their records."""
+    if not _DATA_COLUMNS.intersection(columns):
+        return {}
+    view = np.frombuffer(payload, dtype=np.uint8)
+    key_length, key_from = read_varints(view, fields.key_length_at)
+    key_to = _field_end(key_length, key_from, fields.end)
+    value_length, value_from = read_varints(view, key_to)
+    value_to = _field_end(value_length, value_from, fields.end)
+    header_count, headers_from = read_varints(view, value_to)
+    if (header_count < 0).any() or (headers_from > fields.end).any():
+        raise CorruptMessageError("a header count does not fit its record")
+    if ((headers_from != fields.end) & (header_count == 0)).any():
+        raise CorruptMessageError("a record has bytes behind its last field")
+    offsets = np.stack((key_from, key_to, value_from, value_to), axis=1).astype(np.int32).reshape(-1)
+    arrays = {}
+    if "key" in columns:
+        arrays["key"] = gather_binary(payload, offsets, 0, key_length < 0)
+    if "value" in columns:
+        arrays["value"] = gather_binary(payload, offsets, 2, value_length < 0)
+    if "headers" in columns:
+        present = header_count.any()
+        arrays["headers"] = (
+            decode_headers(payload, header_count, headers_from, fields.end) if present else no_headers(len(fields.end))
+        )
+    return arrays
+
+
+def _field_end(length: Int64s, begin: Int64s, record_end: Int64s) -> Int64s:
+    """Return where fields of ``length`` bytes end (-1: null, empty); one byte must follow them in the record."""
+    if (length < -1).any():
+        raise CorruptMessageError("a length is below -1")
+    field_end = begin + np.maximum(length, 0)
+    if (field_end >= record_end).any():
+        raise CorruptMessageError("a field reaches beyond its record")
+    return field_end
+
+
+def gather_binary(
+    payload: bytes | bytearray, offsets: NDArray[np.int32], first: int, is_null: NDArray[np.bool_]
+) -> pa.BinaryArray:
+    """Return every fourth slice of ``payload`` from slice ``first`` on, null where ``is_null``.
+
+    ``offsets`` bound consecutive slices, four per record: key, gap, value, gap. The source array shares the payload's
+    memory; ``take`` makes the one copy.
+    """
+    count = len(is_null)
+    if not count:
+        return pa.array([], type=pa.binary())
+    source = pa.BinaryArray.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
+    )
+    which = np.arange(first, 4 * count, 4, dtype=np.int32)
+    return source.take(pa.array(which, mask=is_null if is_null.any() else None))
+
+
+def _plain_arrays(index: BatchIndex, fields: _Fields, columns: Sequence[str]) -> dict[str, pa.Array]:
+    arrays: dict[str, pa.Array] = {}
+    batch, count = fields.batch, len(fields.batch)
+    append_time = index.attributes & LOG_APPEND_TIME != 0
+    if "topic" in columns:
+        arrays["topic"] = _topic_column(index, batch)
+    if "partition" in columns:
+        partitions = np.array([piece.partition for piece in index.slices], dtype=np.int32)
+        arrays["partition"] = pa.array(partitions[index.slice_number][batch])
+    if "offset" in columns:
+        arrays["offset"] = pa.array(fields.offset)
+    if "timestamp" in columns:
+        micros = _timestamps_ms(index, fields, append_time) * 1000
+        arrays["timestamp"] = pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(micros)])
+    if "timestampType" in columns:
+        arrays["timestampType"] = pa.array(append_time.astype(np.int32)[batch])
+    return arrays
+
+
+def _topic_column(index: BatchIndex, batch: Int64s) -> pa.StringArray:
+    names = sorted({piece.topic for piece in index.slices})
+    if len(names) == 1:
+        return pa.repeat(pa.scalar(names[0], pa.string()), len(batch))
+    number_of = {name: number for number, name in enumerate(names)}
+    numbers = np.array([number_of[piece.topic] for piece in index.slices], dtype=np.int32)
+    return pa.array(names, type=pa.string()).take(pa.array(numbers[index.slice_number][batch]))
+
+
+def _timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.bool_]) -> Int64s:
+    """Return each record's time: base plus delta, or the batch's append time for LogAppendTime."""
+    base, delta = index.base_timestamp[fields.batch], fields.timestamp_delta
+    limit = _MAX_TIMESTAMP_MS // 2
+    own_time = ~append_time[fields.batch]
+    if ((_beyond(base, limit) | _beyond(delta, limit)) & own_time).any():
+        raise CorruptMessageError("a timestamp is out of range")
+    if _beyond(index.max_timestamp[append_time], limit).any():
+        raise CorruptMessageError("an append time is out of range")
+    times = np.where(own_time, base + np.where(own_time, delta, 0), index.max_timestamp[fields.batch])
+    return times.astype(np.int64, copy=False)
+
+
+def _beyond(numbers: Int64s, limit: int) -> NDArray[np.bool_]:
+    return (numbers > limit) | (numbers < -limit)

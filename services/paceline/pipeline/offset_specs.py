@@ -1,0 +1,149 @@
+"""Where a read starts and ends, as the user wrote it: earliest, latest, JSON of offsets, or times.
+
+Source: Spark's Kafka source (JsonUtils, KafkaOffsetRangeLimit); spec/pipeline.md section 3.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.errors import InvalidOptionError
+
+EARLIEST_MARK: Final = -2
+"""Stands for the earliest offset in JSON."""
+LATEST_MARK: Final = -1
+"""Stands for the latest offset in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first offset still in each log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of what is committed in each partition, exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset per partition, `EARLIEST_MARK` and `LATEST_MARK` included; every partition must be named."""
+
+    option: str
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record at or after one time in milliseconds, for all partitions."""
+
+    option: str
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamps:
+    """The first record at or after a time in milliseconds per partition; every partition must be named."""
+
+    option: str
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+OffsetSpec = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
+
+
+def parse_offsets(option: str, text: str, refused: str, refused_mark: int) -> OffsetSpec:
+    """Return the meaning of ``startingOffsets`` or ``endingOffsets``.
+
+    Args:
+        option: name of the option, for messages.
+        text: ``earliest``, ``latest`` or ``{"topic": {"0": 23, "1": -2}}``.
+        refused: the word a batch query may not use here.
+        refused_mark: the same as a number in JSON.
+
+    Raises:
+        InvalidOptionError: it is none of these.
+    """
+    word = text.strip().lower()
+    if word == refused:
+        raise InvalidOptionError(f"{option} may not be {refused!r} in a batch query: it would read nothing")
+    if word == "earliest":
+        return Earliest()
+    if word == "latest":
+        return Latest()
+    offsets = _parse_partitions(option, text, lowest=EARLIEST_MARK)
+    for tp, offset in offsets.items():
+        if offset == refused_mark:
+            raise InvalidOptionError(f"{option} for {tp} may not be {offset} ({refused}) in a batch query")
+    return AtOffsets(option, offsets)
+
+
+def parse_timestamp(option: str, text: str) -> AtTimestamp:
+    """Return the meaning of ``startingTimestamp`` or ``endingTimestamp``, milliseconds since the Unix epoch.
+
+    Raises:
+        InvalidOptionError: it is not a number of at least 0.
+    """
+    try:
+        timestamp_ms = int(text.strip())
+    except ValueError:
+        timestamp_ms = -1
+    if timestamp_ms < 0:
+        raise InvalidOptionError(f"{option} must be milliseconds since the Unix epoch, not {text!r}")
+    return AtTimestamp(option, timestamp_ms)
+
+
+def parse_timestamps(option: str, text: str) -> AtTimestamps:
+    """Return the meaning of ``startingOffsetsByTimestamp`` or its twin: ``{"topic": {"0": 1700000000000}}``.
+
+    Raises:
+        InvalidOptionError: it is not such JSON.
+    """
+    return AtTimestamps(option, _parse_partitions(option, text, lowest=0))
+
+
+def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
+    """Return the partitions of ``assign``, sorted: ``{"topic": [0, 1]}``.
+
+    Raises:
+        InvalidOptionError: it is not such JSON, or names nothing.
+    """
+    example = '{"topic-a": [0, 1], "topic-b": [2]}'
+    found: set[TopicPartition] = set()
+    for topic, partitions in _parse_object(option, text, example).items():
+        if not isinstance(partitions, list) or not all(_is_partition(number) for number in partitions):
+            raise InvalidOptionError(f"{option} needs a list of partition numbers for {topic!r}, like {example}")
+        found.update(TopicPartition(topic, number) for number in partitions)
+    if not found:
+        raise InvalidOptionError(f"{option} names no partition; write it like {example}")
+    return tuple(sorted(found))
+
+
+def _parse_partitions(option: str, text: str, lowest: int) -> dict[TopicPartition, int]:
+    example = '{"topic-a": {"0": 23, "1": 345}}'
+    found: dict[TopicPartition, int] = {}
+    for topic, by_partition in _parse_object(option, text, example).items():
+        if not isinstance(by_partition, dict):
+            raise InvalidOptionError(f"{option} needs an object of partitions for {topic!r}, like {example}")
+        for number, value in by_partition.items():
+            is_number = isinstance(value, int) and not isinstance(value, bool) and value >= lowest
+            if not (number.isascii() and number.isdigit() and is_number):
+                raise InvalidOptionError(f"{option}: {topic!r}, {number!r}: {value!r} is not a partition and its value")
+            found[TopicPartition(topic, int(number))] = value
+    return dict(sorted(found.items()))
+
+
+def _parse_object(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise InvalidOptionError(f"{option} is not JSON of the form {example}: {text!r}")
+    return parsed
+
+
+def _is_partition(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
