@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Builds the images of docker-compose.yml: paceline:dev and paceline-zookeeper:dev.
+#
+# Bases: PACELINE_BASE_IMAGE if it is set; else the official images if they are here or can be pulled within
+# PACELINE_PULL_TIMEOUT_S seconds (20); else a base made of Debian packages by debootstrap, which needs root once.
+# Wheels are downloaded here, outside, hash-checked, into build/wheelhouse, since a container may not trust the
+# registry that this machine uses. What is there already is not made again; `--fresh` forgets the local base and wheels.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+official_python=python:3.11-slim-bookworm
+official_zookeeper=zookeeper:3.9
+local_base=paceline-base:bookworm
+local_base_packages=python3,python3-venv,ca-certificates
+pull_timeout_s=${PACELINE_PULL_TIMEOUT_S:-20}
+wheelhouse=build/wheelhouse
+
+say() { echo "images: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+have_image() { docker image inspect "$1" >/dev/null 2>&1; }
+
+# can_pull IMAGE: whether the image is here or comes within the time limit.
+can_pull() { have_image "$1" || timeout "$pull_timeout_s" docker pull -q "$1" >/dev/null 2>&1; }
+
+run_quietly() {  # run_quietly LOG COMMAND...: shows the end of the log when the command fails
+  local log=$1
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    fail "failed: $1; the whole output is in $log"
+  fi
+}
+
+make_local_base() {
+  if have_image "$local_base"; then return; fi
+  [ "$(id -u)" -eq 0 ] || fail "no official image can be pulled, and making $local_base with debootstrap needs root"
+  if ! command -v debootstrap >/dev/null; then
+    command -v apt-get >/dev/null || fail "no official image can be pulled, and debootstrap is not here"
+    run_quietly build/apt-debootstrap.log apt-get update
+    run_quietly build/apt-debootstrap.log apt-get install -y --no-install-recommends debootstrap
+  fi
+  say "making $local_base from Debian packages (about a minute)"
+  local root
+  root=$(mktemp -d build/debootstrap.XXXXXX)
+  run_quietly build/debootstrap.log debootstrap --variant=minbase --include="$local_base_packages" bookworm "$root"
+  tar -C "$root" --numeric-owner --exclude='./var/cache/apt/archives/*.deb' --exclude='./var/cache/apt/*.bin' \
+    --exclude='./var/lib/apt/lists/*' --exclude='./usr/share/doc/*' --exclude='./usr/share/man/*' \
+    --exclude='./usr/share/locale/*' --exclude='./var/log/*' --exclude='./proc/*' --exclude='./sys/*' --exclude='./dev/*' -c . |
+    docker import --change 'CMD ["bash"]' - "$local_base" >/dev/null
+  rm -rf --one-file-system "$root"
+}
+
+fill_wheelhouse() {
+  local stamp=build/wheelhouse.stamp now machine
+  machine=$(docker version --format '{{.Server.Arch}}')
+  now="$machine $(cat requirements-services.lock requirements-build.lock | sha256sum)"
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ]; then return; fi
+  say "downloading wheels into $wheelhouse"
+  case "$machine" in
+    amd64) machine=x86_64 ;;
+    arm64) machine=aarch64 ;;
+  esac
+  rm -rf "$wheelhouse" "$stamp"
+  local pip=(.venv/bin/python -m pip)
+  if ! "${pip[@]}" --version >/dev/null 2>&1; then
+    [ -x build/images-venv/bin/pip ] || python3 -m venv build/images-venv
+    pip=(build/images-venv/bin/python -m pip)
+  fi
+  local platforms=(--platform "manylinux2014_$machine")
+  local minor
+  for minor in 17 24 27 28 31 34 35 36; do platforms+=(--platform "manylinux_2_${minor}_$machine"); done
+  for lock in requirements-services.lock requirements-build.lock; do
+    run_quietly build/wheelhouse.log "${pip[@]}" download --quiet --disable-pip-version-check --require-hashes --no-deps \
+      --only-binary=:all: --implementation cp --python-version 3.11 "${platforms[@]}" --dest "$wheelhouse" -r "$lock"
+  done
+  echo "$now" >"$stamp"
+}
+
+if [ "${1:-}" = "--fresh" ]; then
+  rm -rf "$wheelhouse" build/wheelhouse.stamp
+  docker image rm "$local_base" >/dev/null 2>&1 || true
+elif [ $# -gt 0 ]; then
+  fail "unknown argument $1 (only --fresh is known)"
+fi
+
+mkdir -p build
+scripts/docker_engine.sh
+
+python_base=${PACELINE_BASE_IMAGE:-}
+if [ -z "$python_base" ]; then
+  if can_pull "$official_python"; then
+    python_base=$official_python
+  else
+    make_local_base
+    python_base=$local_base
+  fi
+fi
+fill_wheelhouse
+say "building paceline:dev on $python_base"
+run_quietly build/image-paceline.log \
+  docker build --build-arg BASE_IMAGE="$python_base" -f services/Dockerfile -t paceline:dev .
+
+if can_pull "$official_zookeeper"; then
+  docker tag "$official_zookeeper" paceline-zookeeper:dev
+  say "paceline-zookeeper:dev is $official_zookeeper"
+else
+  make_local_base
+  say "building paceline-zookeeper:dev from Debian's package"
+  run_quietly build/image-zookeeper.log \
+    docker build --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
+fi
+docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E '^paceline(-zookeeper)?:dev ' | sed 's/^/images: /' >&2
