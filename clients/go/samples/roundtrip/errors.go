@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// errorDomain marks the google.rpc.ErrorInfo details that Paceline's servers write.
+const errorDomain = "paceline"
+
+// partitionFailure is a PartitionError of a response body as a Go error.
+type partitionFailure struct {
+	detail *pacelinev1.PartitionError
+}
+
+func (f *partitionFailure) Error() string {
+	return fmt.Sprintf("%s: %s", f.detail.GetCode(), f.detail.GetMessage())
+}
+
+// topicFailure is a TopicError of a response body as a Go error.
+type topicFailure struct {
+	topic  string
+	detail *pacelinev1.TopicError
+}
+
+func (f *topicFailure) Error() string {
+	return fmt.Sprintf("topic %s: %s: %s", f.topic, f.detail.GetCode(), f.detail.GetMessage())
+}
+
+// errorInfo returns what a server says about a call that failed as a whole, or nil when the status came from gRPC
+// itself, as an unreachable address does.
+func errorInfo(err error) *errdetails.ErrorInfo {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
+			return info
+		}
+	}
+	return nil
+}
+
+// codeOf returns the error code of a failure, from the response body or from the status details; unspecified when
+// there is none.
+func codeOf(err error) pacelinev1.ErrorCode {
+	var partition *partitionFailure
+	if errors.As(err, &partition) {
+		return partition.detail.GetCode()
+	}
+	var topic *topicFailure
+	if errors.As(err, &topic) {
+		return topic.detail.GetCode()
+	}
+	if info := errorInfo(err); info != nil {
+		return pacelinev1.ErrorCode(pacelinev1.ErrorCode_value["ERROR_CODE_"+info.GetReason()])
+	}
+	return pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+// leaderHint returns the address that a NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH answer names, or "".
+func leaderHint(err error) string {
+	var failure *partitionFailure
+	if !errors.As(err, &failure) {
+		return ""
+	}
+	hint := failure.detail.GetCurrentLeader()
+	if hint.GetHost() == "" || hint.GetPort() == 0 {
+		return ""
+	}
+	return net.JoinHostPort(hint.GetHost(), strconv.Itoa(int(hint.GetPort())))
+}
+
+// controllerHint returns the active controller's address that a NOT_CONTROLLER status names, or "".
+func controllerHint(err error) string {
+	if info := errorInfo(err); info != nil && info.GetReason() == "NOT_CONTROLLER" {
+		return info.GetMetadata()["address"]
+	}
+	return ""
+}
+
+// retriable says whether the same call may succeed later.
+func retriable(err error) bool {
+	switch codeOf(err) {
+	case pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+		pacelinev1.ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE,
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_LEADER_OR_FOLLOWER,
+		pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
+		pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE,
+		pacelinev1.ErrorCode_ERROR_CODE_REPLICA_NOT_AVAILABLE,
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS,
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER,
+		pacelinev1.ErrorCode_ERROR_CODE_KAFKA_STORAGE_ERROR,
+		pacelinev1.ErrorCode_ERROR_CODE_FENCED_LEADER_EPOCH,
+		pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH,
+		pacelinev1.ErrorCode_ERROR_CODE_OFFSET_NOT_AVAILABLE,
+		pacelinev1.ErrorCode_ERROR_CODE_SHUTTING_DOWN,
+		pacelinev1.ErrorCode_ERROR_CODE_THROTTLED:
+		return true
+	case pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED:
+		// No code of ours: the connection failed or the call's own deadline passed.
+		switch status.Code(err) {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
+			return true
+		}
+	}
+	return false
+}
+
+// outcomeUnknown says whether a failed Produce may have appended all the same, so that a retry may write twice.
+func outcomeUnknown(err error) bool {
+	switch codeOf(err) {
+	case pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+		// A leader that is deposed while it waits for its followers answers this after it has appended.
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_LEADER_OR_FOLLOWER,
+		pacelinev1.ErrorCode_ERROR_CODE_FENCED_LEADER_EPOCH,
+		pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+		pacelinev1.ErrorCode_ERROR_CODE_KAFKA_STORAGE_ERROR,
+		pacelinev1.ErrorCode_ERROR_CODE_SHUTTING_DOWN:
+		return true
+	case pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED:
+		return true
+	}
+	return false
+}
