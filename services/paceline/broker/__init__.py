@@ -1,1 +1,4 @@
-"""The broker: replicas it leads and follows. Read `replica_manager.py` first; doors are `driver.py`, `servicer.py` and `__main__.py`."""
+"""The broker: replicas it leads and follows.
+
+Read `node.py` first, then `replica_manager.py`; the doors are `driver.py`, `servicer.py` and `__main__.py`.
+"""

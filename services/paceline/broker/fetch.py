@@ -1,0 +1,412 @@
+"""Fetch on the leader, for followers and clients alike (spec/replica-manager.md section 13).
+
+A follower reads up to the log end and its fetch reports its progress; a client reads up to the high watermark. In a
+session only marked partitions are looked at. A fetch that finds too little waits; when it is answered it reads again,
+without reporting progress a second time (trap 8).
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.produce import PartitionLookup
+from paceline.model.errors import KafkaStorageError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import EpochEnd
+from paceline.replication.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchPosition,
+    FetchSession,
+    FetchSessionCache,
+    News,
+)
+from paceline.replication.purgatory import DelayedOperation, Purgatory
+from paceline.replication.truncation import divergence
+from paceline.runtime.ports import Scheduler
+
+CLIENT: Final = None
+
+
+class Reader:
+    """Who fetches: a follower by broker id and epoch, or a client."""
+
+    __slots__ = ("broker_epoch", "replica_id")
+
+    def __init__(self, replica_id: int | None, broker_epoch: int = -1) -> None:
+        self.replica_id = replica_id
+        self.broker_epoch = broker_epoch
+
+
+class FetchLimits:
+    """How long to wait, and how much for."""
+
+    __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
+
+    def __init__(self, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min(min_bytes, max_bytes)
+        self.max_bytes = max_bytes
+
+
+class PartitionRead:
+    """What one partition had for its reader."""
+
+    __slots__ = (
+        "available",
+        "batches",
+        "diverging_epoch",
+        "error",
+        "high_watermark",
+        "leader_epoch",
+        "log_end_offset",
+        "log_start_offset",
+        "position",
+        "settled",
+    )
+
+    def __init__(self, position: FetchPosition) -> None:
+        self.position = position
+        self.error: PacelineError | None = None
+        self.leader_epoch = -1
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.log_end_offset = -1
+        self.diverging_epoch: EpochEnd | None = None
+        self.batches = b""
+        self.available = False
+        """Whether there is data at the position, read or left out for want of room."""
+        self.settled = True
+        """Whether later fetches of the session need to look only after a mark."""
+
+    @property
+    def ends_wait(self) -> bool:
+        """Whether the answer must not wait."""
+        return self.error is not None or self.diverging_epoch is not None
+
+
+FetchAnswer = Callable[[int, list[PartitionRead]], None]
+"""Takes the session id (0 for none) and the partitions to answer."""
+
+
+class FetchHandler:
+    """Handles fetches against the hosted partitions."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        purgatory: Purgatory,
+        scheduler: Scheduler,
+        session_slots: int,
+        rng: random.Random,
+    ) -> None:
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._scheduler = scheduler
+        self.sessions = FetchSessionCache(session_slots, rng, self._leave)
+        self.bytes_out = 0
+        self.request_count = 0
+
+    def fetch(
+        self,
+        reader: Reader,
+        limits: FetchLimits,
+        session_id: int,
+        session_epoch: int,
+        positions: list[FetchPosition],
+        forgotten: Iterable[TopicPartition],
+        answer: FetchAnswer,
+    ) -> None:
+        """Read, and call ``answer`` once, now or when there is enough or ``max_wait_ms`` has passed.
+
+        Raises:
+            FetchSessionIdNotFoundError: see `FetchSessionCache.resume`; ``answer`` is not called.
+            InvalidFetchSessionEpochError: likewise.
+        """
+        self.request_count += 1
+        now_ms = self._scheduler.now_ms()
+        owner = reader.replica_id
+        incremental = session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
+        if incremental:
+            session: FetchSession | None = self.sessions.resume(session_id, session_epoch, owner, now_ms)
+        else:
+            self.sessions.close(session_id, owner)
+            session = None
+            if session_epoch == INITIAL_EPOCH and positions:
+                session = self.sessions.open(owner, reader.broker_epoch, now_ms)
+        if session is None:
+            looked_at = positions
+        else:
+            self._end_wait(session)
+            for topic_partition in forgotten:
+                self._forget(session, topic_partition)
+            for position in positions:
+                session.put(position)
+            looked_at = session.take_marked()
+        run = _Fetch(reader, limits, session, incremental, answer)
+        try:
+            reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
+        finally:
+            self._partitions.deliver_news()
+        self._answer_or_wait(run, reads)
+
+    def _answer_or_wait(self, run: "_Fetch", reads: list[PartitionRead]) -> None:
+        limits, session = run.limits, run.session
+        byte_count = sum(len(read.batches) for read in reads)
+        nothing_to_wait_for = not (reads if session is None else session.partitions)
+        if (
+            limits.max_wait_ms <= 0
+            or nothing_to_wait_for
+            or byte_count >= limits.min_bytes
+            or any(read.ends_wait for read in reads)
+        ):
+            self.answer(run, reads)
+            return
+        if session is None:
+            operation = _DelayedFetch(self, run, [read.position for read in reads])
+            keys = [read.position.topic_partition for read in reads]
+            self._purgatory.complete_or_watch(operation, keys, limits.max_wait_ms)
+            return
+        session.mark_first(read.position.topic_partition for read in reads if self._has_news(run, read))
+        session.take_fresh()
+        waiting = _DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
+        session.waiting = waiting.look
+        self._purgatory.complete_or_watch(waiting, (session,), limits.max_wait_ms)
+
+    def finish(self, run: "_Fetch", positions: list[FetchPosition]) -> None:
+        """Read again for a fetch that has waited, and answer it."""
+        session = run.session
+        if session is not None:
+            session.waiting = None
+            session.take_fresh()
+            positions = session.take_marked()
+        self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
+
+    def answer(self, run: "_Fetch", reads: list[PartitionRead]) -> None:
+        """Choose what goes into the answer, remember what was said, and give it."""
+        session = run.session
+        if session is None:
+            run.answer(0, reads)
+        else:
+            told = [read for read in reads if not run.incremental or self._has_news(run, read)]
+            for read in told:
+                position = read.position
+                said = read.error is None
+                position.sent_high_watermark = read.high_watermark if said else None
+                position.sent_log_start_offset = read.log_start_offset if said else None
+                if read.batches or read.diverging_epoch is not None:
+                    session.marked[position.topic_partition] = None
+            left_out = [read.position.topic_partition for read in reads if read.available and not read.batches]
+            session.mark_first(left_out)
+            reads = told
+            run.answer(session.session_id, reads)
+        self.bytes_out += sum(len(read.batches) for read in reads)
+
+    def _has_news(self, run: "_Fetch", read: PartitionRead) -> bool:
+        position = read.position
+        return bool(
+            read.batches
+            or read.error is not None
+            or read.diverging_epoch is not None
+            or position.sent_high_watermark != read.high_watermark
+            or position.sent_log_start_offset != read.log_start_offset
+        )
+
+    def _read_all(
+        self, run: "_Fetch", positions: Sequence[FetchPosition], record: bool, now_ms: int
+    ) -> list[PartitionRead]:
+        reads = []
+        remaining = run.limits.max_bytes
+        at_least_one = True
+        for position in positions:
+            read = self._read(run, position, min(position.max_bytes, remaining), at_least_one, record, now_ms)
+            reads.append(read)
+            if read.batches:
+                remaining = max(0, remaining - len(read.batches))
+                at_least_one = False
+        return reads
+
+    def _read(
+        self, run: "_Fetch", position: FetchPosition, max_bytes: int, at_least_one: bool, record: bool, now_ms: int
+    ) -> PartitionRead:
+        read = PartitionRead(position)
+        session, reader = run.session, run.reader
+        try:
+            partition = self._validate(reader, position, read)
+            if session is not None:
+                partition.sessions[session] = None
+            if read.diverging_epoch is not None:
+                return read
+            if read.available and (max_bytes > 0 or at_least_one):
+                read.batches = self._bytes(partition, reader, position, max_bytes, at_least_one)
+            if reader.replica_id is not None:
+                if record:
+                    self._record(run, partition, position, read, now_ms)
+                read.settled = partition.is_settled(reader.replica_id)
+        except PacelineError as error:
+            read.error = error
+            read.batches = b""
+            read.settled = False
+            if isinstance(error, KafkaStorageError):
+                self._partitions.storage_failed(position.topic_partition)
+        if session is not None:
+            if read.settled:
+                session.unsettled.pop(position.topic_partition, None)
+            else:
+                session.unsettled[position.topic_partition] = None
+        return read
+
+    def _validate(self, reader: Reader, position: FetchPosition, read: PartitionRead) -> HostedPartition:
+        partition = self._partitions.lookup(position.topic_partition)
+        partition.check_topic_id(position.topic_id)
+        log = partition.leader_log(position.current_leader_epoch)
+        read.leader_epoch = partition.leader_epoch
+        read.log_start_offset = log.log_start_offset
+        read.log_end_offset = log_end_offset = log.log_end_offset
+        read.high_watermark = log.high_watermark
+        read.diverging_epoch = divergence(
+            position.fetch_offset,
+            position.last_fetched_epoch,
+            read.log_start_offset,
+            log_end_offset,
+            log.end_offset_for_epoch,
+        )
+        limit = log_end_offset if reader.replica_id is not None else read.high_watermark
+        read.available = position.fetch_offset < limit
+        return partition
+
+    def _bytes(
+        self, partition: HostedPartition, reader: Reader, position: FetchPosition, max_bytes: int, at_least_one: bool
+    ) -> bytes:
+        log = partition.leader_log()
+        limit = log.log_end_offset if reader.replica_id is not None else log.high_watermark
+        return log.read(position.fetch_offset, max_bytes, limit, at_least_one)
+
+    def _record(
+        self, run: "_Fetch", partition: HostedPartition, position: FetchPosition, read: PartitionRead, now_ms: int
+    ) -> None:
+        reader, session = run.reader, run.session
+        assert reader.replica_id is not None
+        clock = None if session is None else session.clock
+        known = partition.record_follower_fetch(reader.replica_id, reader.broker_epoch, position, now_ms, clock)
+        if not known:
+            read.batches = b""
+            read.available = False
+        elif partition.log is not None:
+            # Whatever this fetch has just committed, the follower may know at once.
+            read.high_watermark = partition.log.high_watermark
+
+    def would_answer(self, run: "_Fetch", position: FetchPosition) -> bool | int:
+        """Return True when a waiting fetch must be answered because of this position, else the bytes it offers."""
+        read = PartitionRead(position)
+        try:
+            partition = self._validate(run.reader, position, read)
+            if read.diverging_epoch is not None:
+                return True
+            if not read.available:
+                return 0
+            if run.limits.min_bytes <= 1:
+                return True
+            return len(self._bytes(partition, run.reader, position, position.max_bytes, True))
+        except PacelineError:
+            return True
+
+    def _end_wait(self, session: FetchSession) -> None:
+        """Answer a fetch of the session that still waits: its owner has given up on it and fetches again."""
+        if session.waiting is not None:
+            self._purgatory.force(session)
+
+    def _forget(self, session: FetchSession, topic_partition: TopicPartition) -> None:
+        if session.remove(topic_partition):
+            self._detach(session, topic_partition)
+
+    def _leave(self, session: FetchSession) -> None:
+        self._end_wait(session)
+        for topic_partition in session.partitions:
+            self._detach(session, topic_partition)
+
+    def _detach(self, session: FetchSession, topic_partition: TopicPartition) -> None:
+        try:
+            self._partitions.lookup(topic_partition).leave_session(session)
+        except PacelineError:
+            pass
+
+
+class _Fetch:
+    """One fetch under way."""
+
+    __slots__ = ("answer", "incremental", "limits", "reader", "session")
+
+    def __init__(
+        self,
+        reader: Reader,
+        limits: FetchLimits,
+        session: FetchSession | None,
+        incremental: bool,
+        answer: FetchAnswer,
+    ) -> None:
+        self.reader = reader
+        self.limits = limits
+        self.session = session
+        self.incremental = incremental
+        self.answer = answer
+
+
+class _DelayedFetch(DelayedOperation):
+    """A fetch without a session that waits for any of its partitions."""
+
+    def __init__(self, handler: FetchHandler, run: _Fetch, positions: list[FetchPosition]) -> None:
+        super().__init__()
+        self._handler = handler
+        self._run = run
+        self._positions = positions
+
+    def ready(self) -> bool:
+        """Whether enough has come, or something must be said."""
+        byte_count = 0
+        for position in self._positions:
+            offer = self._handler.would_answer(self._run, position)
+            if offer is True:
+                return True
+            byte_count += offer
+        return byte_count >= max(1, self._run.limits.min_bytes)
+
+    def on_complete(self) -> None:
+        """Read again and answer."""
+        self._handler.finish(self._run, self._positions)
+
+
+class _DelayedSessionFetch(DelayedOperation):
+    """A session's fetch that waits; it looks only at partitions that were marked since it last looked."""
+
+    def __init__(self, handler: FetchHandler, run: _Fetch, offers: dict[TopicPartition, int]) -> None:
+        super().__init__()
+        self._handler = handler
+        self._run = run
+        self._offers = offers
+        self._byte_count = sum(offers.values())
+
+    def look(self) -> None:
+        """Look at the news and answer if they suffice."""
+        self.try_complete()
+
+    def ready(self) -> bool:
+        """Whether enough has come since the fetch arrived, or something must be said."""
+        session = self._run.session
+        assert session is not None
+        wanted = News.ROLE | (News.HIGH_WATERMARK if self._run.reader.replica_id is None else News.APPENDED)
+        for topic_partition, news in session.take_fresh().items():
+            position = session.partitions.get(topic_partition)
+            if position is None or not news & wanted:
+                continue
+            offer = self._handler.would_answer(self._run, position)
+            if offer is True:
+                return True
+            self._byte_count += offer - self._offers.get(topic_partition, 0)
+            self._offers[topic_partition] = offer
+        return self._byte_count >= max(1, self._run.limits.min_bytes)
+
+    def on_complete(self) -> None:
+        """Read what is marked and answer."""
+        self._handler.finish(self._run, [])

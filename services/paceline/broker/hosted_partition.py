@@ -1,0 +1,493 @@
+"""One replica this broker hosts: its role, and while it leads, its followers, ISR and high watermark.
+
+Invariants (spec/replica-manager.md sections 1-6, design 3.3-3.5):
+
+* `leader_epoch` starts at -1 and only rises; it is stored after everything in a role change that can fail.
+* While leading, the *maximal* ISR is the committed one plus the proposal in flight, and the high watermark waits for
+  all of it. At most one proposal is in flight; an outcome counts only for the proposal that is still current.
+* All methods run on the node's scheduler. Nothing here answers anybody: changes are reported to the host, which
+  completes waiting operations once the whole request has been handled.
+"""
+
+from typing import Protocol
+
+from paceline.broker.log_port import AppendResult, ReplicaLog
+from paceline.model.control import LeaderAndIsrPartition
+from paceline.model.errors import (
+    FencedLeaderEpochError,
+    InconsistentTopicIdError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    StaleBrokerEpochError,
+    UnknownLeaderEpochError,
+)
+from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import ReplicaOffsets, StateChangeKind
+from paceline.replication.fetch_session import FetchPosition, FetchSession, News
+from paceline.replication.follower_progress import FetchClock, FollowerProgress
+from paceline.replication.high_watermark import follower_high_watermark, leader_high_watermark
+from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
+
+
+class IsrProposal:
+    """An ISR a leader wants to write, and the state it was decided on."""
+
+    __slots__ = ("isr", "joiners", "leader_epoch", "old_isr", "zk_version")
+
+    def __init__(
+        self,
+        old_isr: tuple[int, ...],
+        isr: tuple[int, ...],
+        leader_epoch: int,
+        zk_version: int,
+        joiners: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        self.old_isr = old_isr
+        self.isr = isr
+        self.leader_epoch = leader_epoch
+        self.zk_version = zk_version
+        self.joiners = joiners
+        """Broker id and broker epoch of those that join; the write checks their registration (KIP-903)."""
+
+
+class PartitionHost(Protocol):
+    """What a partition needs of the broker around it."""
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+
+    @property
+    def replica_lag_time_max_ms(self) -> int:
+        """How long a follower may lack records."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+
+    def registered_broker_epoch(self, broker_id: int) -> int | None:
+        """Epoch of a live broker, None when it is not alive."""
+
+    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the replica's broker is shutting down or the replica is offline."""
+
+    def propose_isr(self, partition: "HostedPartition", proposal: IsrProposal) -> None:
+        """Write it; the outcome comes back through one of the `isr_*` methods."""
+
+    def isr_committed(self, partition: "HostedPartition", old_isr: tuple[int, ...]) -> None:
+        """An ISR write of this partition has succeeded."""
+
+    def news(self, partition: "HostedPartition", news: int) -> None:
+        """Something readers or producers may wait for has happened."""
+
+    def emit(
+        self,
+        kind: StateChangeKind,
+        partition: "HostedPartition",
+        old_isr: tuple[int, ...] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Record a state change."""
+
+
+class HostedPartition:
+    """A partition this broker was told to host. Created without a role: leader none, epoch -1."""
+
+    __slots__ = (
+        "_host",
+        "adding_replicas",
+        "controller_epoch",
+        "followers",
+        "isr",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "leader_id",
+        "log",
+        "proposal",
+        "removing_replicas",
+        "replicas",
+        "sessions",
+        "stopped",
+        "topic_id",
+        "topic_partition",
+        "zk_version",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, host: PartitionHost) -> None:
+        self._host = host
+        self.topic_partition = topic_partition
+        self.topic_id: str | None = None
+        self.log: ReplicaLog | None = None
+        self.leader_id = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.zk_version = -1
+        self.controller_epoch = -1
+        """Epoch of the controller that decided the leadership; ISR writes keep it."""
+        self.replicas: tuple[int, ...] = ()
+        self.adding_replicas: tuple[int, ...] = ()
+        self.removing_replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        """Committed in-sync replicas while leading, empty while following."""
+        self.leader_epoch_start_offset: int | None = None
+        self.followers: dict[int, FollowerProgress] = {}
+        self.proposal: IsrProposal | None = None
+        self.sessions: dict[FetchSession, None] = {}
+        """Fetch sessions that read this partition here."""
+        self.stopped = False
+        """Whether a StopReplica without delete has stopped its fetching; the role stays."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self.leader_id == self._host.broker_id
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Every replica that may be in the ISR: committed, or proposed with the outcome open."""
+        if self.proposal is None:
+            return self.isr
+        return tuple(dict.fromkeys((*self.isr, *self.proposal.isr)))
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether this leader's ISR is smaller than what is assigned and not just being added."""
+        return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
+
+    # Role changes
+
+    def make_leader(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+        """Lead from now on; return whether it did not lead before.
+
+        The new epoch enters the epoch cache at the log's end, before any record (KAFKA-7415).
+
+        Raises:
+            KafkaStorageError: the log failed; the role has not changed.
+        """
+        was_leader = self.is_leader
+        start_offset = log.log_end_offset
+        log.assign_leader_epoch(state.leader_epoch, start_offset)
+        self._adopt(state, log)
+        self.isr = state.isr
+        self.leader_epoch_start_offset = start_offset
+        self._set_followers(state, start_offset, was_leader)
+        self.leader_id = self._host.broker_id
+        self.leader_epoch = state.leader_epoch
+        self.advance_high_watermark()
+        self._host.news(self, News.ROLE)
+        return not was_leader
+
+    def make_follower(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+        """Follow ``state.leader``; return False when leader and epoch are what they were.
+
+        Nothing is truncated and the high watermark stays: both belong to the fetcher.
+        """
+        changed = self.leader_id != state.leader or self.leader_epoch != state.leader_epoch
+        self._adopt(state, log)
+        self.isr = ()
+        self.leader_epoch_start_offset = None
+        self.followers = {}
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        if changed:
+            self._host.news(self, News.ROLE)
+        return changed
+
+    def hold_log(self, topic_id: str | None, log: ReplicaLog) -> None:
+        """Keep the log, and its high watermark in the checkpoint, without a new role."""
+        self.topic_id = log.topic_id or topic_id
+        self.log = log
+
+    def retire(self) -> None:
+        """Give up role and log, because the replica is deleted or its directory has failed."""
+        self.leader_id = NO_LEADER
+        self.isr = ()
+        self.proposal = None
+        self.followers = {}
+        self.log = None
+        self._host.news(self, News.ROLE)
+
+    def _adopt(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> None:
+        self.hold_log(state.topic_id, log)
+        self.controller_epoch = state.controller_epoch
+        self.replicas = state.replicas
+        self.adding_replicas = state.adding_replicas
+        self.removing_replicas = state.removing_replicas
+        self.zk_version = state.zk_version
+        self.proposal = None
+        self.stopped = False
+
+    def _set_followers(self, state: LeaderAndIsrPartition, leader_end_offset: int, was_leader: bool) -> None:
+        now_ms = self._host.now_ms()
+        followers = {}
+        for broker_id in state.replicas:
+            if broker_id == self._host.broker_id:
+                continue
+            known = self.followers.get(broker_id)
+            follower = FollowerProgress(broker_id) if known is None else known
+            in_isr = broker_id in state.isr
+            follower.start_epoch(leader_end_offset, now_ms, in_isr, was_leader and known is not None)
+            followers[broker_id] = follower
+        self.followers = followers
+
+    # Checks that come before everything a client or follower asks for
+
+    def check_topic_id(self, topic_id: str | None) -> None:
+        """Refuse a request for another topic of the same name; an absent id is not checked.
+
+        Raises:
+            InconsistentTopicIdError: the ids differ.
+        """
+        if topic_id is not None and self.topic_id is not None and topic_id != self.topic_id:
+            raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
+
+    def leader_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+        """Return the log, provided this broker leads and the asker's leader epoch, if given, is the present one.
+
+        Raises:
+            FencedLeaderEpochError: the asker's epoch is older.
+            UnknownLeaderEpochError: the asker's epoch is newer.
+            NotLeaderOrFollowerError: another broker leads.
+        """
+        if current_leader_epoch is not None and current_leader_epoch != self.leader_epoch:
+            text = f"leader epoch of {self.topic_partition} is {self.leader_epoch}, not {current_leader_epoch}"
+            if current_leader_epoch < self.leader_epoch:
+                raise FencedLeaderEpochError(text)
+            raise UnknownLeaderEpochError(text)
+        if not self.is_leader or self.log is None:
+            raise NotLeaderOrFollowerError(f"broker {self._host.broker_id} does not lead {self.topic_partition}")
+        return self.log
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether the committed ISR, this leader included, has ``min.insync.replicas`` members."""
+        return self.log is not None and len(self.isr) >= self.log.config.min_insync_replicas
+
+    # Leading
+
+    def append_as_leader(self, batch: bytes, wait_for_all: bool, wall_ms: int) -> AppendResult:
+        """Append a producer's batch.
+
+        Raises:
+            NotLeaderOrFollowerError: another broker leads.
+            NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; nothing was appended.
+            PacelineError: what the log said of the batch.
+        """
+        log = self.leader_log()
+        if wait_for_all and not self.has_enough_replicas:
+            raise NotEnoughReplicasError(
+                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, {log.config.min_insync_replicas} needed"
+            )
+        end_offset = log.log_end_offset
+        for follower in self.followers.values():
+            if follower.clock is not None:
+                follower.settle(end_offset)
+        result = log.append_as_leader(batch, self.leader_epoch, wall_ms)
+        if not result.duplicate:
+            self._host.news(self, News.APPENDED)
+            self.advance_high_watermark()
+        return result
+
+    def record_follower_fetch(
+        self, replica_id: int, broker_epoch: int, position: FetchPosition, now_ms: int, clock: FetchClock | None
+    ) -> bool:
+        """Take note of a follower's valid fetch; return False when the follower is no assigned replica.
+
+        Raises:
+            StaleBrokerEpochError: a process that has since registered anew sent it.
+        """
+        follower = self.followers.get(replica_id)
+        if follower is None or self.log is None:
+            return False
+        if follower.broker_epoch is not None and broker_epoch < follower.broker_epoch:
+            raise StaleBrokerEpochError(
+                f"replica {replica_id} has fetched with broker epoch {follower.broker_epoch}, not {broker_epoch}"
+            )
+        changed = follower.record_fetch(
+            position.fetch_offset, position.log_start_offset, self.log.log_end_offset, now_ms, broker_epoch
+        )
+        follower.clock = clock
+        self.maybe_expand_isr(follower)
+        if changed:
+            self.advance_high_watermark()
+        return True
+
+    def leave_session(self, session: FetchSession) -> None:
+        """A session does not read this partition any more."""
+        self.sessions.pop(session, None)
+        follower = None if session.owner is None else self.followers.get(session.owner)
+        if follower is not None and follower.clock is session.clock and self.log is not None:
+            follower.leave_session(self.log.log_end_offset)
+
+    def advance_high_watermark(self) -> bool:
+        """Apply the leader's rule; return whether the high watermark moved."""
+        log = self.log
+        if log is None:
+            return False
+        current = log.high_watermark
+        moved = leader_high_watermark(
+            current,
+            log.log_end_offset,
+            self.followers.values(),
+            self.isr,
+            self.isr if self.proposal is None else self.maximal_isr,
+            log.config.min_insync_replicas,
+            self._host.now_ms(),
+            self._host.replica_lag_time_max_ms,
+            self._broker_may_join,
+        )
+        if moved <= current:
+            return False
+        log.update_high_watermark(moved)
+        self._host.news(self, News.HIGH_WATERMARK)
+        return True
+
+    # In-sync replicas
+
+    def is_settled(self, replica_id: int) -> bool:
+        """Whether the follower's idle fetches need no look here: it is in the committed ISR and nothing is open."""
+        return self.proposal is None and replica_id in self.isr
+
+    def why_not_join(self, follower: FollowerProgress) -> JoinRefusal | None:
+        """Return why a follower may not join the ISR now."""
+        if self.log is None or self.leader_epoch_start_offset is None:
+            return JoinRefusal.NOT_FETCHED_IN_EPOCH
+        return why_not_join(
+            follower,
+            self.log.high_watermark,
+            self.leader_epoch_start_offset,
+            self._host.registered_broker_epoch(follower.broker_id),
+            self._host.is_offline_replica(self.topic_partition, follower.broker_id),
+        )
+
+    def maybe_expand_isr(self, follower: FollowerProgress) -> None:
+        """Propose the ISR with ``follower``, which has just fetched, if it may join."""
+        if self.proposal is not None or follower.broker_id in self.isr or self.why_not_join(follower) is not None:
+            return
+        broker_epoch = follower.broker_epoch
+        assert broker_epoch is not None
+        self._propose((*self.isr, follower.broker_id), ((follower.broker_id, broker_epoch),))
+
+    def maybe_shrink_isr(self) -> None:
+        """Propose the ISR without those that are out of sync."""
+        log = self.log
+        if not self.is_leader or log is None or self.proposal is not None:
+            return
+        late = out_of_sync_replicas(
+            self.isr,
+            self._host.broker_id,
+            log.log_end_offset,
+            self.followers,
+            self._host.now_ms(),
+            self._host.replica_lag_time_max_ms,
+        )
+        if late:
+            self._propose(tuple(broker_id for broker_id in self.isr if broker_id not in late), ())
+
+    def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...]) -> None:
+        self.proposal = IsrProposal(self.isr, isr, self.leader_epoch, self.zk_version, joiners)
+        self._host.emit(StateChangeKind.ISR_PROPOSED, self, self.isr)
+        self._host.propose_isr(self, self.proposal)
+
+    def isr_written(self, proposal: IsrProposal, zk_version: int) -> None:
+        """The proposal is in ZooKeeper."""
+        if self.proposal is not proposal:
+            return
+        old_isr = self.isr
+        self.proposal = None
+        self.isr = proposal.isr
+        self.zk_version = zk_version
+        kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
+        self._host.emit(kind, self, old_isr)
+        self._host.isr_committed(self, old_isr)
+        self._isr_settled()
+
+    def isr_refused(self, proposal: IsrProposal, reason: str) -> None:
+        """The proposal was surely not applied, and the state in ZooKeeper is still the one it was decided on."""
+        if self.proposal is not proposal:
+            return
+        self.proposal = None
+        self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, reason)
+        self._isr_settled()
+
+    def isr_conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
+        """Somebody else wrote the state; ``state`` is what was read back, None when the node is gone.
+
+        While it still leads in that epoch the leader goes on from what it read (design 3.19). Otherwise a newer
+        decision is on its way: it proposes nothing more, and keeps counting everyone who may be in the ISR.
+        """
+        if self.proposal is not proposal:
+            return
+        self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, "the state was written by somebody else")
+        if state is None or state.leader != self._host.broker_id or state.leader_epoch != self.leader_epoch:
+            return
+        self.proposal = None
+        self.isr = state.isr
+        self.zk_version = state.zk_version
+        self._isr_settled()
+        self.maybe_shrink_isr()
+        for broker_id, _ in proposal.joiners:
+            follower = self.followers.get(broker_id)
+            if follower is not None:
+                self.maybe_expand_isr(follower)
+
+    def _isr_settled(self) -> None:
+        self.advance_high_watermark()
+        self._host.news(self, News.ROLE)
+
+    def _broker_may_join(self, follower: FollowerProgress) -> bool:
+        host = self._host
+        refusal = why_not_eligible(
+            follower,
+            host.registered_broker_epoch(follower.broker_id),
+            host.is_offline_replica(self.topic_partition, follower.broker_id),
+        )
+        return refusal is None
+
+    # Following
+
+    def append_as_follower(self, batches: bytes, leader_high_watermark: int, leader_log_start_offset: int) -> None:
+        """Append what the leader sent, then take over its high watermark and log start as far as they apply.
+
+        Raises:
+            PacelineError: what the log said.
+        """
+        log = self.log
+        assert log is not None and not self.is_leader
+        if batches:
+            log.append_as_follower(batches)
+        self._follow_high_watermark(log, leader_high_watermark)
+        if leader_log_start_offset > log.log_start_offset:
+            log.increment_log_start_offset(min(leader_log_start_offset, log.high_watermark))
+
+    def _follow_high_watermark(self, log: ReplicaLog, leader_high_watermark: int) -> None:
+        high_watermark = follower_high_watermark(
+            log.high_watermark, leader_high_watermark, log.log_end_offset, log.log_start_offset
+        )
+        if high_watermark != log.high_watermark:
+            log.update_high_watermark(high_watermark)
+
+    def truncate_to(self, offset: int, reason: str) -> None:
+        """Drop records, and epochs, at and above ``offset``; a leader never does."""
+        assert self.log is not None and not self.is_leader
+        if offset < self.log.log_end_offset:
+            self._host.emit(StateChangeKind.TRUNCATED, self, reason=f"to {offset}: {reason}")
+        self.log.truncate_to(offset)
+
+    def restart_log_at(self, offset: int) -> None:
+        """Drop everything: the leader's log starts beyond this one's end."""
+        assert self.log is not None and not self.is_leader
+        self._host.emit(StateChangeKind.TRUNCATED, self, reason=f"fully, the leader's log starts at {offset}")
+        self.log.truncate_fully_and_start_at(offset)
+
+    # Views
+
+    def offsets(self) -> tuple[ReplicaOffsets, ...]:
+        """Return where this replica stands, and while leading where the others do."""
+        log = self.log
+        own = ReplicaOffsets(
+            self._host.broker_id,
+            None if log is None else log.log_end_offset,
+            None if log is None else log.high_watermark,
+        )
+        others = (ReplicaOffsets(broker_id, f.log_end_offset) for broker_id, f in self.followers.items())
+        return (own, *others)

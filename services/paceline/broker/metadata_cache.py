@@ -1,0 +1,107 @@
+"""What a broker knows of the cluster: one immutable snapshot, replaced whole by each UpdateMetadata.
+
+Readers take `MetadataCache.snapshot` once per request. Alive brokers and controller come entirely from the latest
+request; partitions it does not name stay. A cached partition never moves back to a lower (leader epoch, zk version)
+of the same topic id (design 3.10). Source: spec/replica-manager.md section 8.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataPartition, UpdateMetadataRequest
+from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
+
+Partitions = Mapping[int, UpdateMetadataPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """The cluster as of one UpdateMetadata."""
+
+    version: int = 0
+    """Number of requests applied so far; rises with every change."""
+    brokers: Mapping[int, LiveBroker] = field(default_factory=dict)
+    topics: Mapping[str, Partitions] = field(default_factory=dict)
+    controller_id: int | None = None
+    controller_endpoints: tuple[Endpoint, ...] = ()
+
+    def partition(self, topic_partition: TopicPartition) -> UpdateMetadataPartition | None:
+        """Return what is known of a partition."""
+        partitions = self.topics.get(topic_partition.topic)
+        return None if partitions is None else partitions.get(topic_partition.partition)
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return the topic's id as far as it is known."""
+        return next((state.topic_id for state in self.topics.get(topic, {}).values()), None)
+
+    def topic_name(self, topic_id: str) -> str | None:
+        """Return the name of the topic with this id; a scan over topics, for admin requests."""
+        return next((topic for topic in self.topics if self.topic_id(topic) == topic_id), None)
+
+    def registered_broker_epoch(self, broker_id: int) -> int | None:
+        """Return a live broker's epoch; None when it is not alive, -1 when the controller did not say."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.broker_epoch
+
+    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the replica is not live, its broker is shutting down, or its log directory has failed."""
+        state = self.partition(topic_partition)
+        return state is not None and broker_id in state.offline_replicas
+
+
+class MetadataCache:
+    """Holder of the present snapshot."""
+
+    def __init__(self) -> None:
+        self._snapshot = MetadataSnapshot()
+
+    @property
+    def snapshot(self) -> MetadataSnapshot:
+        """The present snapshot; it never changes, a later one takes its place."""
+        return self._snapshot
+
+    def update(self, request: UpdateMetadataRequest) -> tuple[TopicPartition, ...]:
+        """Apply a request that has passed the epoch checks; return the partitions it removed."""
+        old = self._snapshot
+        topics: dict[str, Partitions] = dict(old.topics)
+        touched: dict[str, dict[int, UpdateMetadataPartition]] = {}
+        removed: list[TopicPartition] = []
+        for state in request.partitions:
+            topic, index = state.topic_partition
+            partitions = touched.get(topic)
+            if partitions is None:
+                partitions = touched[topic] = dict(topics.get(topic, {}))
+            known = partitions.get(index)
+            if state.leader == LEADER_DURING_DELETE:
+                if known is not None and _same_topic(known, state):
+                    del partitions[index]
+                    removed.append(state.topic_partition)
+            elif known is None or not _is_older(state, known):
+                partitions[index] = state
+        for topic, partitions in touched.items():
+            if partitions:
+                topics[topic] = partitions
+            else:
+                topics.pop(topic, None)
+        self._snapshot = MetadataSnapshot(
+            version=old.version + 1,
+            brokers={broker.broker_id: broker for broker in request.live_brokers},
+            topics=topics,
+            controller_id=request.stamp.controller_id,
+            controller_endpoints=request.controller_endpoints,
+        )
+        return tuple(removed)
+
+
+def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) -> bool:
+    return one.topic_id is None or other.topic_id is None or one.topic_id == other.topic_id
+
+
+def _is_older(state: UpdateMetadataPartition, known: UpdateMetadataPartition) -> bool:
+    """Whether ``state`` would move a partition of the same topic back.
+
+    The assignment and the offline replicas change without a new epoch, so an equal pair is not older.
+    """
+    if not _same_topic(state, known):
+        return False
+    return (state.leader_epoch, state.zk_version) < (known.leader_epoch, known.zk_version)

@@ -1,0 +1,175 @@
+"""Produce: append, then answer at once or when the high watermark has passed (spec/replica-manager.md section 14)."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from paceline.broker.failures import failure_of
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.log_port import AppendResult
+from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, ProduceResult, RequiredAcks
+from paceline.model.errors import (
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    KafkaStorageError,
+    NotEnoughReplicasAfterAppendError,
+    PacelineError,
+    RequestTimedOutError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.replication.purgatory import DelayedOperation, Purgatory
+from paceline.runtime.ports import Scheduler
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics only brokers write to."""
+
+ProduceReply = Callable[[list[ProduceResult]], None]
+
+
+class PartitionLookup(Protocol):
+    """Finding hosted partitions, and completing what a request has set free."""
+
+    def lookup(self, topic_partition: TopicPartition) -> HostedPartition:
+        """Return a hosted partition, or raise what a client should be told."""
+
+    def hint(self, topic_partition: TopicPartition) -> LeaderHint | None:
+        """Return who leads a partition, as far as this broker knows."""
+
+    def storage_failed(self, topic_partition: TopicPartition) -> None:
+        """A log operation failed on storage."""
+
+    def deliver_news(self) -> None:
+        """Complete the operations that wait for what has happened since the last call."""
+
+
+class ProduceHandler:
+    """Handles produce requests against the hosted partitions."""
+
+    def __init__(self, partitions: PartitionLookup, purgatory: Purgatory, scheduler: Scheduler) -> None:
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._scheduler = scheduler
+        self.bytes_in = 0
+        self.failed_count = 0
+        self.request_count = 0
+
+    def produce(
+        self,
+        acks: RequiredAcks,
+        timeout_ms: int,
+        data: Sequence[ProduceData],
+        reply: ProduceReply,
+        from_client: bool = True,
+    ) -> None:
+        """Append each batch and call ``reply`` once, with one result per batch in their order."""
+        self.request_count += 1
+        if acks not in (RequiredAcks.ALL, RequiredAcks.NONE, RequiredAcks.LEADER):
+            error = InvalidRequiredAcksError(f"acks is {acks}; -1, 0 and 1 are known")
+            reply([ProduceResult(item.topic_partition, failure_of(error)) for item in data])
+            return
+        wait_for_all = acks == RequiredAcks.ALL
+        wall_ms = self._scheduler.wall_ms()
+        results: list[ProduceResult] = []
+        pending: list[_Pending] = []
+        try:
+            for item in data:
+                result = ProduceResult(item.topic_partition)
+                results.append(result)
+                partition, appended = self._append(item, wait_for_all, wall_ms, from_client, result)
+                if wait_for_all and partition is not None and appended is not None:
+                    pending.append(_Pending(partition, appended.last_offset + 1, result))
+        finally:
+            self._partitions.deliver_news()
+        if not pending:
+            reply(results)
+            return
+        operation = DelayedProduce(self._partitions, results, pending, reply)
+        keys = [waiting.result.topic_partition for waiting in pending]
+        self._purgatory.complete_or_watch(operation, keys, max(timeout_ms, 0))
+
+    def _append(
+        self, item: ProduceData, wait_for_all: bool, wall_ms: int, from_client: bool, result: ProduceResult
+    ) -> tuple[HostedPartition | None, AppendResult | None]:
+        topic_partition = item.topic_partition
+        try:
+            if from_client and topic_partition.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(f"clients may not write to {topic_partition.topic}")
+            partition = self._partitions.lookup(topic_partition)
+            partition.check_topic_id(item.topic_id)
+            appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms)
+        except PacelineError as error:
+            self.failed_count += 1
+            result.failure = failure_of(error, self._partitions.hint(topic_partition))
+            if isinstance(error, KafkaStorageError):
+                self._partitions.storage_failed(topic_partition)
+            return None, None
+        if not appended.duplicate:
+            self.bytes_in += len(item.batch)
+        result.base_offset = appended.base_offset
+        result.log_append_time_ms = appended.log_append_time_ms
+        result.log_start_offset = appended.log_start_offset
+        return partition, appended
+
+
+class _Pending:
+    """One appended batch that waits for the high watermark."""
+
+    __slots__ = ("partition", "required_offset", "result")
+
+    def __init__(self, partition: HostedPartition, required_offset: int, result: ProduceResult) -> None:
+        self.partition = partition
+        self.required_offset = required_offset
+        self.result = result
+
+
+class DelayedProduce(DelayedOperation):
+    """A produce with acks=all; the data stays in the log whatever the answer."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        results: list[ProduceResult],
+        pending: list[_Pending],
+        reply: ProduceReply,
+    ) -> None:
+        super().__init__()
+        self._partitions = partitions
+        self._results = results
+        self._pending = pending
+        self._reply = reply
+
+    def ready(self) -> bool:
+        """Whether every batch is decided: replicated, or lost to a change of leader."""
+        self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
+        return not self._pending
+
+    def _decided(self, waiting: _Pending) -> bool:
+        try:
+            self._partitions.lookup(waiting.result.topic_partition)
+            # Not the object just looked up: after a deletion the batch is gone with the old one.
+            partition = waiting.partition
+            log = partition.leader_log()
+        except PacelineError as error:
+            _fail(waiting.result, failure_of(error, self._partitions.hint(waiting.result.topic_partition)))
+            return True
+        if log.high_watermark < waiting.required_offset:
+            return False
+        if not partition.has_enough_replicas:
+            too_few = NotEnoughReplicasAfterAppendError(
+                f"{waiting.result.topic_partition} has {len(partition.isr)} in-sync replicas left"
+            )
+            _fail(waiting.result, failure_of(too_few))
+        return True
+
+    def on_complete(self) -> None:
+        """Answer; what is still undecided has timed out."""
+        for waiting in self._pending:
+            error = RequestTimedOutError(f"{waiting.result.topic_partition} is not replicated yet")
+            _fail(waiting.result, failure_of(error))
+        self._reply(self._results)
+
+
+def _fail(result: ProduceResult, failure: PartitionFailure) -> None:
+    """Turn a result into a failure; offsets would suggest success."""
+    result.failure = failure
+    result.base_offset = -1
+    result.log_append_time_ms = -1

@@ -1,0 +1,78 @@
+"""One record for what changed in the cluster: the state-change log, the event stream, the CLI and the console share it.
+
+The nouns are those of spec/reliability.md section 2.1. Whoever emits a record fills in what it knows and leaves the
+rest at None; `kind` says which fields to expect.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.model.identifiers import TopicPartition
+
+
+class StateChangeKind(Enum):
+    """What happened; the values are the words shown to people."""
+
+    BECAME_LEADER = "became-leader"
+    BECAME_FOLLOWER = "became-follower"
+    BECAME_OFFLINE = "became-offline"
+    REPLICA_STOPPED = "replica-stopped"
+    REPLICA_DELETED = "replica-deleted"
+    ISR_PROPOSED = "isr-proposed"
+    ISR_SHRUNK = "isr-shrunk"
+    ISR_EXPANDED = "isr-expanded"
+    ISR_REFUSED = "isr-refused"
+    ISR_UNKNOWN = "isr-unknown"
+    TRUNCATED = "truncated"
+    FETCH_FENCED = "fetch-fenced"
+    FETCHER_FAILED = "fetcher-failed"
+    CONTROL_REFUSED = "control-refused"
+    BROKER_REGISTERED = "broker-registered"
+    SESSION_CHANGED = "session-changed"
+    LOG_DIR_FAILED = "log-dir-failed"
+    CONTROLLER_ELECTED = "controller-elected"
+    CONTROLLER_RESIGNED = "controller-resigned"
+    BROKER_UP = "broker-up"
+    BROKER_DOWN = "broker-down"
+    PARTITION_STATE = "partition-state"
+    REPLICA_STATE = "replica-state"
+    LEADER_ELECTED = "leader-elected"
+    TOPIC_CREATED = "topic-created"
+    TOPIC_DELETED = "topic-deleted"
+    REASSIGNMENT = "reassignment"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOffsets:
+    """Where one replica stood at the moment of a change, as far as the emitter knows; ends are exclusive."""
+
+    broker_id: int
+    log_end_offset: int | None
+    high_watermark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """One change, said by the process that made it."""
+
+    kind: StateChangeKind
+    wall_ms: int
+    """Milliseconds since the epoch on the emitter's clock."""
+    node_id: int
+    """Broker id or controller id."""
+    topic_partition: TopicPartition | None = None
+    topic_id: str | None = None
+    controller_epoch: int | None = None
+    leader: int | None = None
+    leader_epoch: int | None = None
+    isr: tuple[int, ...] | None = None
+    old_isr: tuple[int, ...] | None = None
+    zk_version: int | None = None
+    replicas: tuple[ReplicaOffsets, ...] = ()
+    """The emitter's own replica first, then the others it follows the progress of."""
+    old: str | None = None
+    """State before, for records about states."""
+    new: str | None = None
+    """State after."""
+    reason: str | None = None
+    """Why, in words for people."""

@@ -1,0 +1,56 @@
+"""Where the high watermark may go (spec/replica-manager.md section 4, design 3.4). It is an exclusive offset."""
+
+from collections.abc import Callable, Collection, Iterable
+
+from paceline.replication.follower_progress import FollowerProgress
+
+
+def leader_high_watermark(
+    current: int,
+    leader_end_offset: int,
+    followers: Iterable[FollowerProgress],
+    isr: Collection[int],
+    maximal_isr: Collection[int],
+    min_insync_replicas: int,
+    now_ms: int,
+    replica_lag_time_max_ms: int,
+    may_join: Callable[[FollowerProgress], bool],
+) -> int:
+    """Return the leader's high watermark, never below ``current``.
+
+    It is the least end offset of the leader, of every member of the maximal ISR (committed plus proposed, so a commit
+    survives either outcome of the ISR write), and of every replica outside it that was caught up a moment ago: without
+    those the high watermark would run away from a replica about to join, which then never could.
+
+    It stands still while the committed ISR is smaller than ``min_insync_replicas`` (KAFKA-15583), and while a counted
+    replica's end is not known.
+
+    Args:
+        may_join: whether a replica outside the ISR could join at all; one that is stopping must not hold others back
+            (KAFKA-15021).
+    """
+    if len(isr) < min_insync_replicas:
+        return current
+    candidate = leader_end_offset
+    for follower in followers:
+        end_offset = follower.log_end_offset
+        if end_offset is not None and end_offset >= candidate:
+            continue
+        if follower.broker_id not in maximal_isr:
+            caught_up_ms = follower.caught_up_ms(leader_end_offset)
+            if caught_up_ms is None or now_ms - caught_up_ms > replica_lag_time_max_ms or not may_join(follower):
+                continue
+        if end_offset is None:
+            return current
+        candidate = end_offset
+    return max(current, candidate)
+
+
+def follower_high_watermark(
+    current: int, leader_high_watermark: int, log_end_offset: int, log_start_offset: int
+) -> int:
+    """Return a follower's high watermark after a fetch: the leader's, within what the follower has.
+
+    A new leader may know less than its follower about what was committed; only truncation moves a follower back.
+    """
+    return max(current, log_start_offset, min(leader_high_watermark, log_end_offset))

@@ -1,0 +1,82 @@
+"""Who is in sync: leaving and joining the ISR (spec/replica-manager.md section 6, design 3.4 and 3.5)."""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from paceline.replication.follower_progress import FollowerProgress
+
+
+class JoinRefusal(Enum):
+    """Why a follower may not join the ISR now."""
+
+    NOT_FETCHED_IN_EPOCH = "it has not fetched in this leader epoch"
+    BELOW_HIGH_WATERMARK = "it has not reached the high watermark"
+    BELOW_EPOCH_START = "it has not reached the start of this leader epoch"
+    NOT_REGISTERED = "it is not a registered broker"
+    OLD_BROKER_EPOCH = "its fetch came from an earlier registration"
+    SHUTTING_DOWN = "it is shutting down or offline"
+
+
+def out_of_sync_replicas(
+    isr: Iterable[int],
+    leader_id: int,
+    leader_end_offset: int,
+    followers: Mapping[int, FollowerProgress],
+    now_ms: int,
+    replica_lag_time_max_ms: int,
+) -> tuple[int, ...]:
+    """Return the ISR members to remove, in ISR order.
+
+    A follower is out of sync when it lacks records *and* was last caught up more than ``replica_lag_time_max_ms`` ago.
+    One whose end equals the leader's stays, however long it is silent: there is nothing it could lose.
+    """
+    late = []
+    for broker_id in isr:
+        if broker_id == leader_id:
+            continue
+        follower = followers.get(broker_id)
+        if follower is None:
+            continue
+        if follower.log_end_offset == leader_end_offset:
+            continue
+        caught_up_ms = follower.caught_up_ms(leader_end_offset)
+        if caught_up_ms is None or now_ms - caught_up_ms > replica_lag_time_max_ms:
+            late.append(broker_id)
+    return tuple(late)
+
+
+def why_not_join(
+    follower: FollowerProgress,
+    high_watermark: int,
+    leader_epoch_start_offset: int,
+    registered_broker_epoch: int | None,
+    shutting_down: bool,
+) -> JoinRefusal | None:
+    """Return why the follower may not join the ISR, None when it may.
+
+    ``registered_broker_epoch`` is what the metadata cache knows (None: not registered, -1: epoch not known). A fetch
+    newer than the cache passes here; ZooKeeper confirms the registration when the ISR is written (KIP-903).
+
+    The epoch-start rule keeps out a replica that lacks records committed under the previous leader which lie between
+    this leader's high watermark and its log end (KAFKA-7128).
+    """
+    if not follower.fetched_in_epoch or follower.log_end_offset is None or follower.broker_epoch is None:
+        return JoinRefusal.NOT_FETCHED_IN_EPOCH
+    if follower.log_end_offset < high_watermark:
+        return JoinRefusal.BELOW_HIGH_WATERMARK
+    if follower.log_end_offset < leader_epoch_start_offset:
+        return JoinRefusal.BELOW_EPOCH_START
+    return why_not_eligible(follower, registered_broker_epoch, shutting_down)
+
+
+def why_not_eligible(
+    follower: FollowerProgress, registered_broker_epoch: int | None, shutting_down: bool
+) -> JoinRefusal | None:
+    """Return why the follower's *broker* may not join any ISR, None when it may."""
+    if registered_broker_epoch is None:
+        return JoinRefusal.NOT_REGISTERED
+    if follower.broker_epoch is not None and follower.broker_epoch < registered_broker_epoch:
+        return JoinRefusal.OLD_BROKER_EPOCH
+    if shutting_down:
+        return JoinRefusal.SHUTTING_DOWN
+    return None

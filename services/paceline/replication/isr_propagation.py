@@ -1,0 +1,45 @@
+"""When a leader tells the controller of its ISR changes (spec/replica-manager.md section 6.4)."""
+
+from paceline.model.identifiers import TopicPartition
+
+
+class IsrPropagation:
+    """Partitions whose ISR changed, and two clocks: quiet since the last change, long since the last propagation.
+
+    Both comparisons are strict. A single change after a quiet minute goes out at the next tick; under constant churn
+    one notification goes out per `max_wait_ms`.
+    """
+
+    def __init__(self, quiet_ms: int, max_wait_ms: int) -> None:
+        self._quiet_ms = quiet_ms
+        self._max_wait_ms = max_wait_ms
+        self._changed: dict[TopicPartition, None] = {}
+        self._last_change_ms = 0
+        self._last_propagation_ms: int | None = None
+
+    @property
+    def pending(self) -> tuple[TopicPartition, ...]:
+        """Partitions that wait to be told, oldest change first."""
+        return tuple(self._changed)
+
+    def record(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Note a successful ISR write."""
+        self._changed[topic_partition] = None
+        self._last_change_ms = now_ms
+
+    def take_due(self, now_ms: int) -> tuple[TopicPartition, ...]:
+        """Return what to propagate now, and count it as propagated; empty when nothing is due."""
+        if not self._changed:
+            return ()
+        quiet = self._last_change_ms + self._quiet_ms < now_ms
+        overdue = self._last_propagation_ms is None or self._last_propagation_ms + self._max_wait_ms < now_ms
+        if not (quiet or overdue):
+            return ()
+        due = tuple(self._changed)
+        self._changed.clear()
+        self._last_propagation_ms = now_ms
+        return due
+
+    def put_back(self, topic_partitions: tuple[TopicPartition, ...]) -> None:
+        """Return partitions whose notification could not be written; the next tick decides again."""
+        self._changed = {**dict.fromkeys(topic_partitions), **self._changed}

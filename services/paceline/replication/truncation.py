@@ -1,0 +1,83 @@
+"""Finding where a follower's log leaves its leader's (replica-manager.md section 11; KIP-101, KIP-279, KIP-595)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.model.errors import OffsetOutOfRangeError
+from paceline.model.replica_fetch import EpochEnd
+
+EndOffsetForEpoch = Callable[[int], tuple[int, int] | None]
+"""A log's lookup: the largest known epoch not above the asked one, and its end offset, exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Where to truncate to; ``done`` is False when the next lookup has to go on from there."""
+
+    offset: int
+    done: bool
+
+
+def truncation_point(
+    leader_answer: EpochEnd | None,
+    log_end_offset: int,
+    end_offset_for_epoch: EndOffsetForEpoch,
+    fallback_offset: int,
+) -> Truncation:
+    """Return where a follower truncates after its leader has said where an epoch ends.
+
+    Args:
+        leader_answer: the leader's epoch and its end; None when the leader knows nothing of the kind.
+        log_end_offset: the follower's own end, exclusive.
+        end_offset_for_epoch: lookup in the follower's own epochs.
+        fallback_offset: where to truncate without any answer, the follower's high watermark.
+    """
+    if leader_answer is None or leader_answer.end_offset < 0:
+        return Truncation(min(fallback_offset, log_end_offset), done=True)
+    end_offset = leader_answer.end_offset
+    if leader_answer.epoch < 0:
+        return Truncation(min(end_offset, log_end_offset), done=True)
+    own = end_offset_for_epoch(leader_answer.epoch)
+    if own is None:
+        return Truncation(min(end_offset, log_end_offset), done=True)
+    own_epoch, own_end_offset = own
+    if own_epoch == leader_answer.epoch:
+        return Truncation(min(own_end_offset, end_offset, log_end_offset), done=True)
+    # The leader's epoch is not in this log: drop down to the largest common floor and ask again from there.
+    return Truncation(min(own_end_offset, log_end_offset), done=False)
+
+
+def divergence(
+    fetch_offset: int,
+    last_fetched_epoch: int | None,
+    log_start_offset: int,
+    log_end_offset: int,
+    end_offset_for_epoch: EndOffsetForEpoch,
+) -> EpochEnd | None:
+    """Return where the asker's log leaves the leader's, None while it is a prefix of it.
+
+    Raises:
+        OffsetOutOfRangeError: the offset is outside the log, or the log knows nothing of such an epoch.
+
+    Source: Kafka 2.8 Partition.readRecords, spec/replica-manager.md section 11.3.
+    """
+    if last_fetched_epoch is not None:
+        end = end_offset_for_epoch(last_fetched_epoch)
+        if end is None:
+            raise OffsetOutOfRangeError(
+                f"no epoch up to {last_fetched_epoch} is known here", log_start_offset, log_end_offset
+            )
+        if fetch_offset < log_start_offset:
+            raise _out_of_range(fetch_offset, log_start_offset, log_end_offset)
+        epoch, end_offset = end
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return EpochEnd(epoch, end_offset)
+    if fetch_offset < log_start_offset or fetch_offset > log_end_offset:
+        raise _out_of_range(fetch_offset, log_start_offset, log_end_offset)
+    return None
+
+
+def _out_of_range(fetch_offset: int, log_start_offset: int, log_end_offset: int) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        f"offset {fetch_offset} is outside [{log_start_offset}, {log_end_offset}]", log_start_offset, log_end_offset
+    )
