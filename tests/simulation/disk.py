@@ -1,0 +1,226 @@
+"""A disk that keeps what was synced and may lose the rest.
+
+Each file has its content as the process sees it and the content that is durable. A process crash loses nothing: the
+page cache survives. A power loss keeps, per file, the durable content and a random part of what was written since,
+maybe with a torn last block; of names created, renamed or removed since the directory was synced, a random prefix in
+order.
+"""
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paceline.log.files import DirectoryEntry, FileKind
+
+_BLOCK = 512
+
+
+@dataclass(slots=True)
+class _File:
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    modified_ms: int = 0
+    locked: bool = False
+
+
+class _Lock:
+    def __init__(self, file: _File) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        self._file.locked = False
+
+
+class SimulatedDisk:
+    """Implements `paceline.log.files.Files` for one machine; survives its processes."""
+
+    def __init__(self, wall_ms: Callable[[], int], chance: random.Random) -> None:
+        self._wall_ms = wall_ms
+        self._chance = chance
+        self._files: dict[str, _File] = {}
+        self._directories: set[str] = {"/"}
+        self._durable_names: dict[str, _File] = {}
+        self._durable_directories: set[str] = {"/"}
+        self._pending_names: list[tuple[str, dict[str, _File | None]]] = []
+        """Name changes in order since they were last made durable: directory, and name to file (None: gone)."""
+        self.fail_next_sync = False
+        self.lost_bytes = 0
+
+    # --- Files -----------------------------------------------------------------------------------------------------
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or path in self._directories
+
+    def size(self, path: str) -> int:
+        return len(self._file(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        return self._file(path).modified_ms
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        prefix = path.rstrip("/") + "/"
+        found: dict[str, FileKind] = {}
+        for name in self._files:
+            if name.startswith(prefix) and "/" not in name[len(prefix) :]:
+                found[name[len(prefix) :]] = FileKind.FILE
+        for name in self._directories:
+            if name.startswith(prefix) and name != path and "/" not in name[len(prefix) :]:
+                found[name[len(prefix) :]] = FileKind.DIRECTORY
+        return [DirectoryEntry(name, found[name]) for name in sorted(found)]
+
+    def make_directory(self, path: str) -> None:
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            # A directory entry is taken as durable at once: the log never relies on it being lost.
+            self._directories.add("/" + "/".join(parts[:depth]))
+            self._durable_directories.add("/" + "/".join(parts[:depth]))
+
+    def create(self, path: str) -> None:
+        self._need_directory(path)
+        if path in self._files:
+            file = self._files[path]
+            file.data = bytearray()
+        else:
+            file = self._files[path] = _File()
+            self._changed({path: file})
+        file.modified_ms = self._wall_ms()
+
+    def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
+        if path not in self._files:
+            self.create(path)
+        file = self._files[path]
+        file.data += data
+        file.modified_ms = self._wall_ms()
+
+    def read_at(self, path: str, position: int, length: int) -> bytes:
+        return bytes(self._file(path).data[position : position + length])
+
+    def truncate(self, path: str, size: int) -> None:
+        file = self._file(path)
+        del file.data[size:]
+        file.modified_ms = self._wall_ms()
+
+    def rename(self, source: str, target: str) -> None:
+        if source in self._files:
+            file = self._files.pop(source)
+            self._files[target] = file
+            self._changed({source: None, target: file})
+            return
+        if source not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        moved: dict[str, _File | None] = {}
+        for name in sorted(self._files):
+            if name.startswith(source + "/"):
+                file = self._files.pop(name)
+                self._files[target + name[len(source) :]] = file
+                moved[name] = None
+                moved[target + name[len(source) :]] = file
+        for name in sorted(self._directories):
+            if name == source or name.startswith(source + "/"):
+                self._directories.discard(name)
+                self._directories.add(target + name[len(source) :])
+                self._durable_directories.add(target + name[len(source) :])
+        self._changed(moved, directory=target)
+
+    def remove(self, path: str) -> None:
+        self._file(path)
+        del self._files[path]
+        self._changed({path: None})
+
+    def remove_tree(self, path: str) -> None:
+        gone: dict[str, _File | None] = {name: None for name in sorted(self._files) if name.startswith(path + "/")}
+        for name in gone:
+            del self._files[name]
+        for name in sorted(self._directories):
+            if name == path or name.startswith(path + "/"):
+                self._directories.discard(name)
+                self._durable_directories.discard(name)
+        self._changed(gone, directory=path)
+
+    def sync(self, path: str) -> None:
+        file = self._file(path)
+        if self.fail_next_sync:
+            self.fail_next_sync = False
+            raise OSError(errno.EIO, "input/output error", path)
+        file.durable = bytes(file.data)
+
+    def sync_directory(self, path: str) -> None:
+        kept = []
+        for directory, changes in self._pending_names:
+            if directory == path:
+                self._apply(changes)
+            else:
+                kept.append((directory, changes))
+        self._pending_names = kept
+
+    def lock(self, path: str) -> _Lock | None:
+        if path not in self._files:
+            self.create(path)
+        file = self._files[path]
+        if file.locked:
+            return None
+        file.locked = True
+        return _Lock(file)
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def crash_process(self) -> None:
+        """The process is gone; the kernel keeps every byte and drops its locks."""
+        for file in self._files.values():
+            file.locked = False
+
+    def lose_power(self) -> None:
+        """Lose a random part of what was never synced, and the names that were never synced."""
+        survivors = self._chance.randint(0, len(self._pending_names))
+        for _, changes in self._pending_names[:survivors]:
+            self._apply(changes)
+        self._pending_names = []
+        self._files = dict(self._durable_names)
+        self._directories = set(self._durable_directories)
+        for path in sorted(self._files):
+            file = self._files[path]
+            file.locked = False
+            file.data = bytearray(self._after_power_loss(bytes(file.data), file.durable))
+            file.durable = bytes(file.data)
+
+    def _after_power_loss(self, written: bytes, durable: bytes) -> bytes:
+        if not written.startswith(durable):
+            kept = written if self._chance.random() < 0.5 else durable
+            self.lost_bytes += max(len(written) - len(kept), 0)
+            return kept
+        unsynced = len(written) - len(durable)
+        if not unsynced:
+            return durable
+        kept_bytes = self._chance.choice([0, unsynced, self._chance.randint(0, unsynced)])
+        self.lost_bytes += unsynced - kept_bytes
+        kept = written[: len(durable) + kept_bytes]
+        torn = min(kept_bytes, _BLOCK)
+        if torn and self._chance.random() < 0.3:
+            kept = kept[:-torn] + bytes(torn)
+        return kept
+
+    def _apply(self, changes: dict[str, _File | None]) -> None:
+        for name, file in changes.items():
+            if file is None:
+                self._durable_names.pop(name, None)
+            else:
+                self._durable_names[name] = file
+
+    def _changed(self, changes: dict[str, _File | None], directory: str | None = None) -> None:
+        if changes:
+            where = directory or next(reversed(changes))
+            self._pending_names.append((where.rpartition("/")[0] or "/", changes))
+
+    def _file(self, path: str) -> _File:
+        file = self._files.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return file
+
+    def _need_directory(self, path: str) -> None:
+        folder = path.rpartition("/")[0] or "/"
+        if folder not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", folder)

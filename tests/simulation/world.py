@@ -1,0 +1,171 @@
+"""Virtual time, labelled chance, and the one queue of events.
+
+Everything that happens in a run is a callback in this queue. Time is in whole microseconds. Callbacks due at the same
+time are ordered by a draw from the seed, not by insertion, so that no order is relied on by accident. Every random
+choice comes from a stream with a label, so that taking one fault away does not shift the others (spec/reliability.md
+section 5.5).
+"""
+
+import hashlib
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MILLISECOND = 1_000
+_EPOCH_WALL_MS = 1_700_000_000_000
+
+
+class Timer:
+    """A callback in the queue; `cancel` makes it a no-op."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Make sure the callback does not run."""
+        self.callback = None
+
+
+class World:
+    """The clock, the queue and the sources of chance of one run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now_us = 0
+        self.events = 0
+        self._queue: list[tuple[int, int, int, Timer]] = []
+        self._sequence = 0
+        self._ties = self.chance("ties")
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def chance(self, label: str) -> random.Random:
+        """Return a random stream of its own for this label, the same for the same seed and label."""
+        key = hashlib.blake2b(f"{self.seed}/{label}".encode(), digest_size=16).digest()
+        return random.Random(int.from_bytes(key, "big"))
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual time in whole milliseconds."""
+        return self.now_us // MILLISECOND
+
+    def after(self, delay_us: float, callback: Callable[[], None]) -> Timer:
+        """Run ``callback`` once ``delay_us`` have passed."""
+        timer = Timer(callback)
+        self._sequence += 1
+        at = self.now_us + max(int(delay_us), 0)
+        heapq.heappush(self._queue, (at, self._ties.getrandbits(32), self._sequence, timer))
+        return timer
+
+    def step(self) -> bool:
+        """Run the next callback; False when the queue is empty."""
+        while self._queue:
+            at, _, _, timer = heapq.heappop(self._queue)
+            callback = timer.callback
+            if callback is None:
+                continue
+            self.now_us = at
+            self.events += 1
+            callback()
+            return True
+        return False
+
+    def next_at_us(self) -> int | None:
+        """Return when the next callback is due, None when nothing is queued."""
+        while self._queue and self._queue[0][3].callback is None:
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue else None
+
+    def run_until(self, at_us: int, after_each: Callable[[], None] = lambda: None) -> None:
+        """Run callbacks up to a time and set the clock to it."""
+        while (due := self.next_at_us()) is not None and due <= at_us:
+            self.step()
+            after_each()
+        self.now_us = max(self.now_us, at_us)
+
+    def note(self, text: str) -> None:
+        """Mix something that happened into the digest of the run."""
+        self._digest.update(f"{self.now_us} {text}\n".encode())
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything noted so far: equal for equal runs."""
+        return self._digest.hexdigest()
+
+
+@dataclass(slots=True)
+class Skew:
+    """How a node's wall clock differs from virtual time."""
+
+    offset_ms: int = 0
+
+
+class NodeScheduler:
+    """The `Scheduler` of one life of one process.
+
+    While paused, due callbacks wait and run in order once resumed, as after SIGSTOP and SIGCONT. Once dead, nothing
+    runs. `call_soon` is first in, first out, as asyncio's is.
+    """
+
+    def __init__(self, world: World, skew: Skew) -> None:
+        self._world = world
+        self._skew = skew
+        self._held: list[Callable[[], None]] = []
+        self._soon: deque[Callable[[], None]] = deque()
+        self.paused = False
+        self.dead = False
+
+    def now_ms(self) -> int:
+        return self._world.now_ms
+
+    def wall_ms(self) -> int:
+        return _EPOCH_WALL_MS + self._world.now_ms + self._skew.offset_ms
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+        self._world.after(0, self._run_soon)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        self._world.after(delay_ms * MILLISECOND, lambda: self._fire(timer))
+        return timer
+
+    def deliver(self, callback: Callable[[], None]) -> None:
+        """Run something that arrives from outside now, or hold it while the process is paused."""
+        self._run(callback)
+
+    def pause(self) -> None:
+        """Stop running callbacks."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Run what was held, in order, and go on."""
+        self.paused = False
+        held, self._held = self._held, []
+        for callback in held:
+            self._run(callback)
+
+    def kill(self) -> None:
+        """Never run anything again."""
+        self.dead = True
+        self._held.clear()
+        self._soon.clear()
+
+    def _run_soon(self) -> None:
+        if self._soon:
+            self._run(self._soon.popleft())
+
+    def _fire(self, timer: Timer) -> None:
+        if timer.callback is not None:
+            self._run(lambda: timer.callback() if timer.callback is not None else None)
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        if self.dead:
+            return
+        if self.paused:
+            self._held.append(callback)
+            return
+        callback()
