@@ -1,48 +1,141 @@
 """Exit code for container health checks: `python -m paceline.runtime.healthcheck [ADDRESS]`.
 
 Asks grpc.health.v1 at ADDRESS (HOST:PORT, default 127.0.0.1:9092) for the service ``readiness`` and exits 0 when it is
-SERVING, 1 when it is not or nothing answers in time, 2 on bad arguments. Imports gRPC and the standard library only,
-since it runs every few seconds in every container.
+SERVING, 1 when it is not or nothing answers in time, 2 on bad arguments.
+
+It runs every few seconds in every container, and importing gRPC costs a quarter of a second of processor time each
+time. So it speaks the one unary call over HTTP/2 itself, with sockets alone, at a tenth of that: one request, no header
+of the answer needed, since the answer's body is the status.
+
+Source: RFC 9113 (frames), RFC 7541 (static header table), gRPC over HTTP/2.
 """
 
 import argparse
+import socket
+import struct
 import sys
-from collections.abc import Sequence
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+import time
+from collections.abc import Iterator, Sequence
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
 DEFAULT_SERVICE = "readiness"
 
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x7
+_END_STREAM, _END_HEADERS = 0x1, 0x4
+_STREAM = 1
+_MAX_FRAME_BYTES = 1 << 16
+_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
-def check(address: str, service: str, timeout_s: float) -> str | None:
-    """Return None when the service at the address is SERVING, otherwise one line that says what it is instead."""
-    with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
-        except grpc.RpcError as error:
-            if isinstance(error, grpc.Call):
-                return f"{address} {error.code().name}: {error.details()}"
-            return f"{address} {error}"
-    if answer.status == health_pb2.HealthCheckResponse.SERVING:
-        return None
-    return f"{address} {service} {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}"
+
+class HealthCheckError(Exception):
+    """The address gave no health status; the message says why."""
+
+
+def check(address: str, service: str, timeout_s: float) -> str:
+    """Return the status of a health service at ``HOST:PORT``, for example ``SERVING``.
+
+    Raises:
+        HealthCheckError: nothing answered in time, or the answer was no health status.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as connection:
+            connection.sendall(_request(address, service, timeout_s))
+            body = b"".join(_answer(connection, deadline))
+    except (OSError, ValueError) as failure:
+        raise HealthCheckError(f"{address}: {failure}") from None
+    # A gRPC message: one flag byte, four of length; then field 1, the status. Protobuf leaves a zero out.
+    if len(body) < 5:
+        raise HealthCheckError(f"{address}: no status for {service!r}; it may not know that service")
+    message = body[5 : 5 + struct.unpack(">I", body[1:5])[0]]
+    number = message[1] if len(message) >= 2 and message[0] == 0x08 else 0
+    return _STATUS.get(number, str(number))
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode("ascii")
+    if len(encoded) > 126:  # longer ones need more length bytes
+        raise ValueError(f"{text[:40]}... is too long for this check")
+    return bytes([len(encoded)]) + encoded
+
+
+def _request(authority: str, service: str, timeout_s: float) -> bytes:
+    headers = (
+        b"\x83\x86"  # :method POST, :scheme http
+        + (b"\x04" + _text("/grpc.health.v1.Health/Check"))  # :path
+        + (b"\x01" + _text(authority))  # :authority
+        + (b"\x0f\x10" + _text("application/grpc"))  # content-type
+        + (b"\x00" + _text("te") + _text("trailers"))
+        + (b"\x00" + _text("grpc-timeout") + _text(f"{max(int(timeout_s * 1000), 1)}m"))
+    )
+    message = b"\x0a" + _text(service)
+    body = b"\x00" + struct.pack(">I", len(message)) + message
+    return (
+        _PREFACE
+        + _frame(_SETTINGS, 0, 0, b"")
+        + _frame(_HEADERS, _END_HEADERS, _STREAM, headers)
+        + _frame(_DATA, _END_STREAM, _STREAM, body)
+    )
+
+
+def _answer(connection: socket.socket, deadline: float) -> Iterator[bytes]:
+    """Give the answer's body piece by piece, until the server ends the stream."""
+    while True:
+        head = _read(connection, 9, deadline)
+        length = struct.unpack(">I", b"\x00" + head[:3])[0]
+        kind, flags, stream = struct.unpack(">BBI", head[3:])
+        if length > _MAX_FRAME_BYTES:
+            raise ValueError("the answer is not HTTP/2")
+        payload = _read(connection, length, deadline)
+        if kind == _GOAWAY:
+            return
+        if stream != _STREAM:
+            continue
+        if kind == _DATA:
+            yield payload
+        if kind == _RST_STREAM or (kind in (_DATA, _HEADERS) and flags & _END_STREAM):
+            return
+
+
+def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
+    pieces = []
+    while size > 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("timed out")
+        connection.settimeout(remaining)
+        piece = connection.recv(size)
+        if not piece:
+            raise ConnectionError("the connection was closed before the answer was complete")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check and return the exit code."""
-    parser = argparse.ArgumentParser(prog="paceline.runtime.healthcheck", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="paceline.runtime.healthcheck", description="Exit 0 when a process is ready to serve, 1 when it is not."
+    )
     parser.add_argument("address", nargs="?", default=DEFAULT_ADDRESS, help="HOST:PORT of a listener (%(default)s)")
     parser.add_argument("--service", default=DEFAULT_SERVICE, help="health service to ask for (%(default)s)")
     parser.add_argument("--timeout", type=float, default=3.0, help="longest wait in seconds (%(default)s)")
     options = parser.parse_args(arguments)
-    problem = check(options.address, options.service, options.timeout)
-    if problem is None:
-        return 0
-    sys.stderr.write(f"{problem}\n")
-    return 1
+    try:
+        status = check(options.address, options.service, options.timeout)
+    except HealthCheckError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return 1
+    if status != "SERVING":
+        sys.stderr.write(f"{options.address}: {options.service} is {status}\n")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

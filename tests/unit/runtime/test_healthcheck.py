@@ -1,0 +1,109 @@
+"""The health check of containers against real gRPC servers, since it speaks HTTP/2 itself."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from paceline.runtime.healthcheck import HealthCheckError, check, main
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+def servicer() -> health.HealthServicer:
+    return health.HealthServicer()
+
+
+@pytest.fixture
+def address(servicer: health.HealthServicer) -> Iterator[str]:
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait(5)
+
+
+def test_a_serving_process_exits_with_zero(servicer: health.HealthServicer, address: str) -> None:
+    servicer.set("readiness", SERVING)
+
+    assert check(address, "readiness", 3.0) == "SERVING"
+    assert main([address]) == 0
+
+
+def test_a_process_that_is_not_ready_exits_with_one_and_says_so(
+    servicer: health.HealthServicer, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servicer.set("readiness", NOT_SERVING)
+
+    assert main([address]) == 1
+    assert "readiness is NOT_SERVING" in capsys.readouterr().err
+
+
+def test_the_empty_service_name_asks_for_the_whole_process(servicer: health.HealthServicer, address: str) -> None:
+    servicer.set("", SERVING)
+
+    assert main([address, "--service", ""]) == 0
+
+
+def test_a_service_that_the_process_does_not_know_is_a_failure(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([address, "--service", "nobody"]) == 1
+    assert "nobody" in capsys.readouterr().err
+
+
+def test_an_asyncio_server_is_understood_too() -> None:
+    async def ask() -> str:
+        server = grpc.aio.server()
+        servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        await servicer.set("readiness", SERVING)
+        try:
+            return await asyncio.to_thread(check, f"127.0.0.1:{port}", "readiness", 3.0)
+        finally:
+            await server.stop(None)
+
+    assert asyncio.run(ask()) == "SERVING"
+
+
+def test_nobody_listening_is_a_failure() -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else can have the port
+        taken.bind(("127.0.0.1", 0))
+        assert main([f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
+
+
+def test_a_server_that_never_answers_is_given_up_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(HealthCheckError, match="timed out"):
+        check(f"127.0.0.1:{silent.getsockname()[1]}", "readiness", 0.2)
+
+
+@pytest.mark.parametrize("bytes_sent", [b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", b""])
+def test_a_server_of_another_protocol_is_a_failure(bytes_sent: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(bytes_sent)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(HealthCheckError):
+            check(f"127.0.0.1:{other.getsockname()[1]}", "readiness", 3.0)
+        thread.join(5)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:", "127.0.0.1:port"])
+def test_an_address_without_a_port_is_a_failure(address: str) -> None:
+    assert main([address]) == 1
