@@ -1,0 +1,82 @@
+"""The life of a process: exit codes, signals, ending with the parent."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+
+class ExitCode(IntEnum):
+    """How a service ends; 1 and 2 as everywhere, the others tell a supervisor what went wrong."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    """Settings that cannot be used."""
+    PORT_IN_USE = 10
+    LOG_DIR_LOCKED = 11
+    """Another process has the log directory, or it cannot be used."""
+    ZOOKEEPER_UNREACHABLE = 12
+    DUPLICATE_ID = 13
+    """Another live process is registered under the same id."""
+    FATAL = 14
+    """The core asked to end: going on would be wrong."""
+    INTERRUPTED = 130
+
+
+class StartupError(Exception):
+    """The process cannot start; the message is all a person gets, so it says what to do."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILURE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+_PR_SET_PDEATHSIG: Final = 1
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent does (Linux); elsewhere nothing happens."""
+    parent = os.getppid()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent:  # it ended before the request was in place
+        os._exit(ExitCode.INTERRUPTED)
+
+
+def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[str], None]) -> None:
+    """Call ``stop`` with the signal's name on the first SIGTERM or SIGINT; the second one ends the process at once."""
+    seen: list[int] = []
+
+    def handle(number: signal.Signals) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            os._exit(128 + number)
+        stop(number.name)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, handle, number)
+
+
+def exit_now_after(seconds: float, say: Callable[[], None] = lambda: None) -> Callable[[], None]:
+    """End the process with FAILURE unless the returned function is called within ``seconds``.
+
+    A stop must not hang, whatever is stuck; a thread of its own works even when the event loop does not.
+    """
+
+    def expired() -> None:
+        say()
+        os._exit(ExitCode.FAILURE)
+
+    timer = threading.Timer(seconds, expired)
+    timer.daemon = True
+    timer.start()
+    return timer.cancel

@@ -1,0 +1,188 @@
+"""The closed table of settings: every key with its default, type, unit and what it may be changed by.
+
+A field is Kafka's key with underscores for dots. Only keys that do something here are listed; a Kafka key that would be
+accepted and ignored misleads, so those are refused with the reason (`NOT_HERE`). Source: spec/config.md.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+DAY_MS: Final = 86_400_000
+
+Scope = Literal["static", "broker"]
+"""``static``: needs a restart; ``broker``: may also be set in ``/config/brokers/<id>`` while running."""
+
+
+def _blank_is_none(value: Any) -> Any:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+OptionalText = Annotated[str | None, BeforeValidator(_blank_is_none)]
+OptionalInt = Annotated[int | None, BeforeValidator(_blank_is_none)]
+
+
+def key(default: Any, unit: str, note: str, *, topic: str | None = None, scope: Scope = "static", **bounds: Any) -> Any:
+    """Return the field of one key.
+
+    Args:
+        default: value when nobody sets it; ``...`` makes the key required.
+        unit: ms, bytes, count, and so on; "" where there is none.
+        note: one line for a person.
+        topic: the topic key this is the broker-wide default of.
+        scope: how it may be changed.
+        bounds: ``ge`` and ``le``.
+    """
+    extra: dict[str, Any] = {"unit": unit, "topic_key": topic, "scope": scope}
+    return Field(default, description=note, json_schema_extra=extra, **bounds)
+
+
+def key_name(field: str) -> str:
+    """Return the key of a field: ``replica_lag_time_max_ms`` is ``replica.lag.time.max.ms``."""
+    return field.replace("_", ".")
+
+
+class CommonKeys(BaseSettings):
+    """What brokers and controllers both know."""
+
+    model_config = SettingsConfigDict(extra="forbid", alias_generator=key_name, validate_default=True, frozen=True)
+
+    zookeeper_connect: str = key(..., "", "host:port,...[/chroot]; without a chroot /paceline is used", min_length=1)
+    zookeeper_session_timeout_ms: int = key(18_000, "ms", "a dead process is noticed after this", ge=100)
+    zookeeper_connection_timeout_ms: OptionalInt = key(None, "ms", "first connect only; default: session timeout", ge=1)
+    request_timeout_ms: int = key(30_000, "ms", "longest wait for one answer", ge=1)
+    unclean_leader_election_enable: bool = key(
+        False, "", "lose data rather than wait", topic="unclean.leader.election.enable", scope="broker"
+    )
+    listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free one")
+    advertised_listeners: OptionalText = key(None, "", "what others are told; default: the listeners")
+    socket_request_max_bytes: int = key(16 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
+    metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
+    metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
+    reflection_enable: bool = key(True, "", "gRPC reflection on every listener")
+    logging_format: Literal["console", "json"] = key("console", "", "form of the service's log")
+    logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "least severity logged")
+    state_change_log_path: OptionalText = key(None, "", "file of the state-change log; default: the service's log")
+
+
+class ControllerKeys(CommonKeys):
+    """What a controller is told."""
+
+    controller_id: int = key(1_000_001, "", "its own range, so that no broker id equals it", ge=1_000_000, le=MAX_INT32)
+    controller_socket_timeout_ms: int = key(30_000, "ms", "wait for a connection to a broker", ge=1)
+    auto_leader_rebalance_enable: bool = key(True, "", "preferred leaders come back by themselves")
+    leader_imbalance_check_interval_seconds: int = key(300, "s", "period of the rebalance check", ge=1)
+    leader_imbalance_per_broker_percentage: int = key(10, "%", "imbalance above which it acts", ge=0, le=100)
+    delete_topic_enable: bool = key(True, "", "false: delete requests are erased")
+    default_replication_factor: int = key(1, "replicas", "for requests that do not say", ge=1, le=1_000)
+    num_partitions: int = key(1, "partitions", "for requests that do not say", ge=1, le=200_000)
+
+
+class BrokerKeys(CommonKeys):
+    """What a broker is told."""
+
+    broker_id: int = key(-1, "", "-1: the one kept in meta.properties, else generated", ge=-1, le=MAX_INT32)
+    broker_id_generation_enable: bool = key(True, "", "generate an id when none is given")
+    reserved_broker_max_id: int = key(1_000, "", "largest id given by hand while generation is on", ge=0, le=MAX_INT32)
+    broker_rack: OptionalText = key(None, "", "rack, for placement")
+    log_dirs: OptionalText = key(None, "", "comma list of directories")
+    log_dir: OptionalText = key(None, "", "one directory; log.dirs wins")
+
+    replica_lag_time_max_ms: int = key(30_000, "ms", "a follower that lags longer leaves the ISR", ge=1)
+    replica_fetch_max_bytes: int = key(1 << 20, "bytes", "per partition", ge=0, le=MAX_INT32)
+    replica_fetch_response_max_bytes: int = key(10 << 20, "bytes", "per answer", ge=0, le=48 << 20)
+    replica_fetch_min_bytes: int = key(1, "bytes", "answer as soon as this much is there", ge=0)
+    replica_fetch_wait_max_ms: int = key(500, "ms", "longest wait for that", ge=0)
+    replica_fetch_backoff_ms: int = key(1_000, "ms", "pause of a partition after an error", ge=0)
+    replica_socket_timeout_ms: int = key(30_000, "ms", "deadline of a follower's fetch", ge=1)
+    num_replica_fetchers: int = key(1, "threads", "per source broker", scope="broker", ge=1, le=64)
+    replica_high_watermark_checkpoint_interval_ms: int = key(5_000, "ms", "period", ge=1)
+    max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "0 switches sessions off", ge=0)
+    fetch_max_bytes: int = key(57_671_680, "bytes", "cap on a client's whole answer", ge=1_024, le=60 << 20)
+    queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
+    controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
+    controlled_shutdown_max_retries: int = key(3, "attempts", "total attempts", ge=1)
+    controlled_shutdown_retry_backoff_ms: int = key(5_000, "ms", "pause between them", ge=0)
+    shutdown_timeout_ms: int = key(25_000, "ms", "longest orderly stop; then the process exits anyway", ge=1)
+
+    log_segment_bytes: int = key(1 << 30, "bytes", "", topic="segment.bytes", scope="broker", ge=14, le=MAX_INT32)
+    log_roll_ms: OptionalInt = key(None, "ms", "wins over hours", topic="segment.ms", scope="broker", ge=1)
+    log_roll_hours: int = key(168, "h", "", ge=1)
+    log_roll_jitter_ms: OptionalInt = key(
+        None, "ms", "wins over hours", topic="segment.jitter.ms", scope="broker", ge=0
+    )
+    log_roll_jitter_hours: int = key(0, "h", "", ge=0)
+    log_index_size_max_bytes: int = key(
+        10 << 20, "bytes", "", topic="segment.index.bytes", scope="broker", ge=4, le=MAX_INT32
+    )
+    log_index_interval_bytes: int = key(
+        4_096, "bytes", "", topic="index.interval.bytes", scope="broker", ge=0, le=MAX_INT32
+    )
+    log_retention_ms: OptionalInt = key(
+        None, "ms", "-1 never; wins over minutes and hours", topic="retention.ms", scope="broker", ge=-1
+    )
+    log_retention_minutes: OptionalInt = key(None, "min", "wins over hours", ge=-1)
+    log_retention_hours: int = key(168, "h", "", ge=-1)
+    log_retention_bytes: int = key(-1, "bytes", "-1 no limit", topic="retention.bytes", scope="broker", ge=-1)
+    log_retention_check_interval_ms: int = key(300_000, "ms", "period", ge=1)
+    log_cleanup_policy: str = key("delete", "", "delete, compact or both", topic="cleanup.policy", scope="broker")
+    log_segment_delete_delay_ms: int = key(60_000, "ms", "", topic="file.delete.delay.ms", scope="broker", ge=0)
+    log_flush_interval_messages: int = key(
+        MAX_INT64, "records", "fsync after as many", topic="flush.messages", scope="broker", ge=1, le=MAX_INT64
+    )
+    log_flush_interval_ms: OptionalInt = key(
+        None, "ms", "fsync after as long; default: never", topic="flush.ms", scope="broker", ge=0
+    )
+    log_flush_offset_checkpoint_interval_ms: int = key(60_000, "ms", "period of the recovery point checkpoint", ge=1)
+    log_preallocate: bool = key(False, "", "", topic="preallocate", scope="broker")
+    message_max_bytes: int = key(
+        1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", scope="broker", ge=0, le=32 << 20
+    )
+    compression_type: str = key(
+        "producer", "", "gzip snappy lz4 zstd uncompressed producer", topic="compression.type", scope="broker"
+    )
+    log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = key(
+        "CreateTime", "", "", topic="message.timestamp.type", scope="broker"
+    )
+    log_message_timestamp_difference_max_ms: int = key(
+        MAX_INT64, "ms", "", topic="message.timestamp.difference.max.ms", scope="broker", ge=0, le=MAX_INT64
+    )
+    min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", scope="broker", ge=1)
+    log_cleaner_delete_retention_ms: int = key(DAY_MS, "ms", "", topic="delete.retention.ms", scope="broker", ge=0)
+    log_cleaner_min_compaction_lag_ms: int = key(0, "ms", "", topic="min.compaction.lag.ms", scope="broker", ge=0)
+    log_cleaner_max_compaction_lag_ms: int = key(
+        MAX_INT64, "ms", "", topic="max.compaction.lag.ms", scope="broker", ge=1, le=MAX_INT64
+    )
+    log_cleaner_min_cleanable_ratio: float = key(
+        0.5, "", "", topic="min.cleanable.dirty.ratio", scope="broker", ge=0.0, le=1.0
+    )
+
+
+KEYS: Final[dict[str, str]] = {
+    key_name(field): field for keys in (ControllerKeys, BrokerKeys) for field in keys.model_fields
+}
+"""Every key of the one settings file and its field. A broker ignores a controller's keys there, and the other way."""
+
+_ONE_LOOP = "a broker runs on one event loop"
+_INSECURE = "listeners carry no security protocol"
+NOT_HERE: Final[dict[str, str]] = {
+    "num.io.threads": _ONE_LOOP,
+    "num.network.threads": _ONE_LOOP,
+    "background.threads": _ONE_LOOP,
+    "queued.max.requests": "requests in flight have a budget in bytes, queued.max.request.bytes",
+    "listener.security.protocol.map": _INSECURE,
+    "security.inter.broker.protocol": _INSECURE,
+    "inter.broker.listener.name": "followers always use the REPLICATION listener",
+    "control.plane.listener.name": "controllers always use the CONTROL listener",
+    "inter.broker.protocol.version": "there is one version",
+    "log.message.format.version": "there is one version, 2",
+    "zookeeper.set.acl": "znodes carry no access lists",
+    "auto.create.topics.enable": "topics are never created by a typo; use CreateTopics",
+    "port": "use listeners",
+    "host.name": "use listeners",
+    "zookeeper.max.in.flight.requests": "the ZooKeeper client pipelines without a limit",
+}
+"""Kafka keys people bring along, and why they are not accepted."""

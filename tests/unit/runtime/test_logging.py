@@ -1,0 +1,100 @@
+"""Logs: one form for everything, and a state-change log that machines can read."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
+from paceline.runtime.logging import STATE_CHANGE_LOGGER, configure_logging, state_change_fields, state_change_logger
+
+CHANGE = StateChange(
+    StateChangeKind.ISR_SHRUNK,
+    wall_ms=5,
+    node_id=1,
+    topic_partition=TopicPartition("t", 3),
+    isr=(1, 2),
+    old_isr=(1, 2, 3),
+    leader_epoch=0,
+    replicas=(ReplicaOffsets(1, 10, 7), ReplicaOffsets(3, None)),
+    reason="lagging",
+)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root, level = list(logging.getLogger().handlers), logging.getLogger().level
+    yield
+    logging.getLogger().handlers[:] = root
+    logging.getLogger().setLevel(level)
+    changes = logging.getLogger(STATE_CHANGE_LOGGER)
+    for handler in list(changes.handlers):
+        changes.removeHandler(handler)
+        handler.close()
+    changes.propagate = True
+    structlog.reset_defaults()
+
+
+def test_json_lines_carry_the_process_and_the_callers_fields() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", stream=stream, broker=7)
+    logging.getLogger("paceline.broker").warning("disk %s", "full")
+    structlog.get_logger("paceline.x").info("started", port=5)
+    logging.getLogger("paceline.broker").debug("not heard")
+    first, second = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (first["event"], first["level"], first["broker"], first["logger"]) == (
+        "disk full",
+        "warning",
+        7,
+        "paceline.broker",
+    )
+    assert (second["event"], second["port"], second["broker"]) == ("started", 5, 7)
+
+
+def test_a_traceback_stays_on_its_line_in_json() -> None:
+    stream = io.StringIO()
+    configure_logging("json", stream=stream)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("paceline.rpc").exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError: why" in json.loads(line)["exception"]
+
+
+def test_a_state_change_names_only_what_is_known() -> None:
+    assert state_change_fields(CHANGE) == {
+        "kind": "isr-shrunk",
+        "wall_ms": 5,
+        "node_id": 1,
+        "topic": "t",
+        "partition": 3,
+        "leader_epoch": 0,
+        "isr": [1, 2],
+        "old_isr": [1, 2, 3],
+        "replicas": [{"broker_id": 1, "log_end_offset": 10, "high_watermark": 7}, {"broker_id": 3}],
+        "reason": "lagging",
+    }
+
+
+def test_the_state_change_log_is_one_json_object_per_line_in_its_own_file(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    path = tmp_path / "deep" / "state-change.log"
+    configure_logging("console", stream=stream, state_change_path=str(path))
+    write = state_change_logger()
+    write(CHANGE)
+    write(CHANGE)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [state_change_fields(CHANGE)] * 2
+    assert stream.getvalue() == ""
+
+
+def test_without_a_file_state_changes_are_in_the_services_log() -> None:
+    stream = io.StringIO()
+    configure_logging("console", stream=stream)
+    state_change_logger()(CHANGE)
+    assert '"kind":"isr-shrunk"' in stream.getvalue()
