@@ -1,13 +1,13 @@
 """Options of the data source: Spark's Kafka source's names, checked before anything connects.
 
-`parse_options` is the one entry. Unknown names are errors that suggest the nearest, refused ones say what to do instead.
-Source: spec/pipeline.md section 3.
+`parse_options` is the one entry. Unknown names are errors that suggest the nearest, refused ones say what
+to do instead. Source: spec/pipeline.md section 3.
 """
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.model.errors import InvalidTopicError
@@ -101,8 +101,8 @@ class ReadOptions:
 
     bootstrap_servers: tuple[str, ...]
     subscription: Subscription
-    starting: OffsetSpec = Earliest()
-    ending: OffsetSpec = Latest()
+    starting: OffsetSpec = field(default_factory=Earliest)
+    ending: OffsetSpec = field(default_factory=Latest)
     timestamp_strategy_latest: bool = False
     """With a starting time after the last record: True starts at the end, False is an error."""
     fail_on_data_loss: bool = True
@@ -116,8 +116,9 @@ class ReadOptions:
     client_id: str = "spark-paceline-source"
     poll_timeout_ms: int = 120_000
     """Longest time without progress in one task."""
-    metadata_retries: int = 3
-    metadata_retry_interval_ms: int = 10
+    metadata_retries: int | None = None
+    """Further attempts of a metadata call; None: as many as fit its deadline, so that an election is waited out."""
+    metadata_retry_interval_ms: int = 100
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
@@ -146,8 +147,9 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         fetch_max_bytes=given.number("paceline.fetch.max.bytes", MAX_FETCH_BYTES) or defaults.fetch_max_bytes,
         client_id=given.text("groupIdPrefix") or defaults.client_id,
         poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", None) or defaults.poll_timeout_ms,
-        metadata_retries=given.count("fetchOffset.numRetries", defaults.metadata_retries),
-        metadata_retry_interval_ms=given.count("fetchOffset.retryIntervalMs", defaults.metadata_retry_interval_ms),
+        metadata_retries=given.count("fetchOffset.numRetries"),
+        metadata_retry_interval_ms=given.number("fetchOffset.retryIntervalMs", 60_000)
+        or defaults.metadata_retry_interval_ms,
     )
 
 
@@ -191,9 +193,9 @@ class _Given:
             raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {self._values[name]!r}")
         return text
 
-    def count(self, name: str, default: int) -> int:
-        """Return a number of at least 0."""
-        return default if name not in self._values else self._integer(name, 0, None)
+    def count(self, name: str) -> int | None:
+        """Return a number of at least 0, None when not given."""
+        return None if name not in self._values else self._integer(name, 0, None)
 
     def number(self, name: str, largest: int | None) -> int | None:
         """Return a positive number, None when not given."""
@@ -319,7 +321,7 @@ def _named_partitions(spec: OffsetSpec) -> set[TopicPartition] | None:
 
 
 def _check_same_partitions(starting: OffsetSpec, ending: OffsetSpec, subscription: Subscription) -> None:
-    """JSON must name the same partitions at both ends, and those of ``assign``; topics are compared with the cluster."""
+    """JSON must name the same partitions at both ends, and those of ``assign``; planning checks those of a topic."""
     start, end = _named_partitions(starting), _named_partitions(ending)
     if start is not None and end is not None and start != end:
         odd = ", ".join(str(tp) for tp in sorted(start ^ end))

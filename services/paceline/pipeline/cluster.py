@@ -1,0 +1,266 @@
+"""The little of a client that a Spark job needs: topics and leaders, offsets, and raw fetches; blocking.
+
+Channels are opened on first use and kept per process id: Spark's daemon forks its workers, gRPC does not survive a
+fork, and a worker that is used again finds its connections warm (spec/pipeline.md section 2 traps 7 and 16).
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    LeaderNotAvailableError,
+    PacelineError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.fetch_wire import FETCH_METHOD, parse_fetch_answer
+from paceline.pipeline.options import ReadOptions
+from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, channel_options
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
+
+METADATA_DEADLINE_MS: Final = 30_000
+RPC_TIMEOUT_S: Final = 10.0
+MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
+UNKNOWN_TOPIC_ATTEMPTS: Final = 3
+"""A broker's cache may be a moment behind the creation of a topic, not longer."""
+
+EARLIEST: Final = log_service_pb2.OFFSET_SPEC_EARLIEST
+LATEST: Final = log_service_pb2.OFFSET_SPEC_LATEST
+TIMESTAMP: Final = log_service_pb2.OFFSET_SPEC_TIMESTAMP
+
+_channels: dict[tuple[int, str], ChannelCache] = {}
+_channels_lock = threading.Lock()
+
+
+def channels_of_this_process(client_id: str) -> ChannelCache:
+    """Return the channels of this process; those inherited through a fork are forgotten, never used or closed."""
+    key = (os.getpid(), client_id)
+    with _channels_lock:
+        if key not in _channels:
+            for other in [other for other in _channels if other[0] != key[0]]:
+                del _channels[other]
+            _channels[key] = ChannelCache(lambda address: _open_channel(address, client_id))
+        return _channels[key]
+
+
+def close_channels() -> None:
+    """Close this process's channels; the next call opens new ones."""
+    with _channels_lock:
+        mine = [key for key in _channels if key[0] == os.getpid()]
+        closing = [_channels.pop(key) for key in mine]
+    for cache in closing:
+        cache.close()
+
+
+def _open_channel(address: str, client_id: str) -> Any:
+    options = [option for option in channel_options(CLIENT_MAX_MESSAGE_BYTES) if option[0] != "grpc.primary_user_agent"]
+    return grpc.insecure_channel(address, [*options, ("grpc.primary_user_agent", client_id)])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as a broker described it."""
+
+    name: str
+    topic_id: str
+    leaders: Mapping[int, int | None]
+    """Leader's broker id per partition, None where there is none."""
+
+
+class Cluster:
+    """One cluster, reached through its bootstrap servers. Opens nothing until the first call."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._bootstrap = options.bootstrap_servers
+        self._client_id = options.client_id
+        self._policy = RetryPolicy(
+            initial_backoff_ms=options.metadata_retry_interval_ms,
+            max_backoff_ms=max(1_000, options.metadata_retry_interval_ms),
+            deadline_ms=METADATA_DEADLINE_MS,
+            max_attempts=None if options.metadata_retries is None else options.metadata_retries + 1,
+        )
+        self._addresses: dict[int, str] = {}
+        self._topics: dict[str, TopicView] = {}
+        self._good_address: str | None = None
+
+    def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
+        """Return the named topics that exist, every topic when none is named, and remember leaders and brokers.
+
+        A missing name is asked for again a few times, then left out.
+
+        Raises:
+            PacelineError: no bootstrap server answered in time.
+        """
+        policy = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=200, max_attempts=UNKNOWN_TOPIC_ATTEMPTS)
+
+        def ask(_: float | None) -> dict[str, TopicView]:
+            found = self.refresh(names)
+            missing = sorted(set(names) - set(found))
+            if missing:
+                raise UnknownTopicOrPartitionError(", ".join(missing))
+            return found
+
+        try:
+            return call_with_retry(policy, ask, should_retry=lambda e: isinstance(e, UnknownTopicOrPartitionError))
+        except UnknownTopicOrPartitionError:
+            return {name: self._topics[name] for name in names if name in self._topics}
+
+    def refresh(self, names: Sequence[str]) -> dict[str, TopicView]:
+        """Ask for brokers and topics once more, at whichever server answers first.
+
+        Raises:
+            PacelineError: no server answered in time, or a topic failed for another reason than being unknown.
+        """
+        return call_with_retry(self._policy, lambda seconds: self._refresh_once(names, seconds))
+
+    def _refresh_once(self, names: Sequence[str], seconds: float | None) -> dict[str, TopicView]:
+        failure: PacelineError = BrokerNotAvailableError("there is no server to ask")
+        for address in self._servers():
+            try:
+                return self._describe(address, names, min(RPC_TIMEOUT_S, seconds or RPC_TIMEOUT_S))
+            except grpc.RpcError as error:
+                mapped = from_rpc_error(error)
+                failure = error_for(mapped.code, f"{address}: {mapped}")
+                failure.__cause__ = error
+        raise failure
+
+    def _servers(self) -> list[str]:
+        """Return the server that answered last, the bootstrap servers, then every broker we heard of."""
+        known = [self._good_address] if self._good_address else []
+        return list(dict.fromkeys([*known, *self._bootstrap, *sorted(self._addresses.values())]))
+
+    def _describe(self, address: str, names: Sequence[str], seconds: float) -> dict[str, TopicView]:
+        stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
+        cluster = stub.DescribeCluster(metadata_service_pb2.DescribeClusterRequest(), timeout=seconds)
+        answer = stub.DescribeTopics(metadata_service_pb2.DescribeTopicsRequest(topics=names), timeout=seconds)
+        found: dict[str, TopicView] = {}
+        for topic in answer.topics:
+            if topic.HasField("error"):
+                error = error_for(topic.error.code, f"{topic.name}: {topic.error.message}")
+                if not isinstance(error, UnknownTopicOrPartitionError):
+                    raise error
+                self._topics.pop(topic.name, None)
+                continue
+            leaders = {p.partition: p.leader if p.HasField("leader") else None for p in topic.partitions}
+            found[topic.name] = TopicView(topic.name, topic.topic_id, leaders)
+        for name in names:
+            if name not in found:
+                self._topics.pop(name, None)
+        self._addresses = {broker.id: f"{broker.host}:{broker.port}" for broker in cluster.brokers}
+        self._topics.update(found)
+        self._good_address = address
+        return found
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return the topic as last described."""
+        return self._topics.get(name)
+
+    def leader_address(self, tp: TopicPartition) -> str | None:
+        """Return ``host:port`` of the partition's leader as last described, None when there is none."""
+        topic = self._topics.get(tp.topic)
+        leader = topic.leaders.get(tp.partition) if topic else None
+        return None if leader is None else self._addresses.get(leader)
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], spec: int, timestamps_ms: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Return an offset per partition; None where no record is as young as the asked time.
+
+        Moved leaders are followed and missing ones waited for, within the metadata deadline.
+
+        Raises:
+            PacelineError: a partition failed for good, or the deadline passed; the last cause.
+        """
+        found: dict[TopicPartition, int | None] = {}
+        left = sorted(set(partitions))
+        first = True
+
+        def ask(seconds: float | None) -> None:
+            nonlocal left, first
+            if not first or any(self.leader_address(tp) is None for tp in left):
+                self.refresh(sorted({tp.topic for tp in left}))
+            first = False
+            failure = self._list_offsets_once(left, spec, timestamps_ms or {}, found, seconds or RPC_TIMEOUT_S)
+            left = [tp for tp in left if tp not in found]
+            if failure is not None:
+                raise failure
+
+        call_with_retry(self._policy, ask)
+        return found
+
+    def _list_offsets_once(
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: int,
+        timestamps_ms: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, int | None],
+        seconds: float,
+    ) -> PacelineError | None:
+        """Ask every leader once; put what succeeded into ``found`` and return a failure of the rest."""
+        failure: PacelineError | None = None
+        by_leader: dict[str, list[TopicPartition]] = {}
+        for tp in partitions:
+            address = self.leader_address(tp)
+            if address is None:
+                failure = LeaderNotAvailableError(f"{tp} has no leader")
+            else:
+                by_leader.setdefault(address, []).append(tp)
+        for address, owned in by_leader.items():
+            for first in range(0, len(owned), MAX_PARTITIONS_PER_LOOKUP):
+                chunk = owned[first : first + MAX_PARTITIONS_PER_LOOKUP]
+                failure = self._ask_leader(address, chunk, spec, timestamps_ms, found, seconds) or failure
+        return failure
+
+    def _ask_leader(
+        self,
+        address: str,
+        partitions: Sequence[TopicPartition],
+        spec: int,
+        timestamps_ms: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, int | None],
+        seconds: float,
+    ) -> PacelineError | None:
+        request = log_service_pb2.ListOffsetsRequest()
+        for tp in partitions:
+            request.partitions.add(
+                topic=tp.topic, partition=tp.partition, spec=spec, timestamp_ms=timestamps_ms.get(tp, 0)
+            )
+        stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
+        try:
+            answer = stub.ListOffsets(request, timeout=min(RPC_TIMEOUT_S, seconds))
+        except grpc.RpcError as error:
+            return from_rpc_error(error)
+        failure: PacelineError | None = None
+        for result in answer.partitions:
+            tp = TopicPartition(result.topic, result.partition)
+            if result.HasField("error"):
+                failure = error_for(result.error.code, f"{tp}: {result.error.message}")
+                if not failure.retriable:
+                    raise failure
+            else:
+                found[tp] = result.offset if result.HasField("offset") else None
+        if failure is None and any(tp not in found for tp in partitions):
+            failure = UnknownServerError(f"{address} did not answer every partition")
+        return failure
+
+    def start_fetch(self, address: str, request: log_service_pb2.FetchRequest, seconds: float) -> Any:
+        """Send a fetch and return its call: a future whose result is a `fetch_wire.FetchAnswer`."""
+        fetch = self._channel(address).unary_unary(
+            FETCH_METHOD,
+            request_serializer=log_service_pb2.FetchRequest.SerializeToString,
+            response_deserializer=parse_fetch_answer,
+        )
+        return fetch.future(request, timeout=seconds)
+
+    def _channel(self, address: str) -> Any:
+        return channels_of_this_process(self._client_id).get(address)

@@ -1,0 +1,251 @@
+"""From options to offset ranges: which partitions, from where to where, checked for lost data. Runs on the driver.
+
+Source: Spark's KafkaOffsetReader and KafkaRelation; spec/pipeline.md section 3.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import grpc
+
+from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.batch_index import FetchedSlice, index_batches
+from paceline.pipeline.cluster import EARLIEST, LATEST, TIMESTAMP, Cluster, TopicView
+from paceline.pipeline.errors import DataLossError, InvalidOptionError
+from paceline.pipeline.offset_ranges import OffsetRange, pack
+from paceline.pipeline.offset_specs import (
+    EARLIEST_MARK,
+    LATEST_MARK,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Earliest,
+    OffsetSpec,
+)
+from paceline.pipeline.options import ReadOptions
+from paceline.pipeline.pushdown import PushedFilters
+from paceline.v1 import log_service_pb2
+
+SAMPLED_TOPICS: Final = 8
+SAMPLE_BYTES: Final = 64 * 1024
+SAMPLE_TIMEOUT_S: Final = 5.0
+DEFAULT_RECORD_BYTES: Final = 1024.0
+
+_Offsets = Mapping[TopicPartition, int]
+
+
+def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | None = None) -> list[list[OffsetRange]]:
+    """Return the offset ranges of each Spark task; an empty list when there is nothing to read.
+
+    Raises:
+        UnknownTopicOrPartitionError: a named topic or partition does not exist.
+        InvalidOptionError: offsets do not name the partitions of the topics, or no record is as young as asked.
+        DataLossError: asked offsets are not in the log any more and ``failOnDataLoss`` is true.
+        PacelineError: the cluster could not be asked in time.
+    """
+    pushed = pushed or PushedFilters()
+    topics, partitions = _resolve(options, cluster)
+    if not partitions:
+        return []
+    earliest = _all_found(cluster.list_offsets(partitions, EARLIEST))
+    latest = _all_found(cluster.list_offsets(partitions, LATEST))
+    starts = _starts(options, cluster, partitions, earliest, latest)
+    ends = _ends(options, cluster, partitions, latest)
+    _check_order(options, starts, ends)
+    ranges = []
+    for tp in partitions:
+        start, end = _within_log(options, tp, (starts[tp], ends[tp]), (earliest[tp], latest[tp]))
+        start, end = _narrowed(pushed, tp, start, end)
+        if start < end:
+            topic_id, leader = topics[tp.topic].topic_id, cluster.leader_address(tp) or ""
+            ranges.append(OffsetRange(tp.topic, tp.partition, start, end, topic_id, leader))
+    ranges = _seek_to_time(cluster, pushed, ranges)
+    return pack(
+        _with_sizes(cluster, ranges),
+        options.max_tasks,
+        options.target_task_bytes,
+        options.min_partitions,
+        options.max_records_per_partition,
+    )
+
+
+def _resolve(options: ReadOptions, cluster: Cluster) -> tuple[dict[str, TopicView], list[TopicPartition]]:
+    """Return the topics and the sorted partitions that the subscription means."""
+    subscription = options.subscription
+    if subscription.pattern is not None:
+        pattern = re.compile(subscription.pattern)
+        # Topics of the system itself take part only when the pattern asks for them, as in Kafka.
+        asks_internal = subscription.pattern.lstrip("^(").startswith("__")
+        found = {
+            name: topic
+            for name, topic in cluster.describe_topics().items()
+            if pattern.fullmatch(name) and (asks_internal or not name.startswith("__"))
+        }
+        return found, _partitions_of(found)
+    names = subscription.topics or tuple(sorted({tp.topic for tp in subscription.partitions}))
+    found = cluster.describe_topics(names)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(missing)}")
+    if not subscription.partitions:
+        return found, _partitions_of(found)
+    for tp in subscription.partitions:
+        if tp.partition not in found[tp.topic].leaders:
+            raise UnknownTopicOrPartitionError(
+                f"assign names {tp}, but {tp.topic} has {len(found[tp.topic].leaders)} partitions"
+            )
+    return found, list(subscription.partitions)
+
+
+def _partitions_of(topics: Mapping[str, TopicView]) -> list[TopicPartition]:
+    return sorted(TopicPartition(name, number) for name, topic in topics.items() for number in topic.leaders)
+
+
+def _all_found(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+    return {tp: 0 if offset is None else offset for tp, offset in offsets.items()}
+
+
+def _starts(
+    options: ReadOptions, cluster: Cluster, partitions: Sequence[TopicPartition], earliest: _Offsets, latest: _Offsets
+) -> dict[TopicPartition, int]:
+    spec = options.starting
+    if isinstance(spec, Earliest):
+        return dict(earliest)
+    if isinstance(spec, AtOffsets):
+        _check_names(spec.option, spec.offsets, partitions)
+        return {tp: earliest[tp] if at == EARLIEST_MARK else at for tp, at in spec.offsets.items()}
+    starts = {}
+    for tp, offset in _at_times(cluster, spec, partitions).items():
+        if offset is None and not options.timestamp_strategy_latest:
+            raise InvalidOptionError(
+                f"{tp} has no record at or after the starting time; set startingOffsetsByTimestampStrategy to latest "
+                "to read nothing from such partitions"
+            )
+        starts[tp] = latest[tp] if offset is None else offset
+    return starts
+
+
+def _ends(
+    options: ReadOptions, cluster: Cluster, partitions: Sequence[TopicPartition], latest: _Offsets
+) -> dict[TopicPartition, int]:
+    spec = options.ending
+    if isinstance(spec, AtOffsets):
+        _check_names(spec.option, spec.offsets, partitions)
+        return {tp: latest[tp] if at == LATEST_MARK else at for tp, at in spec.offsets.items()}
+    if isinstance(spec, AtTimestamp | AtTimestamps):
+        # No record that young: everything is older, so read to the end.
+        return {tp: latest[tp] if at is None else at for tp, at in _at_times(cluster, spec, partitions).items()}
+    return dict(latest)
+
+
+def _at_times(
+    cluster: Cluster, spec: OffsetSpec, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    if isinstance(spec, AtTimestamps):
+        _check_names(spec.option, spec.timestamps_ms, partitions)
+        return cluster.list_offsets(partitions, TIMESTAMP, spec.timestamps_ms)
+    assert isinstance(spec, AtTimestamp)
+    return cluster.list_offsets(partitions, TIMESTAMP, dict.fromkeys(partitions, spec.timestamp_ms))
+
+
+def _check_names(option: str, named: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition]) -> None:
+    missing = [str(tp) for tp in partitions if tp not in named]
+    extra = [str(tp) for tp in sorted(set(named) - set(partitions))]
+    if missing:
+        raise InvalidOptionError(
+            f"{option} must name every partition, -2 for earliest and -1 for latest; missing: {', '.join(missing)}"
+        )
+    if extra:
+        raise InvalidOptionError(f"{option} names partitions that are not read: {', '.join(extra)}")
+
+
+def _check_order(options: ReadOptions, starts: _Offsets, ends: _Offsets) -> None:
+    """Refuse numbers the wrong way round; a mark or a time may come out behind the other end and reads nothing."""
+    if not (isinstance(options.starting, AtOffsets) and isinstance(options.ending, AtOffsets)):
+        return
+    for tp, start in starts.items():
+        both_numbers = options.starting.offsets[tp] >= 0 and options.ending.offsets[tp] >= 0
+        if both_numbers and start > ends[tp]:
+            raise InvalidOptionError(f"{tp}: endingOffsets {ends[tp]} lies before startingOffsets {start}")
+
+
+def _within_log(
+    options: ReadOptions, tp: TopicPartition, asked: tuple[int, int], there: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the asked range as far as the log has it; what is missing is an error unless data loss is allowed."""
+    (start, end), (earliest, latest) = asked, there
+    lost = ""
+    if start < earliest:
+        lost = f"offsets {start} to {earliest - 1} are gone, the log starts at {earliest}"
+    elif start > latest:
+        lost = f"the read starts at {start}, the log ends at {latest}"
+    elif end > latest:
+        lost = f"the read ends at {end}, the log ends at {latest}"
+    if lost and options.fail_on_data_loss:
+        raise DataLossError(f"{tp}: {lost}; set failOnDataLoss to false to read what is left", earliest, latest)
+    return min(max(start, earliest), latest), min(end, latest)
+
+
+def _narrowed(pushed: PushedFilters, tp: TopicPartition, start: int, end: int) -> tuple[int, int]:
+    if not pushed.wants(tp.topic, tp.partition):
+        return start, start
+    low, high = pushed.offsets.low, pushed.offsets.high
+    return start if low is None else max(start, low), end if high is None else min(end, high + 1)
+
+
+def _seek_to_time(cluster: Cluster, pushed: PushedFilters, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    if pushed.since_ms is None or pushed.since_ms < 0 or not ranges:
+        return ranges
+    since = cluster.list_offsets(
+        [each.topic_partition for each in ranges],
+        TIMESTAMP,
+        {each.topic_partition: pushed.since_ms for each in ranges},
+    )
+    narrowed = []
+    for each in ranges:
+        first = since[each.topic_partition]
+        start = each.end if first is None else max(each.start, first)
+        if start < each.end:
+            narrowed.append(_replaced(each, start, each.bytes_per_record))
+    return narrowed
+
+
+def _replaced(each: OffsetRange, start: int, bytes_per_record: float) -> OffsetRange:
+    return OffsetRange(each.topic, each.partition, start, each.end, each.topic_id, each.leader, bytes_per_record)
+
+
+def _with_sizes(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges with an estimate of their stored size, from a small fetch of each of the largest topics."""
+    records: dict[str, int] = {}
+    largest: dict[str, OffsetRange] = {}
+    for each in ranges:
+        records[each.topic] = records.get(each.topic, 0) + each.records
+        if each.topic not in largest or each.records > largest[each.topic].records:
+            largest[each.topic] = each
+    sampled = sorted(records, key=lambda topic: (-records[topic], topic))[:SAMPLED_TOPICS]
+    sizes = {topic: _sample_record_bytes(cluster, largest[topic]) for topic in sampled}
+    usual = sum(sizes.values()) / len(sizes) if sizes else DEFAULT_RECORD_BYTES
+    return [_replaced(each, each.start, sizes.get(each.topic, usual)) for each in ranges]
+
+
+def _sample_record_bytes(cluster: Cluster, each: OffsetRange) -> float:
+    """Return stored bytes per offset at the start of a range; a default when the sample fails, which is no error."""
+    request = log_service_pb2.FetchRequest(
+        max_bytes=SAMPLE_BYTES, session_epoch=-1, format=log_service_pb2.FETCH_FORMAT_BATCHES
+    )
+    request.partitions.add(topic=each.topic, partition=each.partition, fetch_offset=each.start, max_bytes=SAMPLE_BYTES)
+    if not each.leader:
+        return DEFAULT_RECORD_BYTES
+    try:
+        answer = cluster.start_fetch(each.leader, request, SAMPLE_TIMEOUT_S).result()
+        for part in answer.partitions:
+            piece = FetchedSlice(each.topic, each.partition, part.begin, part.stop, each.start, each.end)
+            index = index_batches(answer.buffer, [piece])
+            if len(index):
+                offsets = int(index.base_offset[-1] + index.last_offset_delta[-1] - index.base_offset[0]) + 1
+                return max(1.0, float(index.size.sum()) / offsets)
+    except (grpc.RpcError, PacelineError):
+        pass
+    return DEFAULT_RECORD_BYTES

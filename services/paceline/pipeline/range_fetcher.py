@@ -1,0 +1,259 @@
+"""Fetching offset ranges from their leaders, one answer at a time, each with its batches already indexed.
+
+Many ranges share one request as long as together they fit one answer. A moved leader is followed, a failed broker is
+tried again with fresh metadata, all within a deadline since the last progress. What is not in the log any more is an
+error or skipped, as ``failOnDataLoss`` says. Source: spec/pipeline.md sections 1 and 3.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import (
+    ErrorCode,
+    LeaderNotAvailableError,
+    OffsetNotAvailableError,
+    PacelineError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.batch_index import BatchIndex, FetchedSlice, index_batches
+from paceline.pipeline.cluster import UNKNOWN_TOPIC_ATTEMPTS, Cluster
+from paceline.pipeline.errors import DataLossError
+from paceline.pipeline.fetch_wire import FetchAnswer, PartitionAnswer
+from paceline.pipeline.offset_ranges import OffsetRange
+from paceline.pipeline.options import ReadOptions
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1 import log_service_pb2
+
+FETCH_TIMEOUT_S: Final = 30.0
+MAX_WAIT_MS: Final = 500
+MAX_RANGES_PER_FETCH: Final = 2_000
+SMALLEST_PARTITION_BYTES: Final = 64 * 1024
+"""An estimate may be low; asking for less than this saves nothing."""
+SURPLUS: Final = 1.25
+"""How much more than the estimate is asked for."""
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far one range has been read."""
+
+    range: OffsetRange
+    position: int
+    address: str
+
+    @property
+    def estimated_bytes(self) -> float:
+        return (self.range.end - self.position) * self.range.bytes_per_record
+
+
+class RangeFetcher:
+    """Reads the ranges of one task. `next_index` and `stop` may be called from different threads."""
+
+    def __init__(self, cluster: Cluster, ranges: Sequence[OffsetRange], options: ReadOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._cursors = [_Cursor(each, each.start, each.leader) for each in ranges if each.records > 0]
+        self._policy = RetryPolicy(deadline_ms=options.poll_timeout_ms)
+        self._stale_metadata = False
+        self._times_missing: dict[str, int] = {}
+        self._stopped = threading.Event()
+        self._call: Any = None
+
+    def next_index(self) -> BatchIndex | None:
+        """Return the next answer's batches, None when every range has been read to its end.
+
+        Raises:
+            DataLossError: offsets are gone and ``failOnDataLoss`` is true.
+            CorruptMessageError: an answer's batches make no sense.
+            PacelineError: no progress within the poll timeout; the last cause.
+        """
+        if not self._cursors or self._stopped.is_set():
+            return None
+        return call_with_retry(
+            self._policy,
+            self._attempt,
+            is_over=self._stopped.is_set,
+            wake=self._stopped,
+        )
+
+    def stop(self) -> None:
+        """End a fetch in flight; `next_index` fails or returns soon after."""
+        self._stopped.set()
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def _attempt(self, seconds: float | None) -> BatchIndex | None:
+        """Fetch once; return None when losses that are allowed left nothing to read."""
+        if self._stale_metadata or any(not cursor.address for cursor in self._cursors):
+            self._refresh()
+        if not self._cursors:
+            return None
+        address, asked = self._next_request()
+        answer = self._fetch(address, asked, min(FETCH_TIMEOUT_S, seconds or FETCH_TIMEOUT_S))
+        before = [cursor.position for cursor in asked]
+        index, failure = self._take_in(asked, answer)
+        self._cursors = [cursor for cursor in self._cursors if cursor.position < cursor.range.end]
+        if before != [cursor.position for cursor in asked]:
+            return index
+        raise failure or OffsetNotAvailableError(f"{address} has nothing yet for {self._describe(asked)}")
+
+    def _describe(self, asked: Sequence[_Cursor]) -> str:
+        first = asked[0]
+        more = f" and {len(asked) - 1} more" if len(asked) > 1 else ""
+        return f"{first.range.topic_partition} at offset {first.position}{more}"
+
+    def _next_request(self) -> tuple[str, list[_Cursor]]:
+        """Choose the leader of the first range left, and further ranges there as long as one answer can hold them."""
+        address = next((cursor.address for cursor in self._cursors if cursor.address), "")
+        if not address:
+            self._stale_metadata = True
+            raise LeaderNotAvailableError(f"no leader for {self._describe(self._cursors)}")
+        asked: list[_Cursor] = []
+        expected = 0.0
+        for cursor in self._cursors:
+            if cursor.address == address:
+                asked.append(cursor)
+                expected += cursor.estimated_bytes
+                if expected > self._options.fetch_max_bytes or len(asked) == MAX_RANGES_PER_FETCH:
+                    break
+        return address, asked
+
+    def _fetch(self, address: str, asked: Sequence[_Cursor], seconds: float) -> FetchAnswer:
+        most = self._options.fetch_max_bytes
+        request = log_service_pb2.FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=most,
+            session_epoch=-1,
+            isolation_level=log_service_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
+            format=log_service_pb2.FETCH_FORMAT_BATCHES,
+        )
+        for cursor in asked:
+            request.partitions.add(
+                topic=cursor.range.topic,
+                partition=cursor.range.partition,
+                topic_id=cursor.range.topic_id,
+                fetch_offset=cursor.position,
+                max_bytes=int(min(most, max(SMALLEST_PARTITION_BYTES, SURPLUS * cursor.estimated_bytes))),
+            )
+        self._call = self._cluster.start_fetch(address, request, seconds)
+        if self._stopped.is_set():
+            self._call.cancel()
+        try:
+            answer: FetchAnswer = self._call.result()
+            return answer
+        except grpc.RpcError as error:
+            self._stale_metadata = True
+            raise from_rpc_error(error) from error
+        except grpc.FutureCancelledError as error:
+            raise OffsetNotAvailableError("the read was stopped") from error
+        finally:
+            self._call = None
+
+    def _take_in(self, asked: Sequence[_Cursor], answer: FetchAnswer) -> tuple[BatchIndex, PacelineError | None]:
+        """Index the answer, advance the cursors, and return a retriable failure of some partition, if any."""
+        failure: PacelineError | None = None
+        owners: list[_Cursor] = []
+        slices: list[FetchedSlice] = []
+        by_partition = {cursor.range.topic_partition: cursor for cursor in asked}
+        for part in answer.partitions:
+            cursor = by_partition.pop(TopicPartition(part.result.topic, part.result.partition), None)
+            if cursor is None:
+                continue
+            if part.result.HasField("error"):
+                failure = self._handle_error(cursor, part) or failure
+                continue
+            owners.append(cursor)
+            slices.append(
+                FetchedSlice(
+                    part.result.topic, part.result.partition, part.begin, part.stop, cursor.position, cursor.range.end
+                )
+            )
+        index = index_batches(answer.buffer, slices)
+        for cursor, next_offset in zip(owners, index.next_offsets, strict=True):
+            cursor.position = next_offset
+        return index, failure
+
+    def _handle_error(self, cursor: _Cursor, part: PartitionAnswer) -> PacelineError | None:
+        """Deal with a partition's error; return it when another attempt may help."""
+        error, tp, code = part.result.error, cursor.range.topic_partition, int(part.result.error.code)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._skip_lost(cursor, part)
+            return None
+        if code == ErrorCode.INCONSISTENT_TOPIC_ID:
+            self._give_up(cursor, f"topic {tp.topic} was deleted and made again")
+            return None
+        failure = error_for(code, f"{tp} at offset {cursor.position}: {error.message}")
+        fenced = code == ErrorCode.FENCED_LEADER_EPOCH
+        if not failure.retriable and not fenced:
+            raise failure
+        hint = error.current_leader
+        if error.HasField("current_leader") and hint.host and hint.port:
+            cursor.address = f"{hint.host}:{hint.port}"
+        else:
+            self._stale_metadata = True
+        return LeaderNotAvailableError(str(failure)) if fenced else failure
+
+    def _skip_lost(self, cursor: _Cursor, part: PartitionAnswer) -> None:
+        """Move on to what the log still has, or fail."""
+        error = part.result.error
+        first = error.log_start_offset if error.HasField("log_start_offset") else part.result.log_start_offset
+        if cursor.position >= first:
+            last = error.high_watermark if error.HasField("high_watermark") else part.result.high_watermark
+            self._give_up(cursor, f"offset {cursor.position} is not there, the log ends at {last}")
+            return
+        if self._options.fail_on_data_loss:
+            raise _data_loss(cursor, f"offsets from {cursor.position} are gone, the log starts at {first}")
+        cursor.position = first
+
+    def _give_up(self, cursor: _Cursor, why: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise _data_loss(cursor, why)
+        cursor.position = cursor.range.end
+
+    def _refresh(self) -> None:
+        """Ask for the leaders again; a topic that stays away, or has another id, is lost."""
+        names = sorted({cursor.range.topic for cursor in self._cursors})
+        found = self._cluster.refresh(names)
+        for name in names:
+            self._times_missing[name] = 0 if name in found else self._times_missing.get(name, 0) + 1
+        for cursor in self._cursors:
+            topic = found.get(cursor.range.topic)
+            if topic is None:
+                if self._times_missing[cursor.range.topic] >= UNKNOWN_TOPIC_ATTEMPTS:
+                    self._give_up(cursor, f"topic {cursor.range.topic} does not exist any more")
+            elif cursor.range.topic_id and topic.topic_id != cursor.range.topic_id:
+                self._give_up(cursor, f"topic {cursor.range.topic} was deleted and made again")
+            else:
+                cursor.address = self._cluster.leader_address(cursor.range.topic_partition) or ""
+        self._cursors = [cursor for cursor in self._cursors if cursor.position < cursor.range.end]
+        self._stale_metadata = False
+
+
+def _data_loss(cursor: _Cursor, why: str) -> DataLossError:
+    return DataLossError(f"{cursor.range.topic_partition}: {why}; set failOnDataLoss to false to read what is left")
+
+
+def prefetched(fetcher: RangeFetcher) -> Iterator[BatchIndex]:
+    """Yield the fetcher's answers, the next one being fetched while the caller works on the last.
+
+    gRPC, numpy and Arrow release the interpreter lock, so the two overlap. Closing the iterator ends the fetch in
+    flight.
+    """
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paceline-fetch")
+    try:
+        upcoming = pool.submit(fetcher.next_index)
+        while (index := upcoming.result()) is not None:
+            upcoming = pool.submit(fetcher.next_index)
+            yield index
+    finally:
+        fetcher.stop()
+        pool.shutdown(wait=True)
