@@ -1,0 +1,80 @@
+"""What every client does with requests before and after the wire: refuse hopeless ones, gather the answers."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from paceline.coordination.interface import Create, Multi, Operation, Request, Response, SetData, ZkCode
+
+MAX_REQUEST_BYTES = 1024 * 1024 - 4096
+"""Largest request sent. A server cuts the connection over a request above ``jute.maxbuffer`` (1 MiB), which a patient
+client would answer by sending it again, for ever; so it is refused here."""
+
+_NODE_NAME = re.compile("[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
+_OVERHEAD_BYTES = 64
+
+
+def is_valid_path(path: str) -> bool:
+    """Whether ZooKeeper takes this path: absolute, no empty, ``.`` or ``..`` names, no control characters."""
+    if path == "/":
+        return True
+    if not path.startswith("/"):
+        return False
+    return all(_NODE_NAME.fullmatch(name) and name not in (".", "..") for name in path[1:].split("/"))
+
+
+def is_sendable(request: Request | Operation) -> bool:
+    """Whether a server could carry out the request; if not, clients answer ``BAD_ARGUMENTS`` themselves."""
+    if isinstance(request, Multi):
+        return all(_has_valid_path(operation) for operation in request.operations) and (
+            sum(map(_size_bytes, request.operations)) <= MAX_REQUEST_BYTES
+        )
+    return _has_valid_path(request) and _size_bytes(request) <= MAX_REQUEST_BYTES
+
+
+def is_write(request: Request) -> bool:
+    """Whether the request may change the tree."""
+    return isinstance(request, Multi | Operation)
+
+
+def _has_valid_path(request: Request | Operation) -> bool:
+    if isinstance(request, Multi):
+        return False
+    if isinstance(request, Create) and request.sequential:
+        return is_valid_path(request.path + "0")
+    return is_valid_path(request.path)
+
+
+def _size_bytes(request: Request | Operation) -> int:
+    if isinstance(request, Multi):
+        return MAX_REQUEST_BYTES + 1
+    data = request.data if isinstance(request, Create | SetData) else None
+    path_bytes = len(request.path) if request.path.isascii() else 4 * len(request.path)
+    return _OVERHEAD_BYTES + path_bytes + (len(data) if data else 0)
+
+
+class Batch:
+    """The answers to the requests of one `submit`, handed over together when the last is there."""
+
+    __slots__ = ("_on_done", "_remaining", "_responses")
+
+    def __init__(self, count: int, on_done: Callable[[list[Response]], None]) -> None:
+        self._responses: list[Response] = [_UNANSWERED] * count
+        self._remaining = count
+        self._on_done = on_done
+
+    def answer(self, index: int, response: Response) -> None:
+        """Keep the answer to one request; with the last one, call back."""
+        self._responses[index] = response
+        self._remaining -= 1
+        if self._remaining == 0:
+            self._on_done(self._responses)
+
+
+_UNANSWERED = Response(ZkCode.OTHER)
+
+
+def answer_each(batch: Batch, indexes: Sequence[int], code: ZkCode) -> None:
+    """Answer some requests of a batch with the same bare code."""
+    response = Response(code)
+    for index in indexes:
+        batch.answer(index, response)
