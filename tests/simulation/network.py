@@ -1,8 +1,9 @@
 """Links between nodes: delay, loss, duplication, reordering, one-way cuts. Calls have deadlines and end once.
 
-A call is a request message and a reply message. A lost request, a lost reply and a cut all look alike to the caller: its
-deadline passes. A duplicated request is handled twice by the receiver, as a gRPC call that was abandoned and sent again
-may be; its second reply is thrown away here, and a late reply is delivered to a caller that may have lost interest.
+A call is a request message and a reply message. A lost request, a lost reply and a cut all look alike to the caller:
+its deadline passes. A duplicated request is handled twice by the receiver, as a gRPC call that was abandoned and sent
+again may be. A reply that comes after the deadline is thrown away, as gRPC does; one that comes before may still meet
+a caller that has lost interest.
 """
 
 from collections.abc import Callable
@@ -82,8 +83,8 @@ class Network:
     ) -> None:
         """Carry a request to ``target``, run ``handle(reply)`` there, and carry the reply back.
 
-        ``handle`` runs on the target's scheduler and calls ``reply`` zero or one time, now or later. ``on_done`` runs on
-        the caller's scheduler exactly once: with the reply, or with `Unreachable` at the deadline or when refused.
+        ``handle`` runs on the target's scheduler and calls ``reply`` zero or one time, now or later. ``on_done`` runs
+        on the caller's scheduler exactly once: with the reply, or with `Unreachable` at the deadline or when refused.
         """
         call = _Call(self, caller, target, on_done)
         if target not in self.peers and not self.is_cut(caller.name, target):
