@@ -1,0 +1,160 @@
+"""The codecs of record batches: none, gzip, snappy, lz4 and zstd, with a limit on what may come out.
+
+A batch of a kilobyte can expand to gigabytes, so every decoder stops at a limit (spec/reliability.md H4). Snappy
+comes in two framings: the xerial stream of the Java and Python clients, and one bare block from librdkafka.
+Source: spec/log-format.md section 3.
+"""
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
+
+MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+"""No batch may expand to more than this."""
+
+MAX_EXPANSION: Final = 1024
+"""Nor to more than this many times its compressed size, once it is above a mebibyte."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_INT32 = struct.Struct(">i")
+_GZIP_WINDOW = 31
+
+
+class Codec(IntEnum):
+    """Codec bits of the batch attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def codec_of(attributes: int) -> Codec:
+    """Return the codec named by the attributes of a batch.
+
+    Raises:
+        UnsupportedCompressionTypeError: the three bits name no codec we know.
+    """
+    try:
+        return Codec(attributes & 7)
+    except ValueError:
+        raise UnsupportedCompressionTypeError(f"codec {attributes & 7} is not known") from None
+
+
+def compress(codec: Codec, data: bytes) -> bytes:
+    """Return ``data`` compressed the way Kafka's Java client frames it."""
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(data))
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(data)
+    if codec is Codec.LZ4:
+        return bytes(cramjam.lz4.compress(data))
+    if codec is Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(data))
+    return data
+
+
+def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padding: int = 0) -> bytearray:
+    """Return ``prefix``, then ``data`` decompressed, then ``padding`` zero bytes, in one buffer.
+
+    Raises:
+        CorruptMessageError: the stream is cut, damaged or followed by something else.
+        MessageTooLargeError: it expands beyond `MAX_DECOMPRESSED_BYTES` or `MAX_EXPANSION`.
+    """
+    limit = min(MAX_DECOMPRESSED_BYTES, max(1 << 20, MAX_EXPANSION * len(data)))
+    try:
+        if codec is Codec.GZIP:
+            return bytearray().join((prefix, _gunzip(data, limit), bytes(padding)))
+        if codec is Codec.SNAPPY:
+            return bytearray().join((prefix, _unsnappy(bytes(data), limit), bytes(padding)))
+        if codec is Codec.LZ4 or codec is Codec.ZSTD:
+            return _decompress_growing(codec, bytes(data), limit, prefix, padding)
+    except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, OverflowError, MemoryError) as error:
+        raise CorruptMessageError(f"the {codec.name.lower()} block cannot be read: {error}") from error
+    return bytearray().join((prefix, data, bytes(padding)))
+
+
+def _too_large(limit: int) -> MessageTooLargeError:
+    return MessageTooLargeError(f"the batch expands to more than {limit} bytes")
+
+
+def _gunzip(data: bytes | memoryview, limit: int) -> bytes:
+    pieces = []
+    rest = bytes(data)
+    while True:
+        decoder = zlib.decompressobj(_GZIP_WINDOW)
+        piece = decoder.decompress(rest, limit + 1)
+        limit -= len(piece)
+        if limit < 0:
+            raise _too_large(limit + len(piece))
+        if not decoder.eof:
+            raise CorruptMessageError("the gzip member is cut")
+        pieces.append(piece)
+        rest = decoder.unused_data
+        if not rest:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        pieces.append(_INT32.pack(len(block)))
+        pieces.append(block)
+    return b"".join(pieces)
+
+
+def _unsnappy(data: bytes, limit: int) -> bytes:
+    if not data.startswith(_XERIAL_MAGIC):
+        return _unsnappy_block(data, limit)
+    pieces = []
+    position = len(_XERIAL_HEADER)
+    if len(data) < position:
+        raise CorruptMessageError("the xerial header is cut")
+    while position < len(data):
+        (length,) = _INT32.unpack_from(data, position)
+        position += 4
+        if length <= 0 or position + length > len(data):
+            raise CorruptMessageError("a xerial block has a wrong length")
+        piece = _unsnappy_block(data[position : position + length], limit)
+        limit -= len(piece)
+        pieces.append(piece)
+        position += length
+    return b"".join(pieces)
+
+
+def _unsnappy_block(block: bytes, limit: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > limit:
+        raise _too_large(limit)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _decompress_growing(codec: Codec, data: bytes, limit: int, prefix: bytes, padding: int) -> bytearray:
+    """Decode into a buffer that grows fourfold until the stream fits or the limit is reached."""
+    decode = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
+    room = min(limit, max(16 * 1024, 4 * len(data)))
+    start = len(prefix)
+    while True:
+        buffer = bytearray(start + room + padding)
+        try:
+            size = int(decode(data, memoryview(buffer)[start : start + room]))
+        except cramjam.DecompressionError as error:
+            if "write whole buffer" not in str(error):
+                raise
+            if room >= limit:
+                raise _too_large(limit) from None
+            room = min(limit, 4 * room)
+            continue
+        buffer[:start] = prefix
+        end = start + size
+        buffer[end : end + padding] = bytes(padding)
+        del buffer[end + padding :]
+        return buffer

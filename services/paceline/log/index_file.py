@@ -1,0 +1,188 @@
+"""What the offset index and the time index share: fixed-size entries appended to a file, looked up by bisection.
+
+Entries of the segment being written are kept in memory and buffered before they reach the file, so an append does
+not pay for three writes. That is safe because an index is derived data: it is written out before the recovery point
+passes, and whatever lies behind the recovery point is rebuilt after a crash (design 3.14). After a close the file
+has exactly the bytes Kafka leaves. Indexes of older segments are read entry by entry from the file.
+"""
+
+import struct
+from typing import Generic, TypeVar
+
+from paceline.log.files import Files
+
+EntryT = TypeVar("EntryT", bound=tuple[int, int])
+
+_BUFFERED_BYTES = 4096
+
+
+class IndexFile(Generic[EntryT]):
+    """Entries of ``layout`` in a file, in ascending order of the first field.
+
+    Subclasses say how a stored pair becomes an entry with an absolute offset.
+    """
+
+    layout: struct.Struct
+
+    def __init__(self, files: Files, path: str, base_offset: int, max_index_bytes: int) -> None:
+        self._files = files
+        self._path = path
+        self._base_offset = base_offset
+        self._max_entries = max(1, max_index_bytes // self.layout.size)
+        self._entries: list[EntryT] | None = None
+        self._count = 0
+        self._pending = bytearray()
+        self._exists = False
+
+    @property
+    def path(self) -> str:
+        """Path of the file."""
+        return self._path
+
+    @property
+    def entry_count(self) -> int:
+        """Number of entries, written out or not."""
+        return self._count
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the file as it was found cannot be an index: a partial entry at its end."""
+        return self._damaged
+
+    _damaged = False
+
+    def open(self) -> None:
+        """Look at the file, if there is one; nothing is read yet.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self._entries = None
+        self._pending.clear()
+        self._damaged = False
+        self._exists = self._files.exists(self._path)
+        size = self._files.size(self._path) if self._exists else 0
+        self._count, rest = divmod(size, self.layout.size)
+        self._damaged = rest != 0
+
+    def start_empty(self) -> None:
+        """Forget all entries, in the file too.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self._entries = []
+        self._count = 0
+        self._pending.clear()
+        self._damaged = False
+        if self._files.exists(self._path):
+            self._files.truncate(self._path, 0)
+            self._exists = True
+        else:
+            self._exists = False
+
+    def start_new(self) -> None:
+        """Begin for a segment whose file does not exist yet."""
+        self._entries = []
+
+    def load(self) -> None:
+        """Keep all entries in memory from now on, for the segment that is written.
+
+        Raises:
+            OSError: storage failed.
+        """
+        if self._entries is None:
+            size = self.layout.size
+            data = self._files.read_at(self._path, 0, self._count * size) if self._count else b""
+            self._entries = [self._decode(pair) for pair in self.layout.iter_unpack(data)]
+            self._count = len(self._entries)
+
+    def unload(self) -> None:
+        """Stop keeping entries in memory; everything pending must have been written."""
+        self._entries = None
+
+    def write_pending(self) -> None:
+        """Write buffered entries to the file, creating it when missing.
+
+        Raises:
+            OSError: storage failed.
+        """
+        if self._pending or not self._exists:
+            if not self._exists:
+                self._files.create(self._path)
+                self._exists = True
+            if self._pending:
+                self._files.append(self._path, bytes(self._pending))
+                self._pending.clear()
+
+    def sync(self) -> None:
+        """Make the written entries durable.
+
+        Raises:
+            OSError: storage failed.
+        """
+        if self._exists:
+            self._files.sync(self._path)
+
+    def entry(self, index: int) -> EntryT:
+        """Return one entry.
+
+        Raises:
+            OSError: storage failed.
+        """
+        entries = self._entries
+        if entries is not None:
+            return entries[index]
+        size = self.layout.size
+        return self._decode(self.layout.unpack(self._files.read_at(self._path, index * size, size)))
+
+    @property
+    def last(self) -> EntryT | None:
+        """The last entry, ``None`` when there is none."""
+        return self.entry(self._count - 1) if self._count else None
+
+    def remove(self) -> None:
+        """Remove the file.
+
+        Raises:
+            OSError: storage failed.
+        """
+        if self._files.exists(self._path):
+            self._files.remove(self._path)
+        self._exists = False
+
+    def _decode(self, pair: tuple[int, ...]) -> EntryT:
+        raise NotImplementedError
+
+    def _add(self, entry: EntryT, encoded: bytes) -> None:
+        assert self._entries is not None, "entries are added to a loaded index only"
+        self._entries.append(entry)
+        self._count += 1
+        self._pending += encoded
+        if len(self._pending) >= _BUFFERED_BYTES:
+            self.write_pending()
+
+    def _keep(self, count: int) -> None:
+        """Keep the first ``count`` entries."""
+        if count >= self._count:
+            return
+        written = self._count - len(self._pending) // self.layout.size
+        if count < written:
+            self._pending.clear()
+            self._files.truncate(self._path, count * self.layout.size)
+        else:
+            del self._pending[(count - written) * self.layout.size :]
+        if self._entries is not None:
+            del self._entries[count:]
+        self._count = count
+
+    def _position_after(self, field: int, target: int) -> int:
+        """Return how many entries have ``field`` not above ``target``."""
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[field] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low

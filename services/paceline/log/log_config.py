@@ -1,0 +1,184 @@
+"""The settings of one log: topic keys with Kafka's names and defaults. Source: spec/config.md section 4."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final
+
+from paceline.log.compression import Codec
+from paceline.model.errors import InvalidConfigError
+
+MAX_INT64: Final = 2**63 - 1
+MAX_INT32: Final = 2**31 - 1
+_DAY_MS = 24 * 3600 * 1000
+
+
+class TimestampType(Enum):
+    """Who sets a record's timestamp."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Settings of one log; sizes in bytes, times in milliseconds, -1 means "no limit" where the key allows it."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = -1
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = _DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = MAX_INT64
+    min_cleanable_dirty_ratio: float = 0.5
+    flush_messages: int = MAX_INT64
+    flush_ms: int = MAX_INT64
+    preallocate: bool = False
+    max_message_bytes: int = 1_048_588
+    compression_type: Codec | None = None
+    """``None`` keeps the producer's codec."""
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_difference_max_ms: int = MAX_INT64
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: str = ""
+    follower_replication_throttled_replicas: str = ""
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the cleanup policy includes compaction."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the cleanup policy includes deletion."""
+        return "delete" in self.cleanup_policy
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], defaults: "LogConfig | None" = None) -> "LogConfig":
+        """Return the settings for topic keys such as ``segment.bytes``, on top of ``defaults``.
+
+        Raises:
+            InvalidConfigError: a key is not known, or its value does not parse or lies outside its range.
+        """
+        values: dict[str, Any] = {}
+        for key in sorted(properties):
+            known = _KEYS.get(key)
+            if known is None:
+                raise InvalidConfigError(f"unknown topic configuration {key!r}")
+            name, parse = known
+            try:
+                values[name] = parse(properties[key].strip())
+            except (ValueError, KeyError) as error:
+                raise InvalidConfigError(f"invalid value {properties[key]!r} for {key}: {error}") from None
+        return replace(defaults if defaults is not None else cls(), **values)
+
+    def value_text(self, key: str) -> str:
+        """Return the value of a topic key as text, as `from_properties` would read it.
+
+        Raises:
+            InvalidConfigError: the key is not known.
+        """
+        known = _KEYS.get(key)
+        if known is None:
+            raise InvalidConfigError(f"unknown topic configuration {key!r}")
+        value = getattr(self, known[0])
+        if key == "compression.type":
+            return "producer" if value is None else ("uncompressed" if value is Codec.NONE else value.name.lower())
+        if isinstance(value, TimestampType):
+            return value.value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, frozenset):
+            return ",".join(sorted(value))
+        return str(value)
+
+
+def _integer(minimum: int, maximum: int = MAX_INT64) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not minimum <= value <= maximum:
+            raise ValueError(f"must be between {minimum} and {maximum}")
+        return value
+
+    return parse
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError("must be between 0 and 1")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    lower = text.lower()
+    if lower not in {"true", "false"}:
+        raise ValueError("must be true or false")
+    return lower == "true"
+
+
+def _cleanup_policy(text: str) -> frozenset[str]:
+    policies = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not policies or not policies <= {"delete", "compact"}:
+        raise ValueError("must be delete, compact or both")
+    return policies
+
+
+_CODECS = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def _compression_type(text: str) -> Codec | None:
+    if text not in _CODECS:
+        raise ValueError("must be producer, uncompressed, gzip, snappy, lz4 or zstd")
+    return _CODECS[text]
+
+
+_KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
+    {
+        "segment.bytes": ("segment_bytes", _integer(14, MAX_INT32)),
+        "segment.ms": ("segment_ms", _integer(1)),
+        "segment.jitter.ms": ("segment_jitter_ms", _integer(0)),
+        "segment.index.bytes": ("segment_index_bytes", _integer(0, MAX_INT32)),
+        "index.interval.bytes": ("index_interval_bytes", _integer(0, MAX_INT32)),
+        "retention.ms": ("retention_ms", _integer(-1)),
+        "retention.bytes": ("retention_bytes", _integer(-1)),
+        "cleanup.policy": ("cleanup_policy", _cleanup_policy),
+        "file.delete.delay.ms": ("file_delete_delay_ms", _integer(0)),
+        "delete.retention.ms": ("delete_retention_ms", _integer(0)),
+        "min.compaction.lag.ms": ("min_compaction_lag_ms", _integer(0)),
+        "max.compaction.lag.ms": ("max_compaction_lag_ms", _integer(1)),
+        "min.cleanable.dirty.ratio": ("min_cleanable_dirty_ratio", _ratio),
+        "flush.messages": ("flush_messages", _integer(1)),
+        "flush.ms": ("flush_ms", _integer(0)),
+        "preallocate": ("preallocate", _boolean),
+        "max.message.bytes": ("max_message_bytes", _integer(0, MAX_INT32)),
+        "compression.type": ("compression_type", _compression_type),
+        "message.timestamp.type": ("message_timestamp_type", TimestampType),
+        "message.timestamp.difference.max.ms": ("message_timestamp_difference_max_ms", _integer(0)),
+        "min.insync.replicas": ("min_insync_replicas", _integer(1, MAX_INT32)),
+        "unclean.leader.election.enable": ("unclean_leader_election_enable", _boolean),
+        "leader.replication.throttled.replicas": ("leader_replication_throttled_replicas", str),
+        "follower.replication.throttled.replicas": ("follower_replication_throttled_replicas", str),
+    }
+)
+
+TOPIC_KEYS: Final = tuple(_KEYS)
+"""Every topic key, in the order of spec/config.md."""
+
+assert {name for name, _ in _KEYS.values()} == {field.name for field in fields(LogConfig)}

@@ -1,0 +1,45 @@
+"""One configured log directory: where it is, whether it still works, and who hears when it fails."""
+
+from collections.abc import Callable
+
+from paceline.model.errors import KafkaStorageError
+
+
+class LogDirectory:
+    """A log directory. It goes offline at its first storage error and stays so until the process restarts."""
+
+    __slots__ = ("_on_failure", "checkpoint_recovery_points", "failure", "load_completed", "path")
+
+    def __init__(self, path: str, on_failure: Callable[[str, Exception], None]) -> None:
+        self.path = path
+        self.failure: Exception | None = None
+        """The first storage error, ``None`` while the directory works."""
+        self.load_completed = False
+        """Whether every log was loaded: only then may a clean stop leave its marker (KAFKA-15375)."""
+        self.checkpoint_recovery_points: Callable[[], None] = _nothing
+        """Called when a truncation goes below what the recovery point checkpoint says."""
+        self._on_failure = on_failure
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether a storage error was seen."""
+        return self.failure is not None
+
+    def fail(self, error: Exception) -> None:
+        """Take the directory offline; who listens hears of the first error only."""
+        if self.failure is None:
+            self.failure = error
+            self._on_failure(self.path, error)
+
+    def check_online(self) -> None:
+        """Refuse to go on with an offline directory.
+
+        Raises:
+            KafkaStorageError: it is offline.
+        """
+        if self.failure is not None:
+            raise KafkaStorageError(f"log directory {self.path} is offline: {self.failure}")
+
+
+def _nothing() -> None:
+    """There is no checkpoint to write."""

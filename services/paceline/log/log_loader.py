@@ -1,0 +1,256 @@
+"""Loading one log from its directory, with recovery after an unclean stop. Source: spec/log-format.md section 7.
+
+Nothing found in the directory stops a start: indexes, snapshots and the epoch file are derived from the batches and
+rebuilt from them, a bad batch ends the log, and names that mean nothing are left alone and reported.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from paceline.log.checkpoint import PARTITION_METADATA, DamagedFileError, decode_partition_metadata
+from paceline.log.files import FileKind, Files, join, read_all
+from paceline.log.partition_log import PartitionLog
+from paceline.log.record_batch import MAX_INT64, BatchHeader
+from paceline.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+from paceline.model.errors import CorruptMessageError
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?")
+_OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata)(\.tmp)?")
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What loading one log found."""
+
+    log: PartitionLog
+    recovered: bool = False
+    """Whether batches were checked because the stop was not clean or the files were not what they should be."""
+    truncated_bytes: int = 0
+    """Bytes cut because they were no sound batch."""
+    ignored: list[str] = field(default_factory=list)
+    """Paths that were left alone."""
+    damaged: list[str] = field(default_factory=list)
+    """Paths of files that could not be read and were done without."""
+
+
+def load_log(
+    files: Files, log: PartitionLog, *, clean: bool, recovery_point: int | None, log_start_offset: int | None
+) -> LoadedLog:
+    """Load ``log`` from its directory, recovering what lies behind the recovery point unless the stop was clean.
+
+    ``recovery_point`` and ``log_start_offset`` are what the checkpoints say, ``None`` when nothing.
+
+    Raises:
+        OSError: storage failed.
+    """
+    return _Loader(files, log, clean, recovery_point or 0, log_start_offset).load()
+
+
+def read_topic_id(files: Files, path: str) -> str | None:
+    """Return the topic id in a log's directory, ``None`` when there is no file.
+
+    Raises:
+        DamagedFileError: the file does not parse.
+        OSError: storage failed.
+    """
+    name = join(path, PARTITION_METADATA)
+    return decode_partition_metadata(read_all(files, name)) if files.exists(name) else None
+
+
+class _Loader:
+    def __init__(
+        self, files: Files, log: PartitionLog, clean: bool, recovery_point: int, log_start_offset: int | None
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._clean = clean
+        self._recovery_point = recovery_point
+        self._log_start = log_start_offset
+        self._result = LoadedLog(log)
+        self._names: set[str] = set()
+
+    def load(self) -> LoadedLog:
+        bases = self._scan()
+        self._load_epochs()
+        segments = [self._log.new_segment(base) for base in bases]
+        for segment in segments:
+            segment.open()
+        start = self._log_start if self._log_start is not None else (bases[0] if bases else 0)
+        if not self._clean:
+            self._recover_from(segments, self._first_to_recover(segments))
+        else:
+            self._rebuild_missing_indexes(segments)
+        self._begin(segments, start)
+        self._rebuild_epochs_if_damaged()
+        self._log.epochs.truncate_from_end(self._log.log_end_offset)
+        self._log.epochs.truncate_from_start(self._log.log_start_offset)
+        self._load_producers()
+        return self._result
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    def _scan(self) -> list[int]:
+        """Finish or undo interrupted cleaning and deletion; return the base offsets of the segments."""
+        swaps, cleaned = [], []
+        for name, kind in self._files.list_directory(self._log.path):
+            path = join(self._log.path, name)
+            match = _SEGMENT_FILE.fullmatch(name)
+            if kind is not FileKind.FILE or (match is not None and int(match[1]) > MAX_INT64):
+                self._result.ignored.append(path)
+            elif match is None:
+                if _OTHER_FILES.fullmatch(name) is None:
+                    self._result.ignored.append(path)
+            elif match[3] == DELETED_SUFFIX:
+                self._files.remove(path)
+            elif match[3] == CLEANED_SUFFIX:
+                cleaned.append(int(match[1]))
+                self._files.remove(path)
+            elif match[3] == SWAP_SUFFIX:
+                swaps.append((int(match[1]), match[2], path))
+            else:
+                self._names.add(name)
+        self._finish_swaps(swaps, min(cleaned, default=None))
+        bases = sorted(int(name[:20]) for name in self._names if name.endswith(LOG_SUFFIX))
+        self._remove_orphans(set(bases))
+        return bases
+
+    def _finish_swaps(self, swaps: list[tuple[int, str, str]], smallest_cleaned: int | None) -> None:
+        """A ``.log.swap`` is a compaction's result: it replaces the segments it covers. Section 7, steps 1 and 3."""
+        for base, suffix, path in swaps:
+            if suffix != LOG_SUFFIX or (smallest_cleaned is not None and base >= smallest_cleaned):
+                self._files.remove(path)
+        for base, suffix, path in swaps:
+            if suffix != LOG_SUFFIX or (smallest_cleaned is not None and base >= smallest_cleaned):
+                continue
+            end = self._end_of_file(path, base)
+            for name in sorted(self._names):
+                if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end:
+                    for covered in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                        self._remove_name(file_name(int(name[:20]), covered))
+            target = file_name(base, LOG_SUFFIX)
+            self._files.rename(path, join(self._log.path, target))
+            self._names.add(target)
+
+    def _end_of_file(self, path: str, base: int) -> int:
+        """Return the offset behind the last batch of a swap file."""
+        segment = self._log.new_segment(base)
+        segment.log_path = path
+        segment.size = self._files.size(path)
+        end = base + 1
+        try:
+            for found in segment.headers(0):
+                end = found.header.last_offset + 1
+        except CorruptMessageError:
+            pass
+        return end
+
+    def _remove_orphans(self, bases: set[int]) -> None:
+        for name in sorted(self._names):
+            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)) and int(name[:20]) not in bases:
+                self._remove_name(name)
+
+    def _remove_name(self, name: str) -> None:
+        if name in self._names:
+            self._files.remove(join(self._log.path, name))
+            self._names.discard(name)
+
+    # -- segments ----------------------------------------------------------------------------------------------
+
+    def _first_to_recover(self, segments: list[Segment]) -> int:
+        """Index of the segment that holds the recovery point."""
+        at_or_below = sum(1 for segment in segments if segment.base_offset <= self._recovery_point)
+        return max(at_or_below - 1, 0)
+
+    def _rebuild_missing_indexes(self, segments: list[Segment]) -> None:
+        for index, segment in enumerate(segments):
+            names = {file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
+            damaged = segment.offset_index.damaged or segment.time_index.damaged
+            if damaged or (segment.size and not names <= self._names):
+                removed = self._recover_segment(segment)
+                if removed:
+                    self._recover_from(segments, index + 1, drop=True)
+                    return
+
+    def _recover_from(self, segments: list[Segment], first: int, *, drop: bool = False) -> None:
+        """Recover segments from index ``first`` on; behind the first one that was cut, all are removed."""
+        for index in range(first, len(segments)):
+            if not drop and self._recover_segment(segments[index]):
+                drop, first = True, index + 1
+                break
+        if drop:
+            for segment in reversed(segments[first:]):
+                self._result.truncated_bytes += segment.size
+                segment.remove()
+            del segments[first:]
+
+    def _recover_segment(self, segment: Segment) -> int:
+        self._result.recovered = True
+        removed = segment.recover(self._note_epoch)
+        self._result.truncated_bytes += removed
+        return removed
+
+    def _note_epoch(self, header: BatchHeader, _chunk: bytes, _position: int) -> None:
+        """Let the batches have the last word about epochs behind the recovery point."""
+        epochs = self._log.epochs
+        if header.leader_epoch >= 0 and epochs.epoch_of(header.base_offset) != header.leader_epoch:
+            epochs.truncate_from_end(header.base_offset)
+            epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _begin(self, segments: list[Segment], start: int) -> None:
+        try:
+            end = segments[-1].end_offset() if segments else start
+        except CorruptMessageError:
+            self._recover_from(segments, len(segments) - 1)
+            end = segments[-1].end_offset() if segments else start
+        if segments and end < start:
+            for segment in reversed(segments):
+                segment.remove()
+            segments = []
+        if segments:
+            segments[-1].activate()
+        recovery_point = MAX_INT64 if self._clean else self._recovery_point
+        self._log.begin_with(segments, start, recovery_point)
+
+    # -- derived state -----------------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> None:
+        self._epochs_damaged = False
+        try:
+            self._log.epochs.load()
+        except DamagedFileError:
+            self._epochs_damaged = True
+
+    def _rebuild_epochs_if_damaged(self) -> None:
+        if not self._epochs_damaged:
+            return
+        self._result.damaged.append(join(self._log.path, "leader-epoch-checkpoint"))
+        epochs = self._log.epochs
+        epochs.clear()
+        try:
+            for segment in self._log.segments:
+                for _, header in segment.headers(0):
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        except CorruptMessageError as error:
+            self._result.damaged.append(f"{self._log.path}: {error}")
+        epochs.mark_dirty()
+
+    def _load_producers(self) -> None:
+        log = self._log
+        trusted = log.log_end_offset if self._clean else min(self._recovery_point, log.log_end_offset)
+        snapshots = log.snapshots
+        snapshots.remove_above(trusted)
+        try:
+            log.reload_producers(log.log_end_offset)
+        except CorruptMessageError:
+            self._result.damaged.append(log.path)
+        snapshots.keep_only({segment.base_offset for segment in log.segments})

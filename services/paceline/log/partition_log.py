@@ -1,0 +1,762 @@
+"""One replica's log: its segments, offsets, leader epochs and producer state.
+
+Offsets: ``log_start_offset`` <= ``high_watermark`` <= ``log_end_offset``; the last two are exclusive. A log has one
+owner at a time and holds no locks; reads and the fsync part of a flush may run on other threads.
+
+Invariants:
+ * nothing is visible before it is written whole; nothing changes when an append is refused;
+ * after the first storage error the directory is offline: every later call raises, nothing is retried;
+ * epochs and index entries are durable before the recovery point passes the offsets they speak of.
+
+Source: spec/log-format.md, design 3.13 and 3.14. Read `PartitionLog.append_as_leader` first.
+"""
+
+import zlib
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+
+from paceline.log.batch_validation import PreparedBatch, check_replicated_batches, prepare_client_batch
+from paceline.log.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from paceline.log.files import Files, join, write_atomically
+from paceline.log.leader_epoch_cache import LeaderEpochCache
+from paceline.log.log_config import LogConfig, TimestampType
+from paceline.log.log_directory import LogDirectory
+from paceline.log.producer_state import ProducerStateManager
+from paceline.log.record_batch import (
+    MAX_INT32,
+    MAX_INT64,
+    NO_TIMESTAMP,
+    BatchHeader,
+    control_record_type,
+    stamp,
+)
+from paceline.log.segment import TXN_INDEX_SUFFIX, Segment, file_name
+from paceline.log.snapshots import SnapshotFiles
+from paceline.log.transaction_index import append_row, truncate_rows
+from paceline.model.errors import (
+    InconsistentTopicIdError,
+    InvalidRecordError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+
+
+class AppendOrigin(Enum):
+    """Who brought a batch."""
+
+    CLIENT = "client"
+    REPLICATION = "replication"
+
+
+@dataclass(slots=True)
+class AppendInfo:
+    """What an append did; offsets inclusive, times in milliseconds."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1 when records keep the producer's time."""
+    log_start_offset: int
+    duplicate: bool = False
+    """Whether the batch was in the log already; the offsets are those it got then."""
+    max_timestamp_ms: int = NO_TIMESTAMP
+    record_count: int = 0
+
+
+@dataclass(slots=True)
+class FlushTask:
+    """The slow part of a flush. `run` only writes the epoch file and calls fsync; it may run on another thread."""
+
+    log: "PartitionLog"
+    end_offset: int
+    generation: int
+    paths: list[str]
+    directories: list[str]
+    epochs: bytes | None
+    epochs_version: int
+
+    def run(self) -> None:
+        """Make the data durable.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline from now on.
+        """
+        self.log.perform_flush(self)
+
+
+class PartitionLog:
+    """One replica's log in its directory. `LogManager` makes and loads them."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: LogDirectory,
+        path: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        topic_id: str | None = None,
+        topic_id_written: bool = False,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._path = path
+        self.topic_partition = topic_partition
+        self.config = config
+        self.topic_id = topic_id
+        self._topic_id_written = topic_id_written
+        self.epochs = LeaderEpochCache(files, join(path, LEADER_EPOCH_CHECKPOINT))
+        self.producers = ProducerStateManager()
+        self.snapshots = SnapshotFiles(files, path)
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._log_start_offset = 0
+        self._log_end_offset = 0
+        self._physical_end = 0
+        self._high_watermark = 0
+        self._recovery_point = 0
+        self.checkpointed_recovery_point: int | None = None
+        """What the recovery point checkpoint of the directory says of this log, ``None`` when it says nothing."""
+        self._generation = 0
+        self._rolled = False
+        self._names_dirty = True
+        self._flushing = False
+        self._last_flush_ms: int | None = None
+        self._retired = False
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Directory of the log."""
+        return self._path
+
+    @property
+    def directory(self) -> LogDirectory:
+        """The log directory this log lies in."""
+        return self._directory
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """LEO: the offset the next record gets."""
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """HW, exclusive: records below are committed."""
+        return self._high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """First offset that may not be durable."""
+        return self._recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments, ascending; the last one is active."""
+        return list(self._segments)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """Largest leader epoch the log knows, ``None`` when there is none."""
+        return self.epochs.latest_epoch
+
+    @property
+    def last_stable_offset(self) -> int:
+        """LSO: start of the oldest open transaction, at most the high watermark."""
+        undecided = self.producers.first_undecided_offset
+        return self._high_watermark if undecided is None else min(undecided, self._high_watermark)
+
+    def update_high_watermark(self, high_watermark: int) -> int:
+        """Set the high watermark, kept between log start and log end; return what it became."""
+        self._high_watermark = max(self._log_start_offset, min(high_watermark, self._log_end_offset))
+        return self._high_watermark
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        """Raise the log start offset (delete-records, or following the leader); return whether it moved.
+
+        Segments stay until retention removes them. A high watermark below is lifted along.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is beyond the log end.
+        """
+        if offset > self._log_end_offset:
+            raise self._out_of_range(offset)
+        if offset <= self._log_start_offset:
+            return False
+        self._log_start_offset = offset
+        self._high_watermark = max(self._high_watermark, offset)
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    def assign_topic_id(self, topic_id: str) -> None:
+        """Adopt a topic id; it is written before the next append.
+
+        Raises:
+            InconsistentTopicIdError: the log belongs to another topic of the same name.
+        """
+        if self.topic_id is None:
+            self.topic_id = topic_id
+            self._topic_id_written = False
+        elif self.topic_id != topic_id:
+            raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that ``epoch`` starts at ``start_offset``; in memory, made durable by the next flush."""
+        self.epochs.assign(epoch, start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
+        """Return (largest epoch not above ``epoch``, its exclusive end offset), ``None`` when unknown."""
+        return self.epochs.end_offset(epoch, self._log_end_offset)
+
+    # -- appending ---------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Check a producer's one batch, give it offsets and the leader epoch, and write it. Section 4.3.
+
+        ``now_ms`` is wall clock. A repetition of one of the producer's last five batches is answered with its
+        original offsets and not written again.
+
+        Raises:
+            PacelineError: one of those of `prepare_client_batch`; nothing is written.
+            InvalidProducerEpochError, OutOfOrderSequenceNumberError: idempotent producer; nothing is written.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        prepared = prepare_client_batch(data, self.config, now_ms)
+        header = prepared.header
+        if header.producer_id >= 0:
+            repeated = self.producers.find_duplicate(header)
+            if repeated is not None:
+                return AppendInfo(
+                    repeated.first_offset,
+                    repeated.last_offset,
+                    self._append_time(repeated.timestamp),
+                    self._log_start_offset,
+                    duplicate=True,
+                    max_timestamp_ms=repeated.timestamp,
+                    record_count=header.record_count,
+                )
+            self.producers.check(header)
+        base_offset = self._log_end_offset
+        if base_offset > MAX_INT64 - header.record_count:
+            raise InvalidRecordError(f"{self.topic_partition} has no offsets left")
+        header = header._replace(base_offset=base_offset, max_timestamp=prepared.max_timestamp.timestamp)
+        stamp(prepared.buffer, base_offset, leader_epoch)
+        try:
+            self._write_leader_batch(prepared, header, now_ms)
+        except OSError as error:
+            self._fail(error)
+        self.epochs.assign(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self.producers.update(header)
+        self._flush_if_due()
+        return AppendInfo(
+            base_offset,
+            header.last_offset,
+            self._append_time(header.max_timestamp),
+            self._log_start_offset,
+            max_timestamp_ms=header.max_timestamp,
+            record_count=header.record_count,
+        )
+
+    def append_as_follower(self, data: bytes | memoryview, now_ms: int | None = None) -> AppendInfo | None:
+        """Write the leader's batches as they are; an incomplete one at the end is ignored. Section 4.3.
+
+        Returns ``None`` when there is no complete batch. ``now_ms``, wall clock, only serves rolling by time when
+        records have no timestamps.
+
+        Raises:
+            CorruptMessageError: a checksum, length, magic or marker is wrong; nothing is written.
+            InvalidRecordError: the offsets do not continue the log; nothing is written.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        is_empty = self._log_end_offset == self._log_start_offset and not self.size_bytes
+        headers = check_replicated_batches(data, self._log_end_offset, 0 if is_empty else self._physical_end)
+        if not headers:
+            return None
+        first, last = headers[0], headers[-1]
+        try:
+            if first.base_offset < self._physical_end:
+                self._rebase(first.base_offset)
+            self._write_follower_batches(memoryview(data), headers, now_ms)
+        except OSError as error:
+            self._fail(error)
+        self._flush_if_due()
+        return AppendInfo(
+            first.base_offset,
+            last.last_offset,
+            last.max_timestamp if last.is_log_append_time else NO_TIMESTAMP,
+            self._log_start_offset,
+            max_timestamp_ms=max(header.max_timestamp for header in headers),
+            record_count=sum(header.record_count for header in headers),
+        )
+
+    def _append_time(self, timestamp: int) -> int:
+        is_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return timestamp if is_append_time else NO_TIMESTAMP
+
+    def _write_leader_batch(self, prepared: PreparedBatch, header: BatchHeader, now_ms: int) -> None:
+        self._write_topic_id()
+        segment = self._active_for(header, prepared.size, now_ms)
+        segment.append(memoryview(prepared.buffer)[: prepared.size])
+        segment.note(
+            prepared.size,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+            header.base_offset + prepared.max_timestamp.offset_delta,
+        )
+        self._log_end_offset = self._physical_end = header.last_offset + 1
+
+    def _write_follower_batches(self, view: memoryview, headers: list[BatchHeader], now_ms: int | None) -> None:
+        """Write runs of batches, one write each; a new run begins where the segment is rolled."""
+        self._write_topic_id()
+        position = 0
+        index = 0
+        while index < len(headers):
+            segment = self._active_for(headers[index], headers[index].size, now_ms)
+            end, size = index + 1, headers[index].size
+            first_timestamp = headers[index].max_timestamp if segment.size == 0 else segment.first_max_timestamp
+            while end < len(headers) and not self._must_roll(
+                segment, segment.size + size, first_timestamp, headers[end], headers[end].size, now_ms
+            ):
+                size += headers[end].size
+                end += 1
+            segment.append(view[position : position + size])
+            for header in headers[index:end]:
+                self._note_replicated(segment, header, view, position)
+                position += header.size
+            index = end
+
+    def _note_replicated(self, segment: Segment, header: BatchHeader, view: memoryview, position: int) -> None:
+        segment.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+        self._log_end_offset = self._physical_end = header.last_offset + 1
+        self.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0:
+            self.take_in_producer(segment, header, view, position)
+
+    def take_in_producer(
+        self,
+        segment: Segment,
+        header: BatchHeader,
+        data: bytes | memoryview,
+        position: int,
+        *,
+        index_aborts: bool = True,
+    ) -> None:
+        """Take a batch of the log into the producer state, and an abort into the segment's transaction index.
+
+        Raises:
+            CorruptMessageError: a transaction marker cannot be read.
+            OSError: storage failed.
+        """
+        if not header.is_control:
+            self.producers.update(header)
+        elif header.record_count:
+            marker_type, coordinator_epoch = control_record_type(data[position : position + header.size])
+            aborted = self.producers.end_transaction(header, marker_type, coordinator_epoch)
+            if aborted is not None and index_aborts:
+                append_row(self._files, self.txn_index_path(segment), aborted)
+
+    def txn_index_path(self, segment: Segment) -> str:
+        """Path of a segment's transaction index, which exists only when needed."""
+        return join(self._path, file_name(segment.base_offset, TXN_INDEX_SUFFIX))
+
+    def _rebase(self, base_offset: int) -> None:
+        """Let an empty log begin where the batch begins that holds its start offset."""
+        start = self._log_start_offset
+        self._reset_at(base_offset)
+        self._log_start_offset = self._log_end_offset = self._high_watermark = start
+
+    def _write_topic_id(self) -> None:
+        if self.topic_id is not None and not self._topic_id_written:
+            write_atomically(
+                self._files, join(self._path, PARTITION_METADATA), encode_partition_metadata(self.topic_id)
+            )
+            self._topic_id_written = True
+
+    # -- rolling -----------------------------------------------------------------------------------------------
+
+    def _active_for(self, header: BatchHeader, size: int, now_ms: int | None) -> Segment:
+        """Return the segment for an append of ``size`` bytes, rolled when it has to be."""
+        segment = self._segments[-1]
+        first_timestamp = segment.first_max_timestamp
+        too_far = header.last_offset - segment.base_offset > MAX_INT32
+        if too_far or (segment.size and self._must_roll(segment, segment.size, first_timestamp, header, size, now_ms)):
+            segment = self._roll(max(header.base_offset, self._log_end_offset))
+        if segment.created_ms is None:
+            segment.created_ms = now_ms
+        return segment
+
+    def _must_roll(
+        self,
+        segment: Segment,
+        segment_size: int,
+        first_timestamp: int,
+        header: BatchHeader,
+        size: int,
+        now_ms: int | None,
+    ) -> bool:
+        """Whether a segment of ``segment_size`` bytes has to be closed before this batch. Section 6."""
+        config = self.config
+        if segment_size > config.segment_bytes - size:
+            return True
+        if segment.offset_index.is_full or segment.time_index.is_full:
+            return True
+        if header.last_offset - segment.base_offset > MAX_INT32:
+            return True
+        if first_timestamp >= 0:
+            waited = header.max_timestamp - first_timestamp
+        elif now_ms is not None and segment.created_ms is not None:
+            waited = now_ms - segment.created_ms
+        else:
+            return False
+        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
+        return waited > segment_ms - self._jitter_ms(segment, segment_ms)
+
+    def _jitter_ms(self, segment: Segment, segment_ms: int) -> int:
+        """A part of ``segment.jitter.ms`` fixed by the segment's name, so that logs do not all roll at once."""
+        limit = min(self.config.segment_jitter_ms, segment_ms)
+        return zlib.crc32(segment.log_path.encode()) % limit if limit > 0 else 0
+
+    def _roll(self, base_offset: int) -> Segment:
+        active = self._segments[-1]
+        active.seal()
+        self.snapshots.write(base_offset, self.producers)
+        segment = self.new_segment(base_offset)
+        segment.remove()
+        segment.start_new()
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+        active.release()
+        self._rolled = self._names_dirty = True
+        return segment
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """Return a segment of this log; it still has to be opened or started."""
+        config = self.config
+        return Segment(
+            self._files,
+            self._path,
+            base_offset,
+            index_interval_bytes=config.index_interval_bytes,
+            max_index_bytes=config.segment_index_bytes,
+        )
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool = True) -> bytes:
+        """Return whole batches, from the one that holds ``offset``, none that reaches ``limit_offset`` (exclusive).
+
+        At most ``max_bytes``, except that the first batch comes whole when ``at_least_one``. Never crosses a
+        segment boundary, so less than ``max_bytes`` does not mean that there is no more.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is below the log start or above the log end.
+            CorruptMessageError: what stands in the file is no batch.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        end = self._log_end_offset
+        if not self._log_start_offset <= offset <= end:
+            raise self._out_of_range(offset)
+        limit = min(limit_offset, end)
+        if offset >= limit:
+            return b""
+        try:
+            for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+                if segment.base_offset >= limit:
+                    break
+                data = segment.read(offset, max_bytes, limit, at_least_one)
+                if data is not None:
+                    return data
+        except OSError as error:
+            self._fail(error)
+        return b""
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.
+
+        Raises:
+            CorruptMessageError: what stands in the file is no batch.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        try:
+            for segment in self.segments:
+                if segment.base_offset >= limit_offset:
+                    break
+                if segment.largest.timestamp >= timestamp_ms:
+                    found = segment.find_timestamp(timestamp_ms, self._log_start_offset)
+                    if found is not None:
+                        return (found.offset, found.timestamp) if found.offset < limit_offset else None
+        except OSError as error:
+            self._fail(error)
+        return None
+
+    # -- truncation --------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the records from ``offset`` on; the next append starts exactly there. Section 12.
+
+        The file is cut at the start of the batch that holds ``offset``. At or beyond the log end only leader epochs
+        without records go. When the durable recovery point lies higher, it is lowered durably before this returns.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        if offset >= self._log_end_offset:
+            self.epochs.truncate_from_end(self._log_end_offset)
+            return
+        try:
+            if self._bases[0] > offset:
+                self._reset_at(offset)
+            else:
+                self._cut_at(offset)
+            self._after_truncation(offset)
+        except OSError as error:
+            self._fail(error)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and start anew, empty, at ``offset``.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        try:
+            self._reset_at(offset)
+            self._after_truncation(offset)
+        except OSError as error:
+            self._fail(error)
+
+    def _cut_at(self, offset: int) -> None:
+        self._generation += 1
+        while len(self._segments) > 1 and self._bases[-1] > offset:
+            self._segments[-1].remove()
+            self._segments.pop()
+            self._bases.pop()
+        active = self._segments[-1]
+        active.activate()
+        active.truncate_to(offset)
+        truncate_rows(self._files, self.txn_index_path(active), offset)
+        self.epochs.truncate_from_end(offset)
+        self.snapshots.remove_above(offset)
+        self._log_end_offset = offset
+        self._physical_end = active.end_offset() if active.size else active.base_offset
+        self.reload_producers(offset)
+
+    def _reset_at(self, offset: int) -> None:
+        self._generation += 1
+        while self._segments:
+            self._segments[-1].remove()
+            self._segments.pop()
+            self._bases.pop()
+        self.snapshots.remove_above(-1)
+        self.epochs.clear()
+        self.producers.clear()
+        segment = self.new_segment(offset)
+        segment.start_new()
+        self._segments.append(segment)
+        self._bases.append(offset)
+        self._names_dirty = True
+        self._log_start_offset = self._log_end_offset = self._physical_end = offset
+
+    def _after_truncation(self, offset: int) -> None:
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._high_watermark = max(self._log_start_offset, min(self._high_watermark, offset))
+        self._recovery_point = min(self._recovery_point, offset)
+        if self.checkpointed_recovery_point is not None and self.checkpointed_recovery_point > offset:
+            self._directory.checkpoint_recovery_points()
+
+    def reload_producers(self, limit: int) -> None:
+        """Rebuild the producer state below ``limit`` from the newest snapshot and the batches behind it.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: a batch or marker cannot be read.
+        """
+        covered = max(self.snapshots.load_newest(self.producers, limit), self._log_start_offset)
+        for segment in self._segments[max(bisect_right(self._bases, covered) - 1, 0) :]:
+            if segment.size == 0 or segment.base_offset >= limit:
+                continue
+            found = segment.locate(covered) if covered > segment.base_offset else None
+            if covered > segment.base_offset and found is None:
+                continue
+            for position, header in segment.headers(found.position if found is not None else 0):
+                if header.producer_id >= 0 and header.last_offset < limit and header.base_offset >= covered:
+                    batch = self._files.read_at(segment.log_path, position, header.size) if header.is_control else b""
+                    self.take_in_producer(segment, header, batch, 0, index_aborts=False)
+
+    # -- flushing and closing ----------------------------------------------------------------------------------
+
+    def flush_needed(self, now_ms: int | None = None) -> bool:
+        """Whether a flush is due: a segment was rolled, or ``flush.messages`` or ``flush.ms`` is reached."""
+        unflushed = self._log_end_offset - self._recovery_point
+        if unflushed <= 0:
+            return False
+        if self._rolled or unflushed >= self.config.flush_messages:
+            return True
+        if now_ms is None or self.config.flush_ms == MAX_INT64:
+            return False
+        if self._last_flush_ms is None:
+            self._last_flush_ms = now_ms
+        return now_ms - self._last_flush_ms >= self.config.flush_ms
+
+    def begin_flush(self) -> FlushTask | None:
+        """Start a flush up to the present log end; ``None`` when nothing is to be done or one is running.
+
+        The owner calls this and `finish_flush`; `FlushTask.run` between them may run on another thread.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        if self._flushing or (self._recovery_point >= self._log_end_offset and not self.epochs.dirty):
+            return None
+        paths: list[str] = []
+        try:
+            self._files.make_directory(self._path)
+            for segment in self._segments[max(bisect_right(self._bases, self._recovery_point) - 1, 0) :]:
+                if segment.size:
+                    segment.write_indexes()
+                    paths.extend(segment.paths())
+        except OSError as error:
+            self._fail(error)
+        directories = [self._path, self._directory.path] if self._names_dirty else []
+        self._names_dirty = self._rolled = False
+        self._flushing = True
+        epochs = self.epochs
+        return FlushTask(
+            self,
+            self._log_end_offset,
+            self._generation,
+            paths,
+            directories,
+            epochs.encode() if epochs.dirty else None,
+            epochs.version,
+        )
+
+    def perform_flush(self, task: FlushTask) -> None:
+        """Do the slow part of a flush, see `FlushTask.run`."""
+        try:
+            if task.epochs is not None:
+                self.epochs.write(task.epochs)
+            for path in task.paths:
+                self._files.sync(path)
+            for path in task.directories:
+                self._files.sync_directory(path)
+        except FileNotFoundError as error:
+            # The log was deleted, or truncated below the file, while this ran: nothing is left to be durable.
+            if not self._retired and task.generation == self._generation:
+                self._fail(error)
+        except OSError as error:
+            self._fail(error)
+
+    def finish_flush(self, task: FlushTask, now_ms: int | None = None) -> None:
+        """Advance the recovery point after `FlushTask.run` came back without an error."""
+        self._flushing = False
+        if now_ms is not None:
+            self._last_flush_ms = now_ms
+        if task.epochs is not None:
+            self.epochs.flushed(task.epochs_version)
+        if task.generation == self._generation:
+            self._recovery_point = max(self._recovery_point, task.end_offset)
+
+    def flush(self, now_ms: int | None = None) -> None:
+        """Make everything durable and advance the recovery point to the log end.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        task = self.begin_flush()
+        if task is not None:
+            task.run()
+            self.finish_flush(task, now_ms)
+
+    def close(self) -> None:
+        """Finish the files as for a clean stop, durably: indexes, producer snapshot, epochs. The log ends here.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        if self._retired:
+            return
+        self._check_online()
+        try:
+            self._files.make_directory(self._path)
+            self._write_topic_id()
+            self._segments[-1].seal()
+            self.snapshots.write(self._log_end_offset, self.producers)
+        except OSError as error:
+            self._fail(error)
+        self.flush()
+        self._retired = True
+
+    def retire(self) -> None:
+        """Refuse everything from now on: the directory is being renamed for deletion."""
+        self._retired = True
+
+    def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget idle producers; return how many. Section 18: every ten minutes, after seven days."""
+        return self.producers.remove_expired(now_ms, expiration_ms)
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
+        """Take over loaded segments, ascending and activated; used by the loader only.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the last segment's tail is no batch.
+        """
+        if not segments:
+            segments = [self.new_segment(log_start_offset)]
+            segments[0].start_new()
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._physical_end = segments[-1].end_offset()
+        self._log_end_offset = max(self._physical_end, log_start_offset)
+        self._log_start_offset = max(log_start_offset, self._bases[0])
+        self._high_watermark = self._log_start_offset
+        self._recovery_point = min(recovery_point, self._log_end_offset)
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+
+    def _flush_if_due(self) -> None:
+        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    def _check_online(self) -> None:
+        if self._directory.failure is not None:
+            self._directory.check_online()
+        if self._retired:
+            raise UnknownTopicOrPartitionError(f"the log of {self.topic_partition} is closed")
+
+    def _fail(self, error: OSError) -> NoReturn:
+        self._directory.fail(error)
+        raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"{self.topic_partition} holds {self._log_start_offset} to {self._log_end_offset}, not {offset}",
+            self._log_start_offset,
+            self._log_end_offset,
+        )

@@ -1,0 +1,226 @@
+"""What a log knows about idempotent producers: epoch and last five batches of each, and their snapshots.
+
+Source: spec/replica-manager.md section 18, spec/log-format.md section 5.4, KIP-98, KIP-360.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from paceline.log.checkpoint import DamagedFileError
+from paceline.log.record_batch import MAX_INT32, BatchHeader
+from paceline.model.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberError
+
+REMEMBERED_BATCHES: Final = 5
+_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_START = 6
+_NO_SEQUENCE = -1
+_ABORT = 0
+
+
+class BatchMetadata(NamedTuple):
+    """One appended batch of a producer."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the first record, wrapping at 2^31."""
+        return (self.last_sequence - self.offset_delta) & MAX_INT32
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """State of one producer id; -1 stands for "none", as in the snapshot."""
+
+    producer_id: int
+    epoch: int = -1
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = -1
+    last_timestamp: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last data record, -1 when none is known."""
+        return self.batches[-1].last_sequence if self.batches else _NO_SEQUENCE
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended with an abort marker at ``last_offset``; one row of the transaction index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class ProducerStateManager:
+    """State of all producers of one log, in the order they were first seen."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+
+    @property
+    def entries(self) -> list[ProducerEntry]:
+        """All entries."""
+        return list(self._entries.values())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """Return the state of one producer."""
+        return self._entries.get(producer_id)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+
+    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
+        """Return the batch remembered for this producer with the same epoch and sequences."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            return None
+        first, last = header.base_sequence, header.last_sequence
+        for batch in entry.batches:
+            if batch.last_sequence == last and batch.first_sequence == first:
+                return batch
+        return None
+
+    def check(self, header: BatchHeader) -> None:
+        """Check the epoch and sequence of a producer's new batch, which is no duplicate.
+
+        Raises:
+            InvalidProducerEpochError: the epoch is older than the one known.
+            OutOfOrderSequenceNumberError: the sequence does not continue, or a new epoch does not start at 0.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch < 0:
+            return
+        if header.producer_epoch < entry.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} has epoch {entry.epoch}, the batch has {header.producer_epoch}"
+            )
+        expected = 0 if header.producer_epoch > entry.epoch else (entry.last_sequence + 1) & MAX_INT32
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceNumberError(
+                f"producer {header.producer_id} continues at sequence {expected}, the batch has {header.base_sequence}"
+            )
+
+    def update(self, header: BatchHeader) -> None:
+        """Take in an appended data batch, whatever its epoch and sequence. ``header`` has its final offsets."""
+        entry = self._entry(header.producer_id)
+        if entry.epoch != header.producer_epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        entry.batches.append(
+            BatchMetadata(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
+        )
+        entry.last_timestamp = header.max_timestamp
+        if header.is_transactional and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = header.base_offset
+
+    def end_transaction(
+        self, header: BatchHeader, marker_type: int, coordinator_epoch: int
+    ) -> AbortedTransaction | None:
+        """Take in a transaction marker; return the row of the transaction index when it aborts a transaction."""
+        entry = self._entry(header.producer_id)
+        if entry.epoch != header.producer_epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        first_offset = entry.current_txn_first_offset
+        entry.current_txn_first_offset = -1
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = header.max_timestamp
+        if marker_type != _ABORT or first_offset < 0:
+            return None
+        still_open = self.first_undecided_offset
+        stable = still_open if still_open is not None else header.last_offset + 1
+        return AbortedTransaction(header.producer_id, first_offset, header.last_offset, stable)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """First offset of the oldest open transaction, ``None`` when none is open."""
+        return min(
+            (e.current_txn_first_offset for e in self._entries.values() if e.current_txn_first_offset >= 0),
+            default=None,
+        )
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+        """Drop producers idle for longer than ``expiration_ms`` with no open transaction; return how many."""
+        expired = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp > expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        return len(expired)
+
+    def encode(self) -> bytes:
+        """Return the snapshot file; only the newest batch of each producer is kept."""
+        body = bytearray(struct.pack(">i", len(self._entries)))
+        for entry in self._entries.values():
+            last = entry.batches[-1] if entry.batches else BatchMetadata(_NO_SEQUENCE, -1, 0, -1)
+            body += _ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+        return struct.pack(">hI", _VERSION, google_crc32c.value(bytes(body))) + bytes(body)
+
+    def load(self, data: bytes) -> None:
+        """Replace everything by what a snapshot says.
+
+        Raises:
+            DamagedFileError: version, checksum or length are wrong; nothing changes then.
+        """
+        self._entries = {entry.producer_id: entry for entry in decode_snapshot(data)}
+
+    def _entry(self, producer_id: int) -> ProducerEntry:
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+        return entry
+
+
+def decode_snapshot(data: bytes) -> Iterable[ProducerEntry]:
+    """Return the entries of a snapshot file.
+
+    Raises:
+        DamagedFileError: version, checksum or length are wrong.
+    """
+    if len(data) < _HEAD.size:
+        raise DamagedFileError("the producer snapshot is cut")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != _VERSION or google_crc32c.value(data[_CRC_START:]) != crc:
+        raise DamagedFileError("the producer snapshot has another version or a wrong checksum")
+    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+        raise DamagedFileError("the producer snapshot says another number of entries")
+    entries = []
+    for values in _ENTRY.iter_unpack(data[_HEAD.size :]):
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, txn_start = values
+        entry = ProducerEntry(producer_id, epoch, coordinator_epoch=coordinator_epoch)
+        entry.current_txn_first_offset = txn_start
+        entry.last_timestamp = timestamp
+        if last_offset >= 0:
+            entry.batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
+        entries.append(entry)
+    return entries

@@ -1,0 +1,331 @@
+"""RecordBatch, magic 2: header, checksum, walking, encoding and decoding.
+
+The log treats batches as opaque bytes: base offset and leader epoch lie outside the checksum, so the leader stamps
+them in place and nobody re-encodes. Records are encoded and decoded by aiokafka's compiled codec, which is kept
+behind this file. Source: spec/log-format.md sections 3 and 4.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import google_crc32c
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from paceline.log.compression import Codec, codec_of, compress, decompress
+from paceline.model.errors import CorruptMessageError, InvalidRecordError
+
+HEADER_BYTES: Final = 61
+LENGTH_PREFIX_BYTES: Final = 12
+"""Bytes of a batch that its length field does not count."""
+
+MAGIC: Final = 2
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+CODEC_BITS: Final = 0x07
+
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+
+_CRC_START = 21
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_INT64 = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+_CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
+_UINT32 = struct.Struct(">I")
+_INT16_PAIR = struct.Struct(">hh")
+_PADDING = 16
+"""Zero bytes behind a buffer given to the compiled codec: its varint reader may look up to ten bytes too far."""
+
+DECODING_ERRORS = (CorruptRecordException, ValueError, OverflowError, MemoryError, IndexError)
+"""What the compiled codec raises for records that are not well formed."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BatchHeader(NamedTuple):
+    """The fixed fields of one batch, as on disk. -1 stands for "none" where Kafka writes it."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LENGTH_PREFIX_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record the batch was written with; compaction keeps it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, wrapping at 2^31; -1 without a producer."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_INT32
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a transaction marker."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether every record reports the append time, ``max_timestamp``."""
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the records."""
+        return codec_of(self.attributes)
+
+
+class Record(NamedTuple):
+    """One record; key and value may be ``None`` (a ``None`` value is a tombstone), timestamp -1 means none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class NewRecord(NamedTuple):
+    """One record to be encoded; its offset is its place in the batch."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class CompiledRecord(Protocol):
+    """One record as the compiled codec gives it; ``timestamp`` is None where the batch has none."""
+
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header at ``position``; the caller knows that 61 bytes are there.
+
+    Raises:
+        CorruptMessageError: magic is not 2, the length is too small, or a count or offset is impossible.
+    """
+    header = BatchHeader._make(_HEADER.unpack_from(data, position))
+    if header.magic != MAGIC:
+        raise CorruptMessageError(f"the batch at {position} has magic {header.magic}, only 2 is supported")
+    if header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+        raise CorruptMessageError(f"the batch at {position} has length {header.length}, less than a header")
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise CorruptMessageError(f"the batch at {position} has a negative count or offset delta")
+    if header.base_offset < 0 or header.last_offset > MAX_INT64:
+        raise CorruptMessageError(f"the batch at {position} has offsets outside 0..2^63-1")
+    return header
+
+
+def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every complete batch; an incomplete one at the end is left out.
+
+    Raises:
+        CorruptMessageError: as `parse_header`.
+    """
+    end = len(data)
+    while position + HEADER_BYTES <= end:
+        header = parse_header(data, position)
+        following = position + header.length + LENGTH_PREFIX_BYTES
+        if following > end:
+            return
+        yield position, header
+        position = following
+
+
+def crc_of(data: Buffer, position: int, size: int) -> int:
+    """Return the CRC-32C of one batch: from its attributes to its end."""
+    piece = data[position + _CRC_START : position + size]
+    return int(google_crc32c.value(piece if isinstance(piece, bytes) else bytes(piece)))
+
+
+def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
+    """Check the checksum of one batch.
+
+    Raises:
+        CorruptMessageError: it does not match.
+    """
+    if crc_of(data, position, header.size) != header.crc:
+        raise CorruptMessageError(f"the batch at offset {header.base_offset} fails its checksum")
+
+
+def stamp(batch: bytearray, base_offset: int, leader_epoch: int, position: int = 0) -> None:
+    """Set base offset and leader epoch in place; neither is covered by the checksum."""
+    _INT64.pack_into(batch, position, base_offset)
+    _INT32.pack_into(batch, position + LENGTH_PREFIX_BYTES, leader_epoch)
+
+
+def set_timestamp(batch: bytearray, size: int, attributes: int, max_timestamp: int) -> None:
+    """Set attributes and maximum timestamp of the batch at the start of ``batch``, and its new checksum."""
+    struct.pack_into(">h", batch, 21, attributes)
+    struct.pack_into(">q", batch, 35, max_timestamp)
+    _UINT32.pack_into(batch, 17, crc_of(batch, 0, size))
+
+
+def encode_batch(
+    records: Iterable[NewRecord],
+    *,
+    codec: Codec = Codec.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+) -> bytes:
+    """Return one batch with these records, at least one, ready for Produce.
+
+    The records stay uncompressed when compression would not make them smaller.
+    """
+    builder = DefaultRecordBatchBuilder(
+        MAGIC, 0, int(transactional), producer_id, producer_epoch, base_sequence, MAX_INT32
+    )
+    count = 0
+    for count, record in enumerate(records, 1):
+        builder.append(count - 1, record.timestamp, record.key, record.value, list(record.headers))
+    if not count:
+        raise InvalidRecordError("a batch needs at least one record")
+    batch = bytearray(builder.build())
+    if codec is not Codec.NONE:
+        batch = recompress(batch, len(batch), codec, keep_if_larger=True)
+    stamp(batch, base_offset, leader_epoch)
+    return bytes(batch)
+
+
+def decode_batch(data: Buffer) -> list[Record]:
+    """Return the records of the one batch in ``data``, decompressed; offsets are absolute.
+
+    Raises:
+        CorruptMessageError: records or the compressed block cannot be read.
+        UnsupportedCompressionTypeError: the codec is not known.
+    """
+    header = parse_header(data)
+    if not header.record_count and header.size == HEADER_BYTES:
+        return []
+    payload, size = readable_copy(data, header)
+    records = []
+    try:
+        for record in DefaultRecordBatch(memoryview(payload)[:size]):
+            timestamp = record.timestamp
+            records.append(
+                Record(
+                    record.offset,
+                    NO_TIMESTAMP if timestamp is None else timestamp,
+                    record.key,
+                    record.value,
+                    record.headers,
+                )
+            )
+    except DECODING_ERRORS as error:
+        raise CorruptMessageError(f"the records at offset {header.base_offset} cannot be read: {error}") from error
+    return records
+
+
+def compiled_records(data: Buffer, header: BatchHeader) -> Iterator[CompiledRecord]:
+    """Return the compiled codec's own iterator over the one batch in ``data``, decompressed: the fastest way to read.
+
+    Iterating may raise what `DECODING_ERRORS` lists; the caller turns it into `CorruptMessageError`.
+
+    Raises:
+        CorruptMessageError: the compressed block cannot be read.
+        UnsupportedCompressionTypeError: the codec is not known.
+    """
+    if not header.record_count and header.size == HEADER_BYTES:
+        return iter(())
+    payload, size = readable_copy(data, header)
+    return iter(DefaultRecordBatch(memoryview(payload)[:size]))
+
+
+def decode_records(data: Buffer) -> Iterator[Record]:
+    """Yield the records of all complete batches in ``data``, control batches left out."""
+    for position, header in iterate_headers(data):
+        if not header.is_control:
+            yield from decode_batch(data[position : position + header.size])
+
+
+def control_record_type(data: Buffer) -> tuple[int, int]:
+    """Return (type, coordinator epoch) of a transaction marker: type 0 aborts, 1 commits. Section 4.2.
+
+    Raises:
+        CorruptMessageError: the batch does not hold one well-formed marker.
+    """
+    records = decode_batch(data)
+    if len(records) != 1 or records[0].key is None or records[0].value is None:
+        raise CorruptMessageError("a control batch holds exactly one record with key and value")
+    try:
+        _, marker = _INT16_PAIR.unpack_from(records[0].key)
+        _, coordinator_epoch = struct.unpack_from(">hi", records[0].value)
+    except struct.error as error:
+        raise CorruptMessageError(f"the transaction marker cannot be read: {error}") from error
+    return marker, coordinator_epoch
+
+
+def recompress(batch: bytearray, size: int, codec: Codec, *, keep_if_larger: bool = False) -> bytearray:
+    """Return a new batch with the same records under another codec; header fields other than length and CRC stay."""
+    header = parse_header(batch)
+    records = decompress(header.codec, memoryview(batch)[HEADER_BYTES:size])
+    payload = compress(codec, bytes(records))
+    if keep_if_larger and len(payload) >= len(records):
+        return batch
+    new = bytearray().join((memoryview(batch)[:HEADER_BYTES], payload))
+    struct.pack_into(">i", new, 8, len(new) - LENGTH_PREFIX_BYTES)
+    attributes = (header.attributes & ~CODEC_BITS) | codec
+    _CRC_AND_ATTRIBUTES.pack_into(new, 17, 0, attributes)
+    _UINT32.pack_into(new, 17, crc_of(new, 0, len(new)))
+    return new
+
+
+def padded_copy(data: Buffer) -> bytearray:
+    """Return a changeable copy of a batch with room behind it for the compiled decoder's look-ahead."""
+    return bytearray().join((data, bytes(_PADDING)))
+
+
+def readable_copy(data: Buffer, header: BatchHeader, *, padded: bool = False) -> tuple[bytearray, int]:
+    """Return (buffer, size): the batch with its records uncompressed, followed by padding.
+
+    ``padded`` says that ``data`` is a `padded_copy` already, which may be used as it is.
+    """
+    size = header.size
+    if header.codec is Codec.NONE:
+        if padded and isinstance(data, bytearray):
+            return data, size
+        return padded_copy(data[:size]), size
+    plain = bytearray(data[:HEADER_BYTES])
+    struct.pack_into(">h", plain, 21, header.attributes & ~CODEC_BITS)
+    buffer = decompress(header.codec, memoryview(data)[HEADER_BYTES:size], bytes(plain), _PADDING)
+    return buffer, len(buffer) - _PADDING

@@ -1,0 +1,434 @@
+"""One segment: a file of batches, its offset index and its time index.
+
+Only whole batches are ever visible: ``size`` moves after the write, reads never go beyond it, and what a failed
+write may have left behind it is cut by recovery. Source: spec/log-format.md sections 2, 5, 6, 7, 10.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from paceline.log.files import Files, join
+from paceline.log.offset_index import OffsetIndex
+from paceline.log.record_batch import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    MAX_INT32,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    check_crc,
+    decode_batch,
+    parse_header,
+)
+from paceline.log.time_index import TimeIndex, TimestampOffset
+from paceline.model.errors import CorruptMessageError
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+
+_SCAN_BYTES = 8 * 1024
+_RECOVERY_BYTES = 1 << 20
+_REMEMBERED_POSITIONS = 32
+_SHORT_HEADER = struct.Struct(">qi4xb6xi")
+"""Base offset, length, magic and last offset delta: all that cutting at a batch needs."""
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    header: BatchHeader
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Return the name of a segment file: the base offset in 20 digits."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """Batches from ``base_offset`` on. One owner appends; reads may come from other threads."""
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_directory",
+        "_files",
+        "_first_max_timestamp",
+        "_index_interval_bytes",
+        "_largest",
+        "_positions",
+        "base_offset",
+        "created_ms",
+        "log_path",
+        "offset_index",
+        "size",
+        "time_index",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, max_index_bytes: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.base_offset = base_offset
+        self.log_path = join(directory, file_name(base_offset, LOG_SUFFIX))
+        self.offset_index = OffsetIndex(
+            files, join(directory, file_name(base_offset, INDEX_SUFFIX)), base_offset, max_index_bytes
+        )
+        self.time_index = TimeIndex(
+            files, join(directory, file_name(base_offset, TIME_INDEX_SUFFIX)), base_offset, max_index_bytes
+        )
+        self._index_interval_bytes = index_interval_bytes
+        self._bytes_since_index_entry = 0
+        self._largest: TimestampOffset | None = TimestampOffset(NO_TIMESTAMP, base_offset)
+        self._first_max_timestamp: int | None = None
+        self._positions: dict[int, int] = {}
+        self.size = 0
+        """Bytes of whole batches."""
+        self.created_ms: int | None = None
+        """Wall clock of the first append in this process that knew it."""
+
+    def start_new(self) -> None:
+        """Begin as an empty segment without files; the first append makes them."""
+        self.offset_index.start_new()
+        self.time_index.start_new()
+
+    def open(self) -> None:
+        """Begin with the files found on disk.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.size = self._files.size(self.log_path)
+        self.offset_index.open()
+        self.time_index.open()
+        self._largest = None
+        self._first_max_timestamp = None
+
+    # -- appending ---------------------------------------------------------------------------------------------
+
+    def append(self, data: Buffer) -> None:
+        """Write whole batches at the end in one go; `note` makes them visible.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self._files.append(self.log_path, data)
+
+    def note(
+        self, size: int, first_offset: int, last_offset: int, max_timestamp: int, max_timestamp_offset: int
+    ) -> None:
+        """Make one batch visible that is in the file at ``self.size``, with its index entries. Sections 5.1, 5.2.
+
+        Raises:
+            OSError: an index could not be written.
+        """
+        position = self.size
+        if position == 0:
+            self._first_max_timestamp = max_timestamp
+        largest = self.largest
+        if max_timestamp > largest.timestamp:
+            self._largest = largest = TimestampOffset(max_timestamp, max_timestamp_offset)
+        if self._bytes_since_index_entry > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(largest.timestamp, largest.offset)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += size
+        self.size = position + size
+        positions = self._positions
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            positions.clear()
+        positions[first_offset] = position
+
+    def write_indexes(self) -> None:
+        """Write buffered index entries to the files.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def activate(self) -> None:
+        """Prepare for appends: keep the indexes in memory.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.offset_index.load()
+        self.time_index.load()
+
+    def seal(self) -> None:
+        """Finish the indexes as at a roll or close: the final maximum timestamp, everything written to the files.
+
+        Raises:
+            OSError: storage failed.
+        """
+        if self.size:
+            self.time_index.load()
+            largest = self.largest
+            self.time_index.append(largest.timestamp, largest.offset)
+        if not self._files.exists(self.log_path):
+            self._files.create(self.log_path)
+        self.write_indexes()
+
+    def release(self) -> None:
+        """Stop keeping the indexes in memory; the segment was sealed."""
+        self.offset_index.unload()
+        self.time_index.unload()
+
+    # -- looking things up -------------------------------------------------------------------------------------
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp and where it was reached, (-1, base offset) when there is none.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the file is not what it was.
+        """
+        if self._largest is None:
+            self._largest = self._find_largest()
+        return self._largest
+
+    @property
+    def first_max_timestamp(self) -> int:
+        """The maximum timestamp of the first batch, -1 when there is none: where rolling by time counts from."""
+        if self._first_max_timestamp is None:
+            first = next(self.headers(0), None)
+            self._first_max_timestamp = first.header.max_timestamp if first is not None else NO_TIMESTAMP
+        return self._first_max_timestamp
+
+    def headers(self, position: int, chunk_bytes: int = _SCAN_BYTES) -> Iterator[BatchPosition]:
+        """Yield the batches from byte ``position`` on.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: what stands there is no batch.
+        """
+        chunk, start = b"", position
+        while position < self.size:
+            offset = position - start
+            if offset + HEADER_BYTES > len(chunk):
+                chunk, start, offset = self._files.read_at(self.log_path, position, chunk_bytes), position, 0
+                if len(chunk) < HEADER_BYTES:
+                    raise CorruptMessageError(f"{self.log_path} is cut at {position}")
+            header = parse_header(chunk, offset)
+            following = position + header.size
+            if following > self.size:
+                raise CorruptMessageError(f"the batch at {position} of {self.log_path} goes beyond the end")
+            yield BatchPosition(position, header)
+            position = following
+
+    def locate(self, offset: int) -> BatchPosition | None:
+        """Return the first batch whose last offset is not below ``offset``, ``None`` past the end.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: what the index points at is no batch, or one that starts beyond ``offset``.
+        """
+        known = self._positions.get(offset)
+        position = known if known is not None else self.offset_index.lookup(offset).position
+        for found in self.headers(position):
+            if found.header.last_offset >= offset:
+                if known is None and position and found.header.base_offset > offset and found.position == position:
+                    raise CorruptMessageError(f"the index of {self.log_path} does not lead to offset {offset}")
+                return found
+        return None
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool) -> bytes | None:
+        """Return whole batches from the one that holds ``offset``, none that reaches ``limit_offset``.
+
+        ``None`` means that the segment has nothing at or above ``offset``.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the file or index is not what it was.
+        """
+        positions = self._positions  # a truncation meanwhile replaces the dict, so nothing stale can enter the new one
+        found = self.locate(offset)
+        if found is None:
+            return None
+        position, header = found
+        if header.last_offset >= limit_offset:
+            return b""
+        if header.size > max_bytes:
+            if not at_least_one:
+                return b""
+            max_bytes = header.size
+        data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
+        end, following = _cut(data, limit_offset)
+        if end == 0:
+            raise CorruptMessageError(f"the batch at {position} of {self.log_path} cannot be read")
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            positions.clear()
+        positions[following] = position + end
+        return data if end == len(data) else data[:end]
+
+    def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
+        """Return the first record with a timestamp not below ``timestamp`` and an offset not below ``from_offset``.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the file is not what it was.
+        """
+        start = max(self.time_index.lookup(timestamp).offset, from_offset)
+        position = self.offset_index.lookup(start).position
+        for found in self.headers(position):
+            header = found.header
+            if header.max_timestamp < timestamp or header.last_offset < from_offset:
+                continue
+            batch = self._files.read_at(self.log_path, found.position, header.size)
+            for record in decode_batch(batch):
+                if record.timestamp >= timestamp and record.offset >= from_offset:
+                    return TimestampOffset(record.timestamp, record.offset)
+        return None
+
+    def end_offset(self) -> int:
+        """Return the last offset of the last batch plus one, the base offset when empty, by scanning the tail.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the tail or the index is damaged.
+        """
+        if self.size == 0:
+            return self.base_offset
+        last = self.offset_index.last
+        position = last.position if last is not None else 0
+        if last is not None and (last.offset <= self.base_offset or not 0 < position < self.size):
+            raise CorruptMessageError(f"the last entry of {self.offset_index.path} is outside the segment")
+        end = None
+        for found in self.headers(position):
+            end = found.header.last_offset + 1
+            self._bytes_since_index_entry = 0
+        if end is None:
+            raise CorruptMessageError(f"{self.log_path} has no batch at {position}")
+        return end
+
+    # -- recovery and truncation -------------------------------------------------------------------------------
+
+    def recover(self, on_batch: Callable[[BatchHeader, bytes, int], None] | None = None) -> int:
+        """Check every batch, rebuild both indexes, cut the file at the first bad one; return the bytes removed.
+
+        ``on_batch`` sees each good batch: its header, a buffer, and where the batch lies in it.
+
+        Raises:
+            OSError: storage failed.
+        """
+        on_disk = self._files.size(self.log_path)
+        self.offset_index.start_empty()
+        self.time_index.start_empty()
+        self._reset_counters()
+        next_offset = self.base_offset
+        for header, chunk, at in self._valid_batches(on_disk):
+            if header.last_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
+                break
+            next_offset = header.last_offset + 1
+            self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+            if on_batch is not None:
+                on_batch(header, chunk, at)
+        removed = on_disk - self.size
+        if removed:
+            self._files.truncate(self.log_path, self.size)
+        self.seal()
+        self._bytes_since_index_entry = 0
+        return removed
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut at the first batch whose last offset is not below ``offset``; return the bytes removed. Section 12.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the file or index is not what it was.
+        """
+        found = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        removed = 0
+        if found is not None:
+            removed = self.size - found.position
+            self._files.truncate(self.log_path, found.position)
+            self.size = found.position
+        self._positions = {}
+        self._bytes_since_index_entry = 0
+        self._largest = None
+        if self.size == 0:
+            self._first_max_timestamp = None
+            self.created_ms = None
+        return removed
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    def paths(self) -> list[str]:
+        """Paths of the log file and its indexes."""
+        return [self.log_path, self.offset_index.path, self.time_index.path]
+
+    def remove(self) -> None:
+        """Remove all files of the segment, the transaction index included.
+
+        Raises:
+            OSError: storage failed.
+        """
+        for path in (*self.paths(), join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX))):
+            if self._files.exists(path):
+                self._files.remove(path)
+
+    def _valid_batches(self, on_disk: int) -> Iterator[tuple[BatchHeader, bytes, int]]:
+        """Yield (header, buffer, place in it) of each batch up to the first that is not whole and sound."""
+        chunk, start, position = b"", 0, 0
+        while position + HEADER_BYTES <= on_disk:
+            at = position - start
+            if at + HEADER_BYTES > len(chunk):
+                chunk, start, at = self._files.read_at(self.log_path, position, _RECOVERY_BYTES), position, 0
+            try:
+                header = parse_header(chunk, at)
+                if position + header.size > on_disk:
+                    return
+                if at + header.size > len(chunk):
+                    wanted = max(_RECOVERY_BYTES, header.size)
+                    chunk, start, at = self._files.read_at(self.log_path, position, wanted), position, 0
+                check_crc(chunk, at, header)
+            except (CorruptMessageError, struct.error):
+                return
+            yield header, chunk, at
+            position += header.size
+
+    def _reset_counters(self) -> None:
+        self.size = 0
+        self._largest = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        self._first_max_timestamp = None
+        self._bytes_since_index_entry = 0
+        self._positions = {}
+
+    def _find_largest(self) -> TimestampOffset:
+        """The last time index entry, or a larger timestamp in the batches behind it."""
+        largest = self.time_index.last or TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        if self.size:
+            for found in self.headers(self.offset_index.lookup(largest.offset).position):
+                if found.header.max_timestamp > largest.timestamp:
+                    largest = TimestampOffset(found.header.max_timestamp, found.header.last_offset)
+        return largest
+
+
+def _cut(data: bytes, limit_offset: int) -> tuple[int, int]:
+    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them).
+
+    Raises:
+        CorruptMessageError: what stands between is no batch.
+    """
+    position, following, end = 0, 0, len(data)
+    unpack = _SHORT_HEADER.unpack_from
+    while position + HEADER_BYTES <= end:
+        base_offset, length, magic, last_offset_delta = unpack(data, position)
+        if magic != MAGIC or length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+            raise CorruptMessageError(f"no batch after offset {following}")
+        batch_end = position + length + LENGTH_PREFIX_BYTES
+        last_offset = base_offset + last_offset_delta
+        if batch_end > end or last_offset >= limit_offset:
+            break
+        position, following = batch_end, last_offset + 1
+    return position, following

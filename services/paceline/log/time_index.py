@@ -1,0 +1,54 @@
+"""The time index of a segment: 12-byte entries (timestamp, relative offset). Source: spec/log-format.md 5.2."""
+
+import struct
+from typing import NamedTuple
+
+from paceline.log.index_file import IndexFile
+
+
+class TimestampOffset(NamedTuple):
+    """The largest timestamp up to ``offset`` is ``timestamp`` (milliseconds)."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(IndexFile[TimestampOffset]):
+    """Sparse map from the largest timestamp so far to the offset that reached it."""
+
+    layout = struct.Struct(">qi")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the slot is left that the final entry needs."""
+        return self._count >= self._max_entries - 1
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Add an entry when ``timestamp`` is above the last one.
+
+        Raises:
+            OSError: storage failed.
+        """
+        last = self.last
+        if timestamp > (last.timestamp if last is not None else -1):
+            self._add(TimestampOffset(timestamp, offset), self.layout.pack(timestamp, offset - self._base_offset))
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """Return the greatest entry with a timestamp not above ``timestamp``, else (-1, base offset).
+
+        Raises:
+            OSError: storage failed.
+        """
+        count = self._position_after(0, timestamp)
+        return self.entry(count - 1) if count else TimestampOffset(-1, self._base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries with an offset at or above ``offset``.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self._keep(self._position_after(1, offset - 1))
+
+    def _decode(self, pair: tuple[int, ...]) -> TimestampOffset:
+        return TimestampOffset(pair[0], self._base_offset + pair[1])
