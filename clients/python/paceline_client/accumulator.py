@@ -1,0 +1,510 @@
+"""Batches waiting for their leader: what may be sent when, with which sequence, and what a failure leads to.
+
+Pure: no I/O, no threads, no clock. `now_ms` is handed in, and whoever owns the accumulator holds a lock around it.
+
+How order and "exactly once" are kept for an idempotent producer, per partition:
+
+* A batch gets its sequence when it is first drained and keeps it, and its bytes, in every retry (reliability.md B56).
+* At most five batches have a sequence and no outcome. The broker remembers five, so a retry of a batch that is in the
+  log is always recognised, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
+* Until the leader has acknowledged a first batch of this producer id, only one is in flight: a broker that does not
+  know the id accepts any sequence, and would take the second batch before the first (replica-manager.md section 18).
+* After a retriable failure only the oldest batch without outcome is sent, one at a time, until all have been resent.
+  Later batches that overtook it on the way come back OUT_OF_ORDER and wait for their turn.
+* A batch that fails for good leaves a gap in the sequence. Batches behind it which are surely not in the log are
+  renumbered under a new producer id; one whose fate is unknown is asked about with its old number first, and fails
+  when the broker does not have it. Nothing that might be in the log is ever sent under another number.
+* OUT_OF_ORDER without a gap of our own making cannot be cured: acknowledged data was lost. That is fatal.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from paceline.model.errors import (
+    ErrorCode,
+    InvalidProducerEpochError,
+    MessageTooLargeError,
+    NotEnoughReplicasAfterAppendError,
+    OutOfOrderSequenceNumberError,
+    PacelineError,
+    RequestTimedOutError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline_client.batch import ProducerBatch
+from paceline_client.codec import Headers, new_encoder, record_bytes
+from paceline_client.errors import DeliveryFailedError, ProducerFatalError
+
+MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
+"""Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
+
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorConfig:
+    """Limits; the names are Kafka's."""
+
+    batch_size: int = 256 * 1024
+    linger_ms: int = 5
+    buffer_memory: int = 32 * 1024 * 1024
+    max_record_bytes: int = 1_000_000
+    delivery_timeout_ms: int = 120_000
+    max_in_flight: int = 5
+    enable_idempotence: bool = True
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+
+class ReadyCheck(NamedTuple):
+    """Which partitions have something to send now, and when (in ms from now) to look again at the latest."""
+
+    partitions: list[TopicPartition]
+    next_check_ms: int
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first: ``unresolved`` were drained, ``pending`` were not."""
+
+    __slots__ = (
+        "acknowledged",
+        "gap",
+        "last_error",
+        "next_sequence",
+        "open",
+        "pending",
+        "producer_epoch",
+        "producer_id",
+        "retry_at_ms",
+        "topic_partition",
+        "unresolved",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.open: ProducerBatch | None = None
+        """The last of ``pending``, while records may still be added."""
+        self.pending: deque[ProducerBatch] = deque()
+        self.unresolved: deque[ProducerBatch] = deque()
+        self.producer_id: int | None = None
+        self.producer_epoch = -1
+        self.next_sequence = 0
+        self.acknowledged = False
+        """The leader has taken a batch of this producer id."""
+        self.gap = False
+        """A sequence was given out and will never be in the log."""
+        self.retry_at_ms = 0
+        self.last_error: PacelineError | None = None
+        """Why the partition could not be sent to, for batches that expire without an attempt."""
+
+    def recovering(self) -> bool:
+        """Return whether a drained batch waits to be sent again."""
+        return any(not batch.on_wire and not batch.done for batch in self.unresolved)
+
+
+class Accumulator:
+    """All partitions of one producer; see the module's text for the rules. Not safe to share without a lock."""
+
+    def __init__(self, config: AccumulatorConfig) -> None:
+        self.config = config
+        self._max_in_flight = (
+            min(config.max_in_flight, MAX_IN_FLIGHT_IDEMPOTENT) if config.enable_idempotence else config.max_in_flight
+        )
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._active: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
+        self._incomplete: dict[int, ProducerBatch] = {}
+        self._producer_id: int | None = None
+        self._producer_epoch = -1
+        self.buffered_bytes = 0
+        """Encoded bytes of records without outcome; the owner lets nobody append while it is at ``buffer_memory``."""
+        self.flushing = 0
+        """While positive, batches do not linger."""
+        self.fatal: ProducerFatalError | None = None
+        self._ended: list[ProducerBatch] = []
+
+    # Appending -------------------------------------------------------------------------------------------------
+
+    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """Return the queue of a partition."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
+        return queue
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        timestamp_ms: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        now_ms: int,
+    ) -> tuple[ProducerBatch, int, bool]:
+        """Add a record; return its batch, its index there, and whether the sender should look (a batch began).
+
+        Raises:
+            MessageTooLargeError: the record alone is larger than ``max_record_bytes``.
+            TypeError: key or value is not bytes.
+        """
+        batch = queue.open
+        if batch is not None:
+            index = batch.count
+            taken = self.append_to(batch, timestamp_ms, key, value, headers)
+            if taken:
+                return batch, index, False
+            batch.sealed = True
+            queue.open = None
+        batch = self.new_batch(queue, timestamp_ms, key, value, headers, now_ms)
+        return batch, 0, True
+
+    def append_to(
+        self, batch: ProducerBatch, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> bool:
+        """Add a record to an open batch; False when it is full."""
+        encoder = batch.encoder
+        assert encoder is not None
+        try:
+            taken = encoder.append(batch.count, timestamp_ms, key, value, headers)  # type: ignore[arg-type]
+        except BaseException:
+            self._seal(batch)
+            raise
+        if taken is None:
+            return False
+        batch.count += 1
+        batch.charged_bytes += taken.size
+        self.buffered_bytes += taken.size
+        return True
+
+    def new_batch(
+        self,
+        queue: PartitionQueue,
+        timestamp_ms: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        now_ms: int,
+    ) -> ProducerBatch:
+        """Begin a batch with this record."""
+        size = record_bytes(key, value, headers)
+        if size > self.config.max_record_bytes:
+            raise MessageTooLargeError(
+                f"the record has {size} bytes with its overhead, max_record_bytes is {self.config.max_record_bytes}"
+            )
+        batch = ProducerBatch(queue.topic_partition, new_encoder(self.config.batch_size), now_ms)
+        self.append_to(batch, timestamp_ms, key, value, headers)
+        queue.pending.append(batch)
+        queue.open = batch
+        self._active.setdefault(queue.topic_partition, queue)
+        self._incomplete[id(batch)] = batch
+        return batch
+
+    def _seal(self, batch: ProducerBatch) -> None:
+        """Close a batch whose encoder may or may not have taken a record, so that no offset is used twice."""
+        batch.sealed = True
+        queue = self._queues.get(batch.topic_partition)
+        if queue is not None and queue.open is batch:
+            queue.open = None
+
+    # Sending ---------------------------------------------------------------------------------------------------
+
+    def needs_producer_id(self) -> bool:
+        """Return whether some partition waits for a producer id it has not had."""
+        if not self.config.enable_idempotence or self.fatal is not None:
+            return False
+        return any(self._waits_for_new_id(queue) for queue in self._active.values())
+
+    def _waits_for_new_id(self, queue: PartitionQueue) -> bool:
+        if queue.gap:
+            settled = all(batch.renumber for batch in queue.unresolved)
+            wanted = bool(queue.pending or queue.unresolved)
+            return settled and wanted and queue.producer_id == self._producer_id
+        return queue.producer_id is None and self._producer_id is None and bool(queue.pending)
+
+    def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """Use a fresh producer id for partitions that have none or whose sequence has a gap; others keep theirs."""
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+
+    def ready(self, now_ms: int) -> ReadyCheck:
+        """Return the partitions that may be drained at ``now_ms``."""
+        partitions: list[TopicPartition] = []
+        soonest = self.config.delivery_timeout_ms
+        for topic_partition, queue in list(self._active.items()):
+            if not queue.pending and not queue.unresolved:
+                del self._active[topic_partition]
+                continue
+            wait_ms = self._wait_ms(queue, now_ms)
+            if wait_ms == 0:
+                partitions.append(topic_partition)
+            elif wait_ms is not None:
+                soonest = min(soonest, wait_ms)
+            soonest = min(soonest, max(1, self._next_expiry_ms(queue) - now_ms))
+        return ReadyCheck(partitions, soonest)
+
+    def _wait_ms(self, queue: PartitionQueue, now_ms: int) -> int | None:
+        """How long until the partition may be drained; 0 now, None when an event has to come first."""
+        if self.fatal is not None:
+            return None
+        if self.config.enable_idempotence:
+            self._settle_gap(queue)
+        next_up = self._next_to_resend(queue)
+        if next_up is None and (queue.unresolved and queue.recovering()):
+            return None
+        if next_up is None and not self._may_send_new(queue):
+            return None
+        if now_ms < queue.retry_at_ms:
+            return queue.retry_at_ms - now_ms
+        if next_up is not None:
+            return 0
+        first = queue.pending[0]
+        if first.sealed or len(queue.pending) > 1 or self.flushing or self.buffered_bytes >= self.config.buffer_memory:
+            return 0
+        return max(0, first.created_ms + self.config.linger_ms - now_ms)
+
+    def _next_to_resend(self, queue: PartitionQueue) -> ProducerBatch | None:
+        """The drained batch to send again: the oldest without outcome, unless one is on the wire already."""
+        if not queue.unresolved or not queue.recovering():
+            return None
+        if queue.gap:
+            if any(batch.on_wire for batch in queue.unresolved):
+                return None
+            return next((batch for batch in queue.unresolved if not batch.renumber), None)
+        oldest = queue.unresolved[0]
+        return None if oldest.on_wire else oldest
+
+    def _may_send_new(self, queue: PartitionQueue) -> bool:
+        if not queue.pending or len(queue.unresolved) >= self._max_in_flight:
+            return False
+        if not self.config.enable_idempotence:
+            return True
+        if queue.gap or (queue.producer_id is None and self._producer_id is None):
+            return False
+        return queue.acknowledged or not queue.unresolved
+
+    def _settle_gap(self, queue: PartitionQueue) -> None:
+        """After a gap: mark what is surely not in the log; renumber it once nothing else is left and an id is there."""
+        if not queue.gap:
+            return
+        for batch in queue.unresolved:
+            if not batch.on_wire and not batch.maybe_appended:
+                batch.renumber = True
+        if self._producer_id is None or self._producer_id == queue.producer_id:
+            return
+        if not all(batch.renumber for batch in queue.unresolved):
+            return
+        for batch in queue.unresolved:
+            batch.renumber = False
+            batch.base_sequence = None
+            batch.data = None
+        queue.pending.extendleft(reversed(queue.unresolved))
+        queue.unresolved.clear()
+        queue.producer_id = None
+        queue.gap = False
+
+    def drain(self, partitions: Iterable[TopicPartition], max_bytes: int, now_ms: int) -> list[ProducerBatch]:
+        """Take at most one batch per partition, together at most ``max_bytes`` unless the first alone is larger.
+
+        The batches are on the wire from now on; each attempt ends in `complete` or `fail`.
+        """
+        drained: list[ProducerBatch] = []
+        total = 0
+        for topic_partition in partitions:
+            queue = self._queues[topic_partition]
+            if self._wait_ms(queue, now_ms) != 0:
+                continue
+            batch = self._next_to_resend(queue) or queue.pending[0]
+            size = len(batch.data) if batch.data is not None else batch.charged_bytes
+            if drained and total + size > max_bytes:
+                break
+            total += size
+            if queue.pending and batch is queue.pending[0]:
+                self._start(queue, batch)
+            batch.on_wire = True
+            batch.attempts += 1
+            drained.append(batch)
+            self._active.move_to_end(topic_partition)
+        return drained
+
+    def _start(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        queue.pending.popleft()
+        queue.unresolved.append(batch)
+        batch.sealed = True
+        if queue.open is batch:
+            queue.open = None
+        if not self.config.enable_idempotence:
+            return
+        if queue.producer_id is None:
+            assert self._producer_id is not None
+            queue.producer_id = self._producer_id
+            queue.producer_epoch = self._producer_epoch
+            queue.next_sequence = 0
+            queue.acknowledged = False
+        batch.base_sequence = queue.next_sequence
+        queue.next_sequence = (queue.next_sequence + batch.count) & _SEQUENCE_MASK
+
+    # Outcomes --------------------------------------------------------------------------------------------------
+
+    def complete(self, batch: ProducerBatch, base_offset: int | None, log_append_time_ms: int | None) -> None:
+        """The broker has the batch, now or since an earlier attempt."""
+        queue = self._queues[batch.topic_partition]
+        batch.on_wire = False
+        queue.unresolved.remove(batch)
+        queue.acknowledged = True
+        queue.last_error = None
+        self._resolve(batch, base_offset, log_append_time_ms, None)
+
+    def fail(self, batch: ProducerBatch, error: PacelineError, now_ms: int, answered: bool = True) -> bool:
+        """An attempt failed; decide between another attempt and the end. Returns whether it will be sent again.
+
+        Args:
+            batch: the batch.
+            error: why, with the broker named.
+            now_ms: the time.
+            answered: False when no broker said so itself (a lost connection), so the batch may be in the log.
+        """
+        queue = self._queues[batch.topic_partition]
+        batch.on_wire = False
+        if not (answered and error.definite):
+            batch.maybe_appended = True
+        if isinstance(error, InvalidProducerEpochError):
+            return self._fail_fatally(batch, error)
+        if isinstance(error, OutOfOrderSequenceNumberError) and self.config.enable_idempotence:
+            return self._out_of_order(queue, batch, error)
+        if not isinstance(error, RequestTimedOutError) or batch.last_error is None:
+            batch.last_error = error
+            queue.last_error = error
+        if batch.done:
+            self._drop(queue, batch)
+            return False
+        if not self._worth_another_attempt(error):
+            self._give_up(queue, batch, error)
+            return False
+        if now_ms >= batch.created_ms + self.config.delivery_timeout_ms:
+            self._give_up(queue, batch, self._delivery_failed(queue, batch))
+            return False
+        queue.retry_at_ms = now_ms + self._backoff_ms(batch.attempts)
+        return True
+
+    def retry_now(self, topic_partition: TopicPartition) -> None:
+        """The leader moved and is known: do not wait for the back-off."""
+        queue = self._queues.get(topic_partition)
+        if queue is not None:
+            queue.retry_at_ms = 0
+
+    def note_obstacle(self, topic_partition: TopicPartition, error: PacelineError) -> None:
+        """Remember why a partition cannot be sent to, so that batches expiring meanwhile can say so."""
+        queue = self._queues.get(topic_partition)
+        if queue is not None:
+            queue.last_error = error
+
+    def _worth_another_attempt(self, error: PacelineError) -> bool:
+        if isinstance(error, NotEnoughReplicasAfterAppendError):
+            return self.config.enable_idempotence
+        return error.retriable
+
+    def _backoff_ms(self, attempts: int) -> int:
+        return min(self.config.retry_backoff_ms << min(attempts - 1, 16), self.config.retry_backoff_max_ms)
+
+    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError) -> bool:
+        if batch.done:
+            self._drop(queue, batch)
+            return False
+        if queue.gap:
+            if not batch.maybe_appended:
+                batch.renumber = True
+                return True
+            self._give_up(queue, batch, error)
+            return False
+        if queue.unresolved[0] is not batch:
+            return True
+        return self._fail_fatally(batch, error)
+
+    def _fail_fatally(self, batch: ProducerBatch, error: PacelineError) -> bool:
+        self.fail_all(ProducerFatalError(f"{batch.topic_partition}: {error}", error))
+        return False
+
+    def fail_all(self, error: PacelineError) -> None:
+        """End everything: every record without outcome gets ``error``; a fatal one also refuses later appends."""
+        if isinstance(error, ProducerFatalError):
+            self.fatal = self.fatal or error
+        for batch in list(self._incomplete.values()):
+            self._resolve(batch, None, None, error)
+        for queue in self._active.values():
+            queue.open = None
+            queue.pending.clear()
+            queue.unresolved = deque(batch for batch in queue.unresolved if batch.on_wire)
+
+    def expire(self, now_ms: int) -> None:
+        """Fail what is older than the delivery timeout, attempts in flight included."""
+        limit = now_ms - self.config.delivery_timeout_ms
+        for queue in list(self._active.values()):
+            while queue.unresolved and not queue.unresolved[0].on_wire and queue.unresolved[0].created_ms <= limit:
+                self._give_up(queue, queue.unresolved[0], self._delivery_failed(queue, queue.unresolved[0]))
+            for batch in queue.unresolved:
+                if batch.on_wire and not batch.done and batch.created_ms <= limit:
+                    # The attempt goes on; what it answers still decides whether the sequence has a gap.
+                    batch.maybe_appended = True
+                    self._resolve(batch, None, None, self._delivery_failed(queue, batch))
+            while queue.pending and queue.pending[0].created_ms <= limit:
+                batch = queue.pending.popleft()
+                if queue.open is batch:
+                    queue.open = None
+                self._resolve(batch, None, None, self._delivery_failed(queue, batch))
+
+    def _next_expiry_ms(self, queue: PartitionQueue) -> int:
+        created = [batch.created_ms for batch in queue.unresolved if not batch.done]
+        if queue.pending:
+            created.append(queue.pending[0].created_ms)
+        return min(created, default=1 << 62) + self.config.delivery_timeout_ms
+
+    def _delivery_failed(self, queue: PartitionQueue, batch: ProducerBatch) -> DeliveryFailedError:
+        cause = batch.last_error or queue.last_error or RequestTimedOutError("no broker answered yet")
+        reason = "" if cause.code is ErrorCode.UNKNOWN_SERVER_ERROR else f"{cause.code.name}: "
+        return DeliveryFailedError(
+            f"{batch.count} records of {batch.topic_partition} were not delivered within "
+            f"{self.config.delivery_timeout_ms} ms and {batch.attempts} attempts: {reason}{cause}",
+            batch.topic_partition,
+            cause,
+            batch.maybe_appended or batch.on_wire,
+        )
+
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError) -> None:
+        self._drop(queue, batch)
+        if not batch.done:
+            self._resolve(batch, None, None, error)
+
+    def _drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        queue.unresolved.remove(batch)
+        if batch.base_sequence is not None:
+            queue.gap = True
+
+    def _resolve(
+        self,
+        batch: ProducerBatch,
+        base_offset: int | None,
+        log_append_time_ms: int | None,
+        error: PacelineError | None,
+    ) -> None:
+        if batch.done:
+            return
+        self.buffered_bytes -= batch.charged_bytes
+        self._incomplete.pop(id(batch), None)
+        batch.encoder = None
+        self._ended.append(batch)
+        batch.resolve(base_offset, log_append_time_ms, error)
+
+    # Looking ---------------------------------------------------------------------------------------------------
+
+    def take_ended(self) -> list[ProducerBatch]:
+        """Return the batches that got their outcome since the last call, in that order."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def incomplete(self) -> list[ProducerBatch]:
+        """Return the batches without outcome, oldest first."""
+        return list(self._incomplete.values())
+
+    def queues(self) -> Iterator[PartitionQueue]:
+        """Yield the queues that have batches."""
+        yield from self._active.values()

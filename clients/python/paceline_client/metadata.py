@@ -1,0 +1,173 @@
+"""What the client knows of the cluster: brokers, topics, leaders. Pure; `metadata_refresher.py` keeps it fresh.
+
+A partition never moves back to an older leader epoch of the same topic id: answers of brokers that lag behind, and
+answers that were overtaken on the way, change nothing (KIP-320).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from paceline.model.errors import PacelineError, error_for
+from paceline.model.identifiers import TopicPartition
+from paceline.v1.errors_pb2 import LeaderHint
+from paceline.v1.metadata_service_pb2 import DescribeClusterResponse
+from paceline.v1.metadata_service_pb2 import TopicDescription as WireTopic
+from paceline_client.addresses import address_of
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A live broker and where to reach it."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str = ""
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return address_of(self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} ({self.address})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition; ``leader`` is None while it has none."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic, its partitions by index."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...] = field(default_factory=tuple)
+
+
+def broker_of(info: object) -> Broker:
+    """Return a `Broker` from its wire form."""
+    return Broker(info.id, info.host, info.port, info.rack)  # type: ignore[attr-defined]
+
+
+def topic_of(wire: WireTopic) -> TopicDescription:
+    """Return a topic from its wire form."""
+    partitions = sorted(
+        (
+            PartitionDescription(
+                p.partition,
+                p.leader if p.HasField("leader") and p.leader >= 0 else None,
+                p.leader_epoch,
+                tuple(p.replicas),
+                tuple(p.isr),
+                tuple(p.offline_replicas),
+            )
+            for p in wire.partitions
+        ),
+        key=lambda p: p.partition,
+    )
+    return TopicDescription(wire.name, wire.topic_id, tuple(partitions))
+
+
+class ClusterMetadata:
+    """The cache. Not safe to share without a lock; `MetadataRefresher` holds one around it."""
+
+    def __init__(self) -> None:
+        self.cluster_id = ""
+        self.brokers: dict[int, Broker] = {}
+        self.version = 0
+        """Grows with every change that may matter to routing."""
+        self._topics: dict[str, dict[int, PartitionDescription]] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._errors: dict[str, PacelineError] = {}
+
+    def update_cluster(self, answer: DescribeClusterResponse) -> None:
+        """Take over the live brokers; an empty list (a broker that is starting) changes nothing."""
+        if not answer.brokers:
+            return
+        self.cluster_id = answer.cluster_id
+        brokers = {info.id: broker_of(info) for info in answer.brokers}
+        if brokers != self.brokers:
+            self.brokers = brokers
+            self.version += 1
+
+    def update_topic(self, wire: WireTopic) -> None:
+        """Take over one topic, partition by partition where it is not older."""
+        if wire.HasField("error"):
+            error = error_for(wire.error.code, f"topic {wire.name}: {wire.error.message or 'cannot be described'}")
+            self._errors[wire.name] = error
+            return
+        self._errors.pop(wire.name, None)
+        topic = topic_of(wire)
+        before = self._topics.get(topic.name)
+        if before is None or self._topic_ids.get(topic.name) != topic.topic_id:
+            after = {p.partition: p for p in topic.partitions}
+        else:
+            after = dict(before)
+            for p in topic.partitions:
+                known = before.get(p.partition)
+                if known is None or p.leader_epoch >= known.leader_epoch:
+                    after[p.partition] = p
+        if after != before:
+            self.version += 1
+        self._topics[topic.name] = after
+        self._topic_ids[topic.name] = topic.topic_id
+
+    def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
+        """Follow a broker's word on who leads; False when it tells nothing newer or no address."""
+        known = self.partition(topic_partition)
+        if known is None or hint.leader_id < 0 or hint.leader_epoch < known.leader_epoch:
+            return False
+        if hint.leader_epoch == known.leader_epoch and known.leader == hint.leader_id:
+            return False
+        if hint.leader_id not in self.brokers:
+            if not hint.host or not hint.port:
+                return False
+            self.brokers = {**self.brokers, hint.leader_id: Broker(hint.leader_id, hint.host, hint.port)}
+        self._topics[topic_partition.topic][topic_partition.partition] = replace(
+            known, leader=hint.leader_id, leader_epoch=hint.leader_epoch
+        )
+        self.version += 1
+        return True
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionDescription | None:
+        """Return one partition, None when it is not known."""
+        topic, index = topic_partition
+        return self._topics.get(topic, {}).get(index)
+
+    def leader_of(self, topic_partition: TopicPartition) -> Broker | None:
+        """Return the leader's address, None when there is no leader or no address for it."""
+        known = self.partition(topic_partition)
+        return None if known is None or known.leader is None else self.brokers.get(known.leader)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has, 0 when it is not known."""
+        return len(self._topics.get(topic, ()))
+
+    def available_partitions(self, topic: str) -> list[int]:
+        """Return the partitions of a topic that have a leader with an address."""
+        return sorted(p.partition for p in self._topics.get(topic, {}).values() if p.leader in self.brokers)
+
+    def topic_id(self, topic: str) -> str:
+        """Return the topic's id, empty when it is not known."""
+        return self._topic_ids.get(topic, "")
+
+    def error_of(self, topic: str) -> PacelineError | None:
+        """Return why the topic could not be described last time, None when it could."""
+        return self._errors.get(topic)
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Drop topics nobody uses any more."""
+        for topic in topics:
+            self._topics.pop(topic, None)
+            self._topic_ids.pop(topic, None)
+            self._errors.pop(topic, None)

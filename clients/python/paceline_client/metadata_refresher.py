@@ -1,0 +1,261 @@
+"""Keeps `ClusterMetadata` fresh from a thread of its own: on demand with back-off, and every few minutes."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import grpc
+
+from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.retry import RetryPolicy
+from paceline.v1.errors_pb2 import LeaderHint
+from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeTopicsRequest
+from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.errors import BootstrapError, ClientClosedError
+from paceline_client.metadata import Broker, ClusterMetadata, PartitionDescription
+
+_log = logging.getLogger("paceline.client")
+
+METADATA_MAX_AGE_MS: Final = 300_000
+ONE_BROKER_TIMEOUT_S: Final = 5.0
+"""Longest wait for one address before the next is asked."""
+MISSING_TOPIC_MAX_MS: Final = 5_000
+"""How long a topic may be unknown to the brokers before waiting for it is given up: a new one needs a moment."""
+BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadline_ms=None, max_attempts=1)
+
+
+class MetadataRefresher:
+    """Cluster metadata with the thread that asks for it. Safe to share between threads.
+
+    ``on_change`` is called from the thread after every refresh and after every hint that changed a leader.
+    """
+
+    def __init__(
+        self,
+        bootstrap: list[str],
+        channels: ChannelCache,
+        on_change: Callable[[], None] = lambda: None,
+        max_age_ms: int = METADATA_MAX_AGE_MS,
+        name: str = "paceline-metadata",
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._channels = channels
+        self._on_change = on_change
+        self._max_age_ms = max_age_ms
+        self._cluster = ClusterMetadata()
+        self._topics: set[str] = set()
+        self._changed = threading.Condition()
+        self._wanted = False
+        self._closed = False
+        self._last_error: PacelineError | None = None
+        self._rng = random.Random()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    # What others ask ---------------------------------------------------------------------------------------------
+
+    def leader_of(self, topic_partition: TopicPartition) -> Broker | None:
+        """Return the leader, None when none is known."""
+        with self._changed:
+            return self._cluster.leader_of(topic_partition)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionDescription | None:
+        """Return what is known of a partition."""
+        with self._changed:
+            return self._cluster.partition(topic_partition)
+
+    def partition_count(self, topic: str) -> int:
+        """Return the number of partitions, 0 when the topic is not known."""
+        with self._changed:
+            return self._cluster.partition_count(topic)
+
+    def available_partitions(self, topic: str) -> list[int]:
+        """Return the partitions that have a leader."""
+        with self._changed:
+            return self._cluster.available_partitions(topic)
+
+    def topic_id(self, topic: str) -> str:
+        """Return the topic's id, empty when not known."""
+        with self._changed:
+            return self._cluster.topic_id(topic)
+
+    def brokers(self) -> list[Broker]:
+        """Return the live brokers, by id."""
+        with self._changed:
+            return [broker for _, broker in sorted(self._cluster.brokers.items())]
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._cluster.version
+
+    @property
+    def last_error(self) -> PacelineError | None:
+        """Why the last round of asking failed, None when it did not."""
+        return self._last_error
+
+    def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
+        """Follow a broker's word on who leads; False when it is not news."""
+        with self._changed:
+            return self._cluster.apply_hint(topic_partition, hint)
+
+    def request(self) -> None:
+        """Ask for a refresh soon; returns at once."""
+        with self._changed:
+            self._wanted = True
+            self._changed.notify_all()
+
+    def wait_for_topic(self, topic: str, timeout_s: float) -> int:
+        """Return the number of partitions of a topic, waiting for the metadata when necessary.
+
+        Raises:
+            UnknownTopicOrPartitionError: brokers said for some seconds that there is no such topic.
+            InvalidTopicError: the name is not legal.
+            BootstrapError: no broker answered in time; the message has the last cause.
+            ClientClosedError: closed meanwhile.
+        """
+        began = time.monotonic()
+        with self._changed:
+            while True:
+                count = self._cluster.partition_count(topic)
+                if count:
+                    return count
+                waited = time.monotonic() - began
+                try:
+                    self._raise_unless_worth_waiting(topic, waited, timeout_s)
+                except PacelineError:
+                    self._topics.discard(topic)
+                    self._cluster.forget_topics([topic])
+                    raise
+                if topic not in self._topics or self._cluster.error_of(topic) is not None:
+                    self._topics.add(topic)
+                    self._wanted = True
+                    self._changed.notify_all()
+                self._changed.wait(min(0.2, max(0.001, timeout_s - waited)))
+
+    def wait_for_brokers(self, timeout_s: float) -> list[Broker]:
+        """Return the live brokers, waiting for the first answer.
+
+        Raises:
+            BootstrapError: no address answered in time.
+            ClientClosedError: closed meanwhile.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not self._cluster.brokers:
+                left = deadline - time.monotonic()
+                if self._closed:
+                    raise ClientClosedError("the client is closed")
+                if left <= 0:
+                    raise self._no_answer(timeout_s)
+                self._wanted = True
+                self._changed.notify_all()
+                self._changed.wait(min(left, 0.2))
+            return [broker for _, broker in sorted(self._cluster.brokers.items())]
+
+    def close(self) -> None:
+        """Stop and join the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(ONE_BROKER_TIMEOUT_S + 1.0)
+
+    def _raise_unless_worth_waiting(self, topic: str, waited_s: float, timeout_s: float) -> None:
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+        error = self._cluster.error_of(topic)
+        if error is not None and (not error.retriable or waited_s * 1000 >= MISSING_TOPIC_MAX_MS):
+            raise error
+        if waited_s < timeout_s:
+            return
+        if error is not None:
+            raise error
+        if self._cluster.brokers:
+            raise UnknownTopicOrPartitionError(f"no metadata of topic {topic} within {timeout_s:.1f} s")
+        raise self._no_answer(timeout_s)
+
+    def _no_answer(self, timeout_s: float) -> BootstrapError:
+        error = BootstrapError(
+            f"none of {', '.join(self._bootstrap)} answered within {timeout_s:.1f} s: {self._last_error or 'no answer'}"
+        )
+        error.__cause__ = self._last_error
+        return error
+
+    # The thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        quiet_until = 0.0
+        refreshed = 0.0
+        while True:
+            with self._changed:
+                while not self._closed:
+                    now = time.monotonic()
+                    stale = refreshed and now - refreshed >= self._max_age_ms / 1000
+                    if (self._wanted or stale) and now >= quiet_until:
+                        break
+                    wake = quiet_until if self._wanted else (refreshed or now) + self._max_age_ms / 1000
+                    self._changed.wait(min(60.0, max(0.001, wake - now)))
+                if self._closed:
+                    return
+                self._wanted = False
+                topics = sorted(self._topics)
+            answered = self._refresh(topics)
+            failures = 0 if answered else failures + 1
+            now = time.monotonic()
+            refreshed = now
+            # Even a good answer is not asked for again at once: many callers may want the same news.
+            quiet_until = now + BACKOFF.backoff_ms(max(1, failures), self._rng) / 1000
+            if not answered:
+                self.request()
+            try:
+                self._on_change()
+            except Exception:
+                _log.exception("a metadata listener failed")
+
+    def _refresh(self, topics: Iterable[str]) -> bool:
+        """Ask addresses until one answers; False when none did, or none that knows brokers."""
+        problems: list[str] = []
+        for address in self._candidates():
+            if self._closed:
+                return True
+            try:
+                return self._ask(address, list(topics))
+            except grpc.RpcError as failure:
+                error = from_rpc_error(failure)
+                problems.append(f"{address}: {error}")
+                self._last_error = type(error)("; ".join(problems))
+                _log.debug("metadata from %s failed: %s", address, error)
+            except RuntimeError:
+                return True
+        with self._changed:
+            self._changed.notify_all()
+        return False
+
+    def _candidates(self) -> list[str]:
+        with self._changed:
+            known = [broker.address for broker in self._cluster.brokers.values()]
+        self._rng.shuffle(known)
+        return list(dict.fromkeys(known + self._bootstrap))
+
+    def _ask(self, address: str, topics: list[str]) -> bool:
+        stub = MetadataServiceStub(self._channels.get(address))
+        cluster = stub.DescribeCluster(DescribeClusterRequest(), timeout=ONE_BROKER_TIMEOUT_S)
+        described = []
+        if topics:
+            answer = stub.DescribeTopics(DescribeTopicsRequest(topics=topics), timeout=ONE_BROKER_TIMEOUT_S)
+            described = list(answer.topics)
+        with self._changed:
+            self._cluster.update_cluster(cluster)
+            for topic in described:
+                self._cluster.update_topic(topic)
+            self._last_error = None
+            self._changed.notify_all()
+            return bool(self._cluster.brokers)

@@ -1,0 +1,413 @@
+"""`Producer`: send records, get futures; batching, routing, retries and sequences happen behind it."""
+
+import atexit
+import itertools
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from paceline.model.client_io import RequiredAcks
+from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline_client.accumulator import Accumulator, AccumulatorConfig, PartitionQueue
+from paceline_client.addresses import parse_bootstrap
+from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
+from paceline_client.codec import Headers, codec_named
+from paceline_client.errors import BufferExhaustedError, ProducerClosedError
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.partitioner import StickyPartitioner, key_hash
+from paceline_client.sender import Sender, SenderConfig, monotonic_ms
+
+DEFAULT_BATCH_SIZE: Final = 256 * 1024
+DEFAULT_LINGER_MS: Final = 5
+DEFAULT_BUFFER_MEMORY: Final = 32 * 1024 * 1024
+_CHUNK: Final = 512
+"""Records `send_many` appends before it lets the sender have the lock."""
+_AT_EXIT_S: Final = 10.0
+
+_ACKS: Final = {
+    "all": RequiredAcks.ALL,
+    "leader": RequiredAcks.LEADER,
+    "none": RequiredAcks.NONE,
+    "-1": RequiredAcks.ALL,
+    "1": RequiredAcks.LEADER,
+    "0": RequiredAcks.NONE,
+}
+_NO_HEADERS: list[tuple[str, bytes | None]] = []
+_names = itertools.count(1)
+
+
+class _Route:
+    """The partitions of a topic, as the hot path needs them."""
+
+    __slots__ = ("count", "queues", "sticky")
+
+    def __init__(self, queues: list[PartitionQueue], sticky: StickyPartitioner) -> None:
+        self.queues = queues
+        self.count = len(queues)
+        self.sticky = sticky
+
+
+class Producer:
+    """Writes records. Safe to share between threads; close it, or use it with ``with``.
+
+    Every record is delivered once and in order per partition (``acks="all"``, idempotence on), or its future carries
+    an error within ``delivery_timeout_ms``. A batch is sent when it has ``batch_size`` bytes or is ``linger_ms`` old;
+    larger batches give more throughput (256 KiB here, against Kafka's 16 KiB, because a gRPC call costs more than a
+    write to a socket), ``linger_ms=0`` the least latency.
+
+    Creating it does not wait for the cluster; the first `send` does, for at most ``max_block_ms``. The background
+    threads are daemons, and an interpreter that exits closes open producers, waiting up to ten seconds for what is
+    not delivered yet. After a fork the child must make its own producer: gRPC does not survive a fork.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        acks: str | int | RequiredAcks = "all",
+        enable_idempotence: bool | None = None,
+        compression: str | None = None,
+        linger_ms: int = DEFAULT_LINGER_MS,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        buffer_memory: int = DEFAULT_BUFFER_MEMORY,
+        max_record_bytes: int = 1_000_000,
+        max_block_ms: int = 60_000,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        max_request_bytes: int = 2 * 1024 * 1024,
+        max_in_flight: int = 5,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        client_id: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Make a producer.
+
+        Args:
+            bootstrap: ``"host:port,host:port"`` or a list; dead ones are skipped.
+            acks: "all", "leader" or "none" (or Kafka's -1, 1, 0).
+            enable_idempotence: no duplicates, no reordering; on with acks "all", which it needs.
+            compression: "none", "gzip", "snappy", "lz4" or "zstd", per batch.
+            linger_ms: how long a batch waits for more records.
+            batch_size: bytes of a batch before compression; below the topic's ``max.message.bytes`` (1 MB).
+            buffer_memory: bytes of records without outcome; `send` waits while it is used up.
+            max_record_bytes: largest record, refused at once.
+            max_block_ms: longest wait of `send` for metadata or memory.
+            delivery_timeout_ms: every record has an outcome after this time.
+            request_timeout_ms: longest wait for one answer.
+            max_request_bytes: a request to a broker carries at most this much, unless one batch is larger.
+            max_in_flight: requests per broker, and batches per partition, without an answer.
+            retry_backoff_ms: pause after the first failed attempt; doubles up to ``retry_backoff_max_ms``.
+            retry_backoff_max_ms: longest pause.
+            client_id: name of the threads.
+            seed: makes the choice of partitions for records without a key repeatable.
+
+        Raises:
+            InvalidRequestError: a setting is not valid.
+        """
+        required = _acks_named(acks)
+        idempotent = required is RequiredAcks.ALL if enable_idempotence is None else enable_idempotence
+        if idempotent and required is not RequiredAcks.ALL:
+            raise InvalidRequestError('enable_idempotence needs acks="all"')
+        if min(batch_size, buffer_memory, max_in_flight, delivery_timeout_ms, request_timeout_ms) < 1 or linger_ms < 0:
+            raise InvalidRequestError("sizes, limits and timeouts must be positive, linger_ms not negative")
+        self._name = client_id or f"paceline-producer-{next(_names)}"
+        addresses = parse_bootstrap(bootstrap)
+        sender_config = SenderConfig(
+            required, codec_named(compression), request_timeout_ms, max_request_bytes, max_in_flight
+        )
+        self._max_block_s = max_block_ms / 1000
+        self._buffer_memory = buffer_memory
+        self._accumulator = Accumulator(
+            AccumulatorConfig(
+                batch_size=batch_size,
+                linger_ms=linger_ms,
+                buffer_memory=buffer_memory,
+                max_record_bytes=max_record_bytes,
+                delivery_timeout_ms=delivery_timeout_ms,
+                max_in_flight=max_in_flight,
+                enable_idempotence=idempotent,
+                retry_backoff_ms=retry_backoff_ms,
+                retry_backoff_max_ms=retry_backoff_max_ms,
+            )
+        )
+        self._delivery_s = (delivery_timeout_ms + request_timeout_ms) / 1000
+        self._rng = random.Random(seed)
+        self._lock = threading.RLock()
+        self._space = threading.Condition(self._lock)
+        self._routes: dict[str, _Route] = {}
+        self._routes_version = -1
+        self._closed = False
+        self._pid = os.getpid()
+        self._channels = ChannelCache()
+        self._metadata = MetadataRefresher(
+            addresses, self._channels, on_change=self._metadata_changed, name=f"{self._name}-metadata"
+        )
+        self._sender = Sender(
+            sender_config,
+            self._accumulator,
+            self._metadata,
+            self._channels,
+            self._lock,
+            self._announce_space,
+            f"{self._name}-sender",
+        )
+        self._sender.start()
+        _open_producers.add(self)
+
+    # Sending -----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> RecordFuture:
+        """Send one record; returns at once unless metadata or memory is missing.
+
+        Args:
+            topic: the topic.
+            value: the value; None is a tombstone.
+            key: records of one key go to one partition (murmur2, as Kafka's clients); without a key to the sticky one.
+            partition: the partition, overriding the key.
+            headers: (name, value) pairs in order.
+            timestamp_ms: milliseconds since the Unix epoch; the wall clock when None.
+            on_delivery: called on the sender's thread with (metadata, None) or (None, error); must not block.
+
+        Raises:
+            BufferExhaustedError: no memory within ``max_block_ms``.
+            UnknownTopicOrPartitionError: no such topic or partition.
+            BootstrapError: no broker answered within ``max_block_ms``.
+            MessageTooLargeError: larger than ``max_record_bytes``.
+            ProducerClosedError: the producer is closed.
+            ProducerFatalError: the producer cannot go on; make a new one.
+        """
+        route = self._routes.get(topic) or self._find_route(topic)
+        with self._lock:
+            accumulator = self._accumulator
+            if self._closed or accumulator.fatal is not None or accumulator.buffered_bytes >= self._buffer_memory:
+                self._wait_for_space()
+            queue = self._choose(topic, route, key, partition)
+            batch = queue.open
+            if batch is not None:
+                index = batch.count
+                if accumulator.append_to(batch, timestamp_ms, key, value, headers or _NO_HEADERS):
+                    if on_delivery is not None:
+                        batch.add_callback(index, on_delivery)
+                    return RecordFuture(batch, index)
+                if key is None and partition is None:
+                    queue = self._next_sticky(topic, route)
+            batch, index, news = accumulator.append(
+                queue, timestamp_ms, key, value, headers or _NO_HEADERS, monotonic_ms()
+            )
+            if on_delivery is not None:
+                batch.add_callback(index, on_delivery)
+            if news:
+                self._sender.wake()
+            return RecordFuture(batch, index)
+
+    def send_many(
+        self,
+        topic: str,
+        records: Iterable[tuple[bytes | None, bytes | None]],
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BulkFuture:
+        """Send (key, value) pairs; the fast way for many records. All share the time at which their chunk was read.
+
+        Blocks while memory is used up, as `send`, and raises what `send` raises; records before the one that failed
+        are sent. The iterable is consumed without a lock held, so it may be slow.
+        """
+        iterator = iter(records)
+        batches: dict[int, ProducerBatch] = {}
+        count = 0
+        while chunk := list(itertools.islice(iterator, _CHUNK)):
+            route = self._routes.get(topic) or self._find_route(topic)
+            stamp = timestamp_ms if timestamp_ms is not None else time.time_ns() // 1_000_000
+            with self._lock:
+                self._append_chunk(topic, route, chunk, partition, stamp, batches)
+            count += len(chunk)
+        return BulkFuture(list(batches.values()), count)
+
+    def _append_chunk(
+        self,
+        topic: str,
+        route: _Route,
+        chunk: list[tuple[bytes | None, bytes | None]],
+        partition: int | None,
+        stamp: int,
+        batches: dict[int, ProducerBatch],
+    ) -> None:
+        accumulator = self._accumulator
+        append_to = accumulator.append_to
+        wake = False
+        for key, value in chunk:
+            if accumulator.buffered_bytes >= self._buffer_memory or self._closed or accumulator.fatal is not None:
+                self._sender.wake()
+                self._wait_for_space()
+            if partition is None and key is not None:
+                queue = route.queues[key_hash(key) % route.count]
+            else:
+                queue = self._choose(topic, route, key, partition)
+            batch = queue.open
+            if batch is None or not append_to(batch, stamp, key, value, _NO_HEADERS):
+                if batch is not None and key is None and partition is None:
+                    queue = self._next_sticky(topic, route)
+                batch, _, news = accumulator.append(queue, stamp, key, value, _NO_HEADERS, monotonic_ms())
+                wake = wake or news
+            batches[id(batch)] = batch
+        if wake:
+            self._sender.wake()
+
+    def _choose(self, topic: str, route: _Route, key: bytes | None, partition: int | None) -> PartitionQueue:
+        if partition is not None:
+            if not 0 <= partition < route.count:
+                raise UnknownTopicOrPartitionError(f"topic {topic} has {route.count} partitions, none is {partition}")
+            return route.queues[partition]
+        if key is not None:
+            return route.queues[key_hash(key) % route.count]
+        current = route.sticky.current
+        if 0 <= current < route.count and route.queues[current].open is not None:
+            return route.queues[current]
+        return self._next_sticky(topic, route)
+
+    def _next_sticky(self, topic: str, route: _Route) -> PartitionQueue:
+        return route.queues[route.sticky.choose(self._metadata.available_partitions(topic), route.count)]
+
+    def _find_route(self, topic: str) -> _Route:
+        if self._closed:
+            raise ProducerClosedError("the producer is closed")
+        if os.getpid() != self._pid:
+            raise ProducerClosedError("the producer was made before a fork; make a new one in this process")
+        count = self._metadata.wait_for_topic(topic, self._max_block_s)
+        with self._lock:
+            route = self._routes.get(topic)
+            if route is None or route.count != count:
+                route = self._make_route(topic, count)
+            return route
+
+    def _make_route(self, topic: str, count: int) -> _Route:
+        queues = [self._accumulator.queue(TopicPartition(topic, index)) for index in range(count)]
+        before = self._routes.get(topic)
+        route = _Route(queues, before.sticky if before else StickyPartitioner(self._rng))
+        self._routes[topic] = route
+        return route
+
+    def _wait_for_space(self) -> None:
+        """Wait, the lock held, until a record may be added."""
+        deadline = time.monotonic() + self._max_block_s
+        while True:
+            if self._closed:
+                raise ProducerClosedError("the producer is closed")
+            if self._accumulator.fatal is not None:
+                raise self._accumulator.fatal
+            if self._accumulator.buffered_bytes < self._buffer_memory:
+                return
+            left = deadline - time.monotonic()
+            if left <= 0 or threading.current_thread() is self._sender.thread:
+                raise BufferExhaustedError(
+                    f"{self._accumulator.buffered_bytes} bytes wait for delivery, buffer_memory is "
+                    f"{self._buffer_memory}, and nothing was delivered within {self._max_block_s:.1f} s"
+                )
+            self._sender.wake()
+            self._space.wait(left)
+
+    # Waiting and closing -----------------------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every record sent so far has an outcome; futures and callbacks tell which.
+
+        Args:
+            timeout_s: None means the delivery timeout plus one request.
+
+        Raises:
+            RequestTimedOutError: the time passed first.
+            InvalidRequestError: called from a delivery callback, which would wait for itself.
+        """
+        if threading.current_thread() is self._sender.thread:
+            raise InvalidRequestError("flush may not be called from a delivery callback")
+        timeout_s = self._delivery_s if timeout_s is None else timeout_s
+        with self._lock:
+            waiting = self._accumulator.incomplete()
+            self._accumulator.flushing += 1
+        try:
+            self._sender.wake()
+            if not wait_for_all(waiting, timeout_s):
+                left = sum(batch.count for batch in waiting if not batch.done)
+                raise RequestTimedOutError(f"{left} records have no outcome after {timeout_s:.1f} s")
+        finally:
+            with self._lock:
+                self._accumulator.flushing -= 1
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Send what is waiting, then stop and join the threads. Later calls do nothing.
+
+        Records that have no outcome after ``timeout_s`` (None: the delivery timeout plus one request) fail with
+        `ProducerClosedError`.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._space.notify_all()
+        _open_producers.discard(self)
+        try:
+            self._sender.close(self._delivery_s if timeout_s is None else timeout_s)
+        finally:
+            self._metadata.close()
+            self._channels.close()
+
+    def partitions_for(self, topic: str) -> int:
+        """Return how many partitions a topic has, waiting for metadata for at most ``max_block_ms``."""
+        return self._find_route(topic).count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close; after an exception without waiting for what is not delivered yet."""
+        self.close(timeout_s=None if kind is None else 0.0)
+
+    # What the threads tell -----------------------------------------------------------------------------------------
+
+    def _announce_space(self) -> None:
+        with self._lock:
+            self._space.notify_all()
+
+    def _metadata_changed(self) -> None:
+        """Take over new partition counts and let the sender look at new leaders."""
+        with self._lock:
+            for topic, route in list(self._routes.items()):
+                count = self._metadata.partition_count(topic)
+                if count > route.count:
+                    self._make_route(topic, count)
+        self._sender.wake()
+
+
+def _acks_named(acks: str | int | RequiredAcks) -> RequiredAcks:
+    if isinstance(acks, RequiredAcks):
+        return acks
+    try:
+        return _ACKS[str(acks).lower()]
+    except KeyError:
+        raise InvalidRequestError(f'acks is "all", "leader" or "none", not {acks!r}') from None
+
+
+_open_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_open_producers() -> None:
+    for producer in list(_open_producers):
+        producer.close(timeout_s=_AT_EXIT_S)

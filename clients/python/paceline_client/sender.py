@@ -1,0 +1,385 @@
+"""The producer's background thread: drains the accumulator, sends Produce requests, takes in the answers.
+
+One request per leader at a time carries a batch of every ready partition; several requests per broker are in flight.
+Answers arrive on gRPC's threads, which only queue them; every decision is made on this thread under the producer's
+lock, and callbacks of users run on it without the lock.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.log.compression import Codec
+from paceline.model.client_io import RequiredAcks
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    LeaderNotAvailableError,
+    PacelineError,
+    UnknownServerError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import error_info, from_rpc_error
+from paceline.v1.log_service_pb2 import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    InitProducerIdRequest,
+    ProducePartitionResult,
+    ProduceResponse,
+)
+from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.accumulator import Accumulator, PartitionQueue
+from paceline_client.batch import ProducerBatch
+from paceline_client.codec import finish
+from paceline_client.errors import ProducerClosedError, ProducerFatalError
+from paceline_client.metadata import Broker
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.wire import PRODUCE_METHOD, ProducePiece, encode_produce_request
+
+_log = logging.getLogger("paceline.client")
+
+WIRE_ACKS: Final = {RequiredAcks.ALL: ACKS_ALL, RequiredAcks.LEADER: ACKS_LEADER, RequiredAcks.NONE: ACKS_NONE}
+_LONGEST_SLEEP_S: Final = 1.0
+_PRODUCER_ID_TIMEOUT_S: Final = 5.0
+_ANSWER_GRACE_MS: Final = 1_000
+"""The broker is asked to answer this much before our own deadline, so that its reason arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderConfig:
+    """How requests are sent."""
+
+    acks: RequiredAcks
+    codec: Codec
+    request_timeout_ms: int
+    max_request_bytes: int
+    max_in_flight: int
+    """Requests per broker."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A Produce request whose answer is awaited."""
+
+    broker: Broker
+    batches: list[ProducerBatch]
+    call: Any = None
+
+
+def monotonic_ms() -> int:
+    """Return the clock that linger, back-off and delivery timeout are measured with."""
+    return time.monotonic_ns() // 1_000_000
+
+
+_REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+def named_error(broker: Broker, failure: grpc.RpcError) -> PacelineError:
+    """Return the error behind a failed call with the broker named.
+
+    Statuses that gRPC makes itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as an unreachable
+    broker, so they are retried; the ones that would only come again are not.
+    """
+    error = from_rpc_error(failure)
+    unclear = error_info(failure) is None and isinstance(error, UnknownServerError) and failure.code() not in _REFUSALS
+    named = (BrokerNotAvailableError if unclear else type(error))(f"{broker}: {error}")
+    named.__cause__ = failure
+    return named
+
+
+class Sender:
+    """Owns the thread. `lock` is the producer's; `Producer` holds it to append, the sender to decide."""
+
+    def __init__(
+        self,
+        config: SenderConfig,
+        accumulator: Accumulator,
+        metadata: MetadataRefresher,
+        channels: ChannelCache,
+        lock: threading.RLock,
+        on_space: Callable[[], None],
+        name: str,
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._channels = channels
+        self._lock = lock
+        self._on_space = on_space
+        self._wake = threading.Condition(lock)
+        self._woken = False
+        self._answers: deque[Callable[[], None]] = deque()
+        self._in_flight: dict[int, int] = {}
+        self._calls: set[Any] = set()
+        self._produce: dict[str, Any] = {}
+        self._asking_for_id = False
+        self._ask_again_ms = 0
+        self._id_attempts = 0
+        self._draining = False
+        self._stopped = False
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # For the producer --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def wake(self) -> None:
+        """Have the thread look for work; the caller may or may not hold the lock."""
+        with self._lock:
+            self._woken = True
+            self._wake.notify()
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is waiting for at most ``timeout_s``, fail the rest with `ProducerClosedError`, join the thread."""
+        with self._lock:
+            self._draining = True
+            self._accumulator.flushing += 1
+            self._woken = True
+            self._wake.notify()
+        if threading.current_thread() is self.thread:
+            timeout_s = 0.0
+        else:
+            self.thread.join(max(0.0, timeout_s))
+        with self._lock:
+            self._stopped = True
+            self._woken = True
+            self._wake.notify()
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        if threading.current_thread() is not self.thread:
+            self.thread.join(5.0)
+
+    # The thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        error: PacelineError = ProducerClosedError("the producer was closed before this record was delivered")
+        try:
+            while self._round():
+                pass
+        except BaseException as failure:
+            _log.exception("the producer's sender failed")
+            error = ProducerFatalError(f"the producer's sender failed: {failure!r}")
+        with self._lock:
+            self._accumulator.fail_all(error)
+            self._stopped = True
+            ended = self._accumulator.take_ended()
+        self._report(ended)
+
+    def _round(self) -> bool:
+        """Take in answers, send what is ready, sleep until there is news; False when the thread shall end."""
+        with self._lock:
+            if self._stopped:
+                return False
+            self._take_answers()
+            now_ms = monotonic_ms()
+            self._accumulator.expire(now_ms)
+            requests, wait_ms = self._collect(now_ms)
+            ended = self._accumulator.take_ended()
+            if not requests and not ended:
+                if self._draining and not self._accumulator.incomplete():
+                    return False
+                if not self._woken and not self._answers:
+                    self._wake.wait(min(wait_ms / 1000, _LONGEST_SLEEP_S))
+                self._woken = False
+        for sent in requests:
+            self._send(sent)
+        self._report(ended)
+        return True
+
+    def _take_answers(self) -> None:
+        while self._answers:
+            self._answers.popleft()()
+
+    def _report(self, ended: list[ProducerBatch]) -> None:
+        """Run the callbacks of batches that ended, without the lock."""
+        if not ended:
+            return
+        self._on_space()
+        for batch in ended:
+            callbacks, batch.callbacks = batch.callbacks, None
+            batch.data = None
+            for index, callback in callbacks or ():
+                try:
+                    callback(None if batch.error else batch.metadata(index), batch.error)
+                except Exception:
+                    _log.exception("a delivery callback failed")
+
+    # Sending -----------------------------------------------------------------------------------------------------
+
+    def _collect(self, now_ms: int) -> tuple[list[_Sent], int]:
+        """Drain what may be sent, grouped by leader; also how long to sleep when there is nothing."""
+        if self._accumulator.needs_producer_id():
+            self._ask_for_producer_id(now_ms)
+        ready = self._accumulator.ready(now_ms)
+        wait_ms = ready.next_check_ms
+        if self._ask_again_ms > now_ms:
+            wait_ms = min(wait_ms, self._ask_again_ms - now_ms)
+        by_leader: dict[int, tuple[Broker, list[TopicPartition]]] = {}
+        for topic_partition in ready.partitions:
+            leader = self._metadata.leader_of(topic_partition)
+            if leader is None:
+                self._without_leader(topic_partition, now_ms)
+                wait_ms = min(wait_ms, 100)
+                continue
+            by_leader.setdefault(leader.broker_id, (leader, []))[1].append(topic_partition)
+        requests = []
+        for broker_id, (leader, partitions) in by_leader.items():
+            if self._in_flight.get(broker_id, 0) >= self._config.max_in_flight:
+                continue
+            batches = self._accumulator.drain(partitions, self._config.max_request_bytes, now_ms)
+            if batches:
+                self._in_flight[broker_id] = self._in_flight.get(broker_id, 0) + 1
+                requests.append(_Sent(leader, batches))
+        return requests, wait_ms
+
+    def _without_leader(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        known = self._metadata.partition(topic_partition)
+        if known is not None and known.leader is not None:
+            error = LeaderNotAvailableError(f"{topic_partition}: its leader, broker {known.leader}, is not alive")
+        else:
+            error = LeaderNotAvailableError(f"{topic_partition} has no leader")
+        self._accumulator.note_obstacle(topic_partition, self._metadata.last_error or error)
+        self._metadata.request()
+
+    def _send(self, sent: _Sent) -> None:
+        """Encode and send; every way this can fail ends in an answer."""
+        try:
+            pieces = [ProducePiece(*batch.topic_partition, self._encoded(batch)) for batch in sent.batches]
+            timeout_ms = self._config.request_timeout_ms
+            body = encode_produce_request(
+                WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
+            )
+            call = self._method(sent.broker.address).future(body, timeout=timeout_ms / 1000)
+        except Exception as failure:
+            error = UnknownServerError(f"{sent.broker}: the request could not be sent: {failure!r}")
+            self._post(lambda: self._failed(sent, error, answered=True))
+            return
+        sent.call = call
+        with self._lock:
+            self._calls.add(call)
+        call.add_done_callback(lambda done: self._post(lambda: self._answered(sent, done)))
+
+    def _encoded(self, batch: ProducerBatch) -> bytes | bytearray:
+        if batch.data is None:
+            assert batch.encoder is not None
+            queue: PartitionQueue = self._accumulator.queue(batch.topic_partition)
+            if batch.base_sequence is None:
+                batch.data = finish(batch.encoder, self._config.codec)
+            else:
+                assert queue.producer_id is not None
+                batch.data = finish(
+                    batch.encoder, self._config.codec, queue.producer_id, queue.producer_epoch, batch.base_sequence
+                )
+        return batch.data
+
+    def _method(self, address: str) -> Any:
+        method = self._produce.get(address)
+        if method is None:
+            method = self._produce[address] = self._channels.get(address).unary_unary(
+                PRODUCE_METHOD, request_serializer=None, response_deserializer=ProduceResponse.FromString
+            )
+        return method
+
+    def _post(self, answer: Callable[[], None]) -> None:
+        self._answers.append(answer)
+        with self._lock:
+            self._woken = True
+            self._wake.notify()
+
+    # Answers -----------------------------------------------------------------------------------------------------
+
+    def _answered(self, sent: _Sent, call: Any) -> None:
+        self._calls.discard(call)
+        failure = call.exception() if not call.cancelled() else None
+        if call.cancelled():
+            self._failed(sent, UnknownServerError(f"{sent.broker}: the request was cancelled"), answered=False)
+        elif isinstance(failure, grpc.RpcError):
+            self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
+        elif failure is not None:
+            self._failed(sent, UnknownServerError(f"{sent.broker}: {failure!r}"), answered=False)
+        else:
+            self._succeeded(sent, call.result())
+
+    def _failed(self, sent: _Sent, error: PacelineError, answered: bool) -> None:
+        self._in_flight[sent.broker.broker_id] -= 1
+        self._metadata.request()
+        now_ms = monotonic_ms()
+        for batch in sent.batches:
+            self._accumulator.fail(batch, error, now_ms, answered)
+
+    def _succeeded(self, sent: _Sent, response: ProduceResponse) -> None:
+        self._in_flight[sent.broker.broker_id] -= 1
+        if self._config.acks is RequiredAcks.NONE:
+            for batch in sent.batches:
+                self._accumulator.complete(batch, None, None)
+            return
+        results = {TopicPartition(result.topic, result.partition): result for result in response.partitions}
+        now_ms = monotonic_ms()
+        for batch in sent.batches:
+            self._take_result(sent, batch, results.get(batch.topic_partition), now_ms)
+
+    def _take_result(
+        self, sent: _Sent, batch: ProducerBatch, result: ProducePartitionResult | None, now_ms: int
+    ) -> None:
+        if result is None:
+            error: PacelineError = UnknownServerError(f"{sent.broker}: the answer leaves out {batch.topic_partition}")
+            self._accumulator.fail(batch, error, now_ms, answered=False)
+            return
+        if not result.HasField("error"):
+            appended_ms = result.log_append_time_ms if result.log_append_time_ms >= 0 else None
+            self._accumulator.complete(batch, result.base_offset, appended_ms)
+            return
+        error = error_for(result.error.code, f"{sent.broker}: {batch.topic_partition}: {result.error.message}")
+        again = self._accumulator.fail(batch, error, now_ms)
+        moved = result.error.HasField("current_leader") and self._metadata.apply_hint(
+            batch.topic_partition, result.error.current_leader
+        )
+        if moved and again:
+            self._accumulator.retry_now(batch.topic_partition)
+        elif error.retriable:
+            self._metadata.request()
+
+    # Producer id -------------------------------------------------------------------------------------------------
+
+    def _ask_for_producer_id(self, now_ms: int) -> None:
+        if self._asking_for_id or now_ms < self._ask_again_ms:
+            return
+        brokers = self._metadata.brokers()
+        if not brokers:
+            self._metadata.request()
+            self._ask_again_ms = now_ms + 50
+            return
+        broker = brokers[self._id_attempts % len(brokers)]
+        self._id_attempts += 1
+        self._asking_for_id = True
+        call = LogServiceStub(self._channels.get(broker.address)).InitProducerId.future(
+            InitProducerIdRequest(), timeout=_PRODUCER_ID_TIMEOUT_S
+        )
+        self._calls.add(call)
+        call.add_done_callback(lambda done: self._post(lambda: self._take_producer_id(broker, done)))
+
+    def _take_producer_id(self, broker: Broker, call: Any) -> None:
+        self._calls.discard(call)
+        self._asking_for_id = False
+        failure = None if call.cancelled() else call.exception()
+        if call.cancelled() or failure is not None:
+            reason = from_rpc_error(failure) if isinstance(failure, grpc.RpcError) else failure
+            error = LeaderNotAvailableError(f"{broker} gave no producer id: {reason or 'cancelled'}")
+            for queue in self._accumulator.queues():
+                self._accumulator.note_obstacle(queue.topic_partition, error)
+            self._ask_again_ms = monotonic_ms() + 100
+            self._metadata.request()
+            return
+        answer = call.result()
+        self._accumulator.set_producer_id(answer.producer_id, answer.producer_epoch)

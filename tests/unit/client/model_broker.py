@@ -1,0 +1,38 @@
+"""A partition's log with Kafka's sequence rules, nothing else; what the accumulator is tested against.
+
+Source: spec/replica-manager.md section 18.
+"""
+
+from collections import deque
+
+from paceline.log.record_batch import MAX_INT32, decode_batch, parse_header
+from paceline.model.errors import OutOfOrderSequenceNumberError
+
+WINDOW = 5
+
+
+class ModelPartition:
+    """One leader's log of record values."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self._producers: dict[int, deque[tuple[int, int, int]]] = {}
+
+    def append(self, batch: bytes) -> int:
+        """Append a batch and return its base offset, the original one for a duplicate."""
+        header = parse_header(batch)
+        values = [record.value or b"" for record in decode_batch(batch)]
+        assert len(values) == header.record_count
+        if header.producer_id >= 0:
+            window = self._producers.get(header.producer_id)
+            if window is not None:
+                for base, last, offset in window:
+                    if (base, last) == (header.base_sequence, header.last_sequence):
+                        return offset
+                if header.base_sequence != (window[-1][1] + 1) & MAX_INT32:
+                    raise OutOfOrderSequenceNumberError(f"{header.base_sequence} after {window[-1][1]}")
+            window = self._producers.setdefault(header.producer_id, deque(maxlen=WINDOW))
+            window.append((header.base_sequence, header.last_sequence, len(self.values)))
+        offset = len(self.values)
+        self.values.extend(values)
+        return offset
