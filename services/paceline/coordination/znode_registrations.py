@@ -34,7 +34,7 @@ class BrokerRegistration:
     unclean_restart: bool = False
     """Ours (design 3.6): the broker may have lost records it had acknowledged."""
     security_protocols: Mapping[str, str] = field(default_factory=dict)
-    """Protocol per listener; a listener that is not listed here speaks PLAINTEXT."""
+    """Protocol of each listener that does not speak PLAINTEXT."""
     features: Mapping[str, JsonValue] = field(default_factory=dict)
     jmx_port: int = -1
     version: int = 5
@@ -123,7 +123,8 @@ def decode_broker(path: str, data: bytes | None, broker_id: int) -> BrokerRegist
     else:
         endpoints = (Endpoint(_PLAINTEXT, node.string("host"), node.integer("port", 0, 65_535)),)
     if "listener_security_protocol_map" in node:
-        protocols = node.string_map("listener_security_protocol_map")
+        named = node.string_map("listener_security_protocol_map")
+        protocols = {listener: protocol for listener, protocol in named.items() if protocol != _PLAINTEXT}
     unclean = not node.is_absent(_UNCLEAN_RESTART) and node.value(_UNCLEAN_RESTART)
     if type(unclean) is not bool:
         raise node.fail(_UNCLEAN_RESTART, "a boolean is expected")

@@ -109,7 +109,7 @@ operations = st.one_of(
 
 
 def snapshot(tree: DataTree) -> dict[str, object]:
-    found = {}
+    found: dict[str, object] = {}
     for path in tree.paths():
         node = tree.get(path)
         assert node is not None

@@ -1,0 +1,143 @@
+"""The leader's own ISR write (spec/zookeeper.md section 6.1, design 3.3, 3.5 and 3.19), as a flow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import (
+    Check,
+    Exists,
+    GetData,
+    Multi,
+    Operation,
+    Request,
+    Response,
+    SetData,
+    ZkCode,
+)
+from paceline.coordination.recipes import expect
+from paceline.coordination.znode_json import JsonValue
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.runtime.flow import Flow, Zk
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The ISR stands in ZooKeeper."""
+
+    zk_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Somebody else has written the state since; nothing of ours stands."""
+
+    current: LeaderAndIsr | None
+    """What stands there; None when the node is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinerEpochStale:
+    """A replica that was to join has registered anew, or is not registered; nothing was written."""
+
+    broker_ids: tuple[int, ...]
+
+
+IsrWriteResult = Written | Conflict | JoinerEpochStale
+
+
+def write_isr(
+    topic_partition: TopicPartition,
+    desired: LeaderAndIsr,
+    joiners: Mapping[int, int] | None = None,
+    extra: Mapping[str, JsonValue] | None = None,
+) -> Flow[IsrWriteResult]:
+    """Write the ISR a leader wants, if the state still has the version it knows and the joiners are who they were.
+
+    Args:
+        topic_partition: the partition led.
+        desired: leader, leader epoch and controller epoch as received with the leadership, the new ISR, and in
+            ``zk_version`` the version the write is conditional on.
+        joiners: brokers that join, with the broker epoch each gave in its fetch.
+        extra: keys of the state outside Kafka's schema, to be kept; None reads them first.
+
+    A joiner that restarts between its fetch and this write is caught: the version of its ``/broker_epochs`` node is
+    read *before* the czxid of its registration is compared, and checked inside the multi, and every registration
+    bumps it.
+    """
+    path = znodes.partition_state_path(topic_partition)
+    expected = sorted((joiners or {}).items())
+    reads: list[Request] = [] if extra is not None else [GetData(path)]
+    for broker_id, _ in expected:
+        reads += [Exists(znodes.broker_epoch_path(broker_id)), Exists(znodes.broker_path(broker_id))]
+    responses: list[Response] = yield Zk(reads)
+    for request, response in zip(reads, responses, strict=True):
+        expect(response, request.path, ZkCode.NO_NODE)  # type: ignore[union-attr]
+    if extra is None:
+        state, *responses = responses
+        found = _read_back(path, state, desired)
+        if not isinstance(found, znodes.PartitionState):
+            return found
+        extra = found.extra
+    checks, stale = _checks(expected, responses)
+    if stale:
+        return JoinerEpochStale(stale)
+    write = SetData(path, znodes.encode_partition_state(desired, extra), desired.zk_version)
+    operations: tuple[Operation, ...] = (*checks, write)
+    (response,) = yield Zk([Multi(operations) if checks else write])
+    if response.ok:
+        stat = response.results[-1].stat if checks else response.stat
+        assert stat is not None
+        return Written(stat.version)
+    expect(response, path, ZkCode.BAD_VERSION, ZkCode.NO_NODE)
+    failed_joiner = _failed_joiner(expected, response)
+    if failed_joiner is not None and not response.in_doubt_before:
+        return JoinerEpochStale((failed_joiner,))
+    (state,) = yield Zk([GetData(path)])
+    expect(state, path, ZkCode.NO_NODE)
+    found = _read_back(path, state, desired)
+    if not isinstance(found, znodes.PartitionState):
+        return found
+    if failed_joiner is not None:
+        return JoinerEpochStale((failed_joiner,))
+    return Conflict(found.leader_and_isr)
+
+
+def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Conflict | znodes.PartitionState:
+    """Return the state if it still has the version expected; else whether it is what we wanted to write.
+
+    Nobody but this leader writes within its leader epoch, so equal content means that an earlier try of this very
+    write had been applied before its answer was lost (KAFKA-2729).
+    """
+    if read.stat is None:
+        return Conflict(None)
+    state = znodes.decode_partition_state(path, read.data, read.stat.version)
+    current = state.leader_and_isr
+    if current.zk_version == desired.zk_version:
+        return state
+    if _content(current) == _content(desired):
+        return Written(current.zk_version)
+    return Conflict(current)
+
+
+def _content(state: LeaderAndIsr) -> tuple[int, int, tuple[int, ...], int]:
+    return state.leader, state.leader_epoch, state.isr, state.controller_epoch
+
+
+def _checks(expected: list[tuple[int, int]], responses: list[Response]) -> tuple[list[Check], tuple[int, ...]]:
+    checks, stale = [], []
+    for index, (broker_id, broker_epoch) in enumerate(expected):
+        epoch_node, registration = responses[2 * index], responses[2 * index + 1]
+        if epoch_node.stat is None or registration.stat is None or registration.stat.czxid != broker_epoch:
+            stale.append(broker_id)
+        else:
+            checks.append(Check(znodes.broker_epoch_path(broker_id), epoch_node.stat.version))
+    return checks, tuple(stale)
+
+
+def _failed_joiner(expected: list[tuple[int, int]], response: Response) -> int | None:
+    for (broker_id, _), result in zip(expected, response.results, strict=False):
+        if result.code not in (ZkCode.OK, ZkCode.ROLLED_BACK):
+            return broker_id
+    return None

@@ -1,0 +1,64 @@
+"""Patience over connection losses, within one session (spec/zookeeper.md section 3, rule 6)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from paceline.coordination.interface import (
+    Request,
+    Response,
+    SessionEvent,
+    WatchEvent,
+    ZkCode,
+    ZooKeeper,
+)
+
+
+class PatientZooKeeper:
+    """Wraps a client so that CONNECTION_LOSS is never seen: the request is sent again under the same session.
+
+    The final response of a request that was in doubt carries ``in_doubt_before``; whoever sent a write resolves it by
+    reading back. A request ends with SESSION_EXPIRED when its session does, so patience ends too.
+    """
+
+    def __init__(self, inner: ZooKeeper) -> None:
+        self._inner = inner
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session, 0 before the first connection."""
+        return self._inner.session_id
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests submitted now would be sent at once."""
+        return self._inner.connected
+
+    def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
+        """Connect, and keep connecting until closed."""
+        self._inner.start(on_session, on_watch)
+
+    def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
+        """Send requests, again after each connection loss, and call back once with all final responses."""
+        requests = tuple(requests)
+        self._inner.submit(requests, lambda responses: self._settle(requests, responses, on_done))
+
+    def close(self) -> None:
+        """End the session."""
+        self._inner.close()
+
+    def _settle(
+        self, requests: Sequence[Request], responses: list[Response], on_done: Callable[[list[Response]], None]
+    ) -> None:
+        lost = [index for index, response in enumerate(responses) if response.code is ZkCode.CONNECTION_LOSS]
+        if not lost:
+            on_done(responses)
+            return
+
+        def merge(again: list[Response]) -> None:
+            for index, response in zip(lost, again, strict=True):
+                responses[index] = replace(response, in_doubt_before=True)
+            on_done(responses)
+
+        # The client has not told of a new session yet, so what is sent again here still belongs to the same one: it
+        # waits for the connection and is answered SESSION_EXPIRED if the session has ended meanwhile.
+        self.submit([requests[index] for index in lost], merge)

@@ -1,0 +1,413 @@
+"""Flows on the in-memory ZooKeeper: registration, election, ids, the leader's ISR write, with replies lost or not."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paceline.coordination import znodes
+from paceline.coordination.errors import DuplicateBrokerIdError, MalformedZnodeError, SessionLostError
+from paceline.coordination.interface import (
+    Create,
+    Delete,
+    GetData,
+    Multi,
+    Request,
+    Response,
+    SetData,
+    ZkCode,
+)
+from paceline.coordination.isr_write import Conflict, JoinerEpochStale, Written, write_isr
+from paceline.coordination.memory import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.recipes import (
+    Lost,
+    Registered,
+    Won,
+    claim_producer_id_block,
+    elect_controller,
+    ensure_paths,
+    generate_broker_id,
+    get_or_create_cluster_id,
+    propagate_isr_change,
+    register_broker,
+    register_controller,
+)
+from paceline.model.control import Endpoint
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.runtime.flow import Flow, FlowRun
+from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
+
+TP = TopicPartition("orders", 0)
+STATE = znodes.partition_state_path(TP)
+
+
+class Node:
+    """One process with its client."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.link = Link(requests_per_message=1)
+        self.client = MemoryZooKeeper(world.server, world.scheduler, session_timeout_ms=6_000, link=self.link)
+        self.zookeeper = PatientZooKeeper(self.client)
+        self.recorder = Recorder(self.zookeeper)
+        world.scheduler.run_until(lambda: self.zookeeper.connected)
+
+    @property
+    def session_id(self) -> int:
+        return self.zookeeper.session_id
+
+    def begin(self, flow: Flow[Any]) -> list[Any]:
+        """Start a flow; its result or error will be put into the list returned."""
+        outcome: list[Any] = []
+        FlowRun(flow, self.zookeeper, self.world.scheduler, outcome.append, outcome.append).start()
+        return outcome
+
+    def run(self, flow: Flow[Any]) -> Any:
+        outcome = self.begin(flow)
+        self.world.scheduler.run_until(lambda: bool(outcome))
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    def ask(self, *requests: Request) -> list[Response]:
+        answers = self.recorder.submit(*requests)
+        self.world.scheduler.run_until(lambda: len(answers) == len(requests))
+        return answers
+
+    def expire(self) -> None:
+        """Lose the session and get a new one."""
+        old = self.session_id
+        self.world.server.expire(old)
+        self.world.scheduler.run_until(lambda: self.session_id not in (0, old))
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.scheduler = VirtualScheduler(seed)
+        self.writes: list[AppliedWrite] = []
+        self.server = MemoryZooKeeperServer(self.scheduler, on_write=self.writes.append)
+
+    def node(self) -> Node:
+        return Node(self)
+
+    def data(self, path: str) -> bytes | None:
+        node = self.server.tree.get(path)
+        assert node is not None
+        return node.data
+
+    def version(self, path: str) -> int:
+        node = self.server.tree.get(path)
+        assert node is not None
+        return node.version
+
+
+@pytest.fixture(params=range(3))
+def world(request: pytest.FixtureRequest) -> World:
+    world = World(request.param)
+    world.node().run(ensure_paths(znodes.PERSISTENT_NODES))
+    return world
+
+
+def broker(broker_id: int) -> znodes.BrokerRegistration:
+    return znodes.BrokerRegistration(broker_id, (Endpoint("CLIENT", "h", 9092),), 1)
+
+
+def is_multi(request: Request) -> bool:
+    return isinstance(request, Multi)
+
+
+def test_ensure_paths_creates_parents_with_null_data_and_may_be_repeated(world: World) -> None:
+    node = world.node()
+    before = world.server.tree.paths()
+    node.run(ensure_paths(znodes.PERSISTENT_NODES))
+    node.run(ensure_paths(["/x/y/z"]))
+    assert world.server.tree.paths() == sorted([*before, "/x", "/x/y", "/x/y/z"])
+    assert world.data("/brokers/ids") is None
+
+
+def test_a_registration_gives_the_czxid_and_bumps_the_broker_epoch_node(world: World) -> None:
+    node = world.node()
+    registered = node.run(register_broker(broker(1), node.session_id))
+    found = world.server.tree.get("/brokers/ids/1")
+    assert found is not None
+    assert registered == Registered(found.czxid)
+    assert (found.version, found.ephemeral_owner) == (1, node.session_id)
+    assert znodes.decode_broker("/brokers/ids/1", found.data, 1) == broker(1)
+    assert world.version("/broker_epochs/1") == 1
+
+
+def test_a_registration_whose_reply_was_lost_is_adopted(world: World) -> None:
+    node = world.node()
+    node.run(register_broker(broker(1), node.session_id))
+    node.expire()
+    node.link.lose_next_reply(to=is_multi)
+    registered = node.run(register_broker(broker(1), node.session_id))
+    found = world.server.tree.get("/brokers/ids/1")
+    assert found is not None
+    assert registered == Registered(found.czxid, adopted=True)
+    assert world.version("/broker_epochs/1") == 2
+
+
+def test_a_node_left_by_an_earlier_session_of_this_process_is_replaced(world: World) -> None:
+    earlier, node = world.node(), world.node()
+    first = earlier.run(register_broker(broker(1), earlier.session_id))
+    second = node.run(register_broker(broker(1), node.session_id, {earlier.session_id}))
+    assert second.czxid > first.czxid
+    found = world.server.tree.get("/brokers/ids/1")
+    assert found is not None
+    assert found.ephemeral_owner == node.session_id
+
+
+def test_a_node_of_a_foreign_session_is_a_duplicate_broker_id_and_stays(world: World) -> None:
+    other, node = world.node(), world.node()
+    other.run(register_broker(broker(1), other.session_id))
+    with pytest.raises(DuplicateBrokerIdError) as caught:
+        node.run(register_broker(broker(1), node.session_id))
+    assert caught.value.owner_session_id == other.session_id
+    found = world.server.tree.get("/brokers/ids/1")
+    assert found is not None
+    assert found.ephemeral_owner == other.session_id
+    assert world.version("/broker_epochs/1") == 1
+
+
+def test_a_registration_does_not_outlive_its_session(world: World) -> None:
+    node = world.node()
+    session_id = node.session_id
+    node.link.cut()
+    outcome = node.begin(register_broker(broker(1), session_id))
+    node.client.disconnect()
+    world.server.expire(session_id)
+    node.link.heal()
+    world.scheduler.run_until(lambda: bool(outcome))
+    assert isinstance(outcome[0], SessionLostError)
+    assert world.server.tree.get("/brokers/ids/1") is None
+
+
+def test_registration_works_on_an_empty_ensemble() -> None:
+    world = World(0)
+    node = world.node()
+    node.run(register_broker(broker(7), node.session_id))
+    controller = znodes.ControllerRegistration(1_000_000, (Endpoint("CONTROL", "c", 9084),), 1)
+    node.run(register_controller(controller, node.session_id))
+    data = world.data("/controllers/ids/1000000")
+    assert znodes.decode_controller_registration("/c", data, 1_000_000) == controller
+
+
+def test_the_cluster_id_is_made_once(world: World) -> None:
+    first = world.node().run(get_or_create_cluster_id(random.Random(1)))
+    second = world.node().run(get_or_create_cluster_id(random.Random(2)))
+    assert first == second
+    assert len(first) == 22
+
+
+def test_producer_id_blocks_never_overlap_even_when_replies_are_lost(world: World) -> None:
+    node = world.node()
+    blocks = [node.run(claim_producer_id_block(1))]
+    node.link.lose_next_reply()
+    blocks.append(node.run(claim_producer_id_block(1)))
+    outcomes = [world.node().begin(claim_producer_id_block(broker_id)) for broker_id in range(2, 7)]
+    world.scheduler.run_until(lambda: all(outcomes))
+    blocks += [outcome[0] for outcome in outcomes]
+    assert (blocks[0].first, blocks[0].last) == (0, 999)
+    firsts = [block.first for block in blocks]
+    assert len(set(firsts)) == len(blocks)
+    assert all(block.first % 1000 == 0 and block.last == block.first + 999 for block in blocks)
+
+
+def test_malformed_producer_id_blocks_are_reported_and_left_alone(world: World) -> None:
+    node = world.node()
+    node.ask(SetData(znodes.LATEST_PRODUCER_ID_BLOCK, b"{}"))
+    with pytest.raises(MalformedZnodeError):
+        node.run(claim_producer_id_block(1))
+    assert world.data(znodes.LATEST_PRODUCER_ID_BLOCK) == b"{}"
+
+
+def test_generated_broker_ids_start_above_the_reserved_ones_and_differ(world: World) -> None:
+    node = world.node()
+    assert [node.run(generate_broker_id()) for _ in range(3)] == [1001, 1002, 1003]
+    node.ask(Delete(znodes.BROKER_SEQUENCE))
+    assert node.run(generate_broker_id(5_000)) == 5001
+
+
+def test_the_first_election_gives_epoch_1_and_the_version_that_fences(world: World) -> None:
+    node = world.node()
+    won = node.run(elect_controller(1_000_000, node.session_id, 5))
+    assert won == Won(controller_epoch=1, epoch_zk_version=1)
+    assert (world.data("/controller_epoch"), world.version("/controller_epoch")) == (b"1", 1)
+    assert znodes.decode_active_controller("/controller", world.data("/controller")).controller_id == 1_000_000
+
+
+def test_of_many_candidates_one_wins_and_the_others_learn_who(world: World) -> None:
+    nodes = [world.node() for _ in range(4)]
+    outcomes = [
+        node.begin(elect_controller(1_000_000 + number, node.session_id, 5)) for number, node in enumerate(nodes)
+    ]
+    world.scheduler.run_until(lambda: all(outcomes))
+    winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome[0], Won)]
+    assert len(winners) == 1
+    losers = [outcome[0] for outcome in outcomes if isinstance(outcome[0], Lost)]
+    assert losers == [Lost(1_000_000 + winners[0])] * 3
+    assert world.data("/controller_epoch") == b"1"
+
+
+def test_an_election_whose_reply_was_lost_is_won(world: World) -> None:
+    node = world.node()
+    node.link.lose_next_reply(to=is_multi)
+    won = node.run(elect_controller(1_000_000, node.session_id, 5))
+    assert won == Won(controller_epoch=1, epoch_zk_version=1)
+    assert sum(write.change.path == "/controller_epoch" for write in world.writes) == 2
+
+
+def test_a_lost_reply_does_not_make_a_winner_of_an_earlier_session(world: World) -> None:
+    earlier, node = world.node(), world.node()
+    earlier.run(elect_controller(1_000_000, earlier.session_id, 5))
+    assert node.run(elect_controller(1_000_000, node.session_id, 5)) == Lost(1_000_000)
+
+
+def test_epochs_rise_by_one_with_every_controller(world: World) -> None:
+    epochs = []
+    for number in range(4):
+        node = world.node()
+        won = node.run(elect_controller(number, node.session_id, 5))
+        epochs.append((won.controller_epoch, won.epoch_zk_version))
+        node.expire()
+    assert epochs == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_the_loser_is_told_when_the_controller_goes(world: World) -> None:
+    winner, loser = world.node(), world.node()
+    winner.run(elect_controller(1, winner.session_id, 5))
+    loser.run(elect_controller(2, loser.session_id, 5))
+    winner.expire()
+    world.scheduler.run_until(lambda: bool(loser.recorder.watch_events))
+    assert loser.recorder.watch_events[0].path == "/controller"
+
+
+def test_what_cannot_be_read_in_controller_still_is_somebody_elses(world: World) -> None:
+    world.node().ask(Create("/controller", b"garbage"), Create("/controller_epoch", b"4"))
+    node = world.node()
+    assert node.run(elect_controller(1, node.session_id, 5)) == Lost(None)
+
+
+def prepare_state(node: Node, data: bytes | None = None) -> LeaderAndIsr:
+    state = LeaderAndIsr(leader=1, leader_epoch=3, isr=(1, 2), zk_version=0, controller_epoch=7)
+    node.run(ensure_paths([znodes.partition_path(TP)]))
+    node.ask(Create(STATE, data or znodes.encode_partition_state(state, {"elr": [3]})))
+    return state
+
+
+def wanted(state: LeaderAndIsr, *isr: int) -> LeaderAndIsr:
+    return LeaderAndIsr(state.leader, state.leader_epoch, isr, state.zk_version, state.controller_epoch)
+
+
+def test_an_isr_shrink_is_one_conditional_write_that_keeps_foreign_keys(world: World) -> None:
+    node = world.node()
+    state = prepare_state(node)
+    assert node.run(write_isr(TP, wanted(state, 1))) == Written(1)
+    read = znodes.decode_partition_state(STATE, world.data(STATE), 1)
+    assert (read.leader_and_isr.isr, read.leader_and_isr.leader_epoch, read.extra) == ((1,), 3, {"elr": [3]})
+
+
+def test_an_isr_write_whose_reply_was_lost_counts_as_written(world: World) -> None:
+    node = world.node()
+    state = prepare_state(node)
+    node.link.lose_next_reply(to=lambda request: isinstance(request, SetData))
+    assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Written(1)
+    assert world.version(STATE) == 1
+
+
+def test_an_isr_write_against_a_newer_state_is_a_conflict_that_shows_it(world: World) -> None:
+    node = world.node()
+    state = prepare_state(node)
+    newer = LeaderAndIsr(2, 4, (2,), 1, 8)
+    node.ask(SetData(STATE, znodes.encode_partition_state(newer)))
+    assert node.run(write_isr(TP, wanted(state, 1))) == Conflict(newer)
+    assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Conflict(newer)
+    node.ask(Delete(STATE))
+    assert node.run(write_isr(TP, wanted(state, 1))) == Conflict(None)
+    assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Conflict(None)
+
+
+def test_a_registered_joiner_enters_the_isr_in_one_multi(world: World) -> None:
+    leader, follower = world.node(), world.node()
+    state = prepare_state(leader)
+    epoch = follower.run(register_broker(broker(3), follower.session_id)).czxid
+    assert leader.run(write_isr(TP, wanted(state, 1, 2, 3), {3: epoch})) == Written(1)
+
+
+def test_a_joiner_with_another_broker_epoch_is_refused(world: World) -> None:
+    leader, follower = world.node(), world.node()
+    state = prepare_state(leader)
+    epoch = follower.run(register_broker(broker(3), follower.session_id)).czxid
+    assert leader.run(write_isr(TP, wanted(state, 1, 3, 4), {3: epoch, 4: 99})) == JoinerEpochStale((4,))
+    follower.expire()
+    assert leader.run(write_isr(TP, wanted(state, 1, 3), {3: epoch})) == JoinerEpochStale((3,))
+    assert world.version(STATE) == 0
+
+
+def test_a_joiner_that_bounces_between_the_reads_and_the_write_is_refused(world: World) -> None:
+    leader, follower = world.node(), world.node()
+    state = prepare_state(leader)
+    epoch = follower.run(register_broker(broker(3), follower.session_id)).czxid
+    flow = write_isr(TP, wanted(state, 1, 2, 3), {3: epoch})
+    step = next(flow)
+    reads = leader.ask(*step.requests)  # type: ignore[union-attr]
+    old_session = follower.session_id
+    follower.expire()
+    follower.run(register_broker(broker(3), follower.session_id, {old_session}))
+    step = flow.send(reads)
+    (response,) = leader.ask(*step.requests)  # type: ignore[union-attr]
+    assert response.code is ZkCode.BAD_VERSION
+    with pytest.raises(StopIteration) as stop:
+        flow.send([response])
+    assert stop.value.value == JoinerEpochStale((3,))
+    assert world.version(STATE) == 0
+
+
+def test_an_expansion_in_doubt_counts_as_written_though_the_joiner_bounced_since(world: World) -> None:
+    leader, follower = world.node(), world.node()
+    state = prepare_state(leader)
+    epoch = follower.run(register_broker(broker(3), follower.session_id)).czxid
+    leader.link.lose_next_reply(to=is_multi)
+    outcome = leader.begin(write_isr(TP, wanted(state, 1, 2, 3), {3: epoch}))
+    world.scheduler.run_until(lambda: world.version(STATE) == 1)
+    world.node().ask(SetData("/broker_epochs/3", b""))
+    world.scheduler.run_until(lambda: bool(outcome))
+    assert outcome == [Written(1)]
+
+
+def test_isr_changes_are_propagated_in_one_sequential_node_or_in_few(world: World) -> None:
+    node = world.node()
+    node.run(propagate_isr_change([TP, TopicPartition("t", 3)]))
+    node.run(propagate_isr_change(TopicPartition("t", number) for number in range(3_001)))
+    children = world.server.tree.children(znodes.ISR_CHANGE_NOTIFICATION)
+    assert children == tuple(f"isr_change_{number:010d}" for number in range(3))
+    (read,) = node.ask(GetData(f"{znodes.ISR_CHANGE_NOTIFICATION}/{children[0]}"))
+    assert znodes.decode_partition_set("/p", read.data) == (TP, TopicPartition("t", 3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda node: register_broker(broker(1), node.session_id),
+        lambda node: elect_controller(1, node.session_id, 5),
+        lambda node: claim_producer_id_block(1),
+        lambda node: generate_broker_id(),
+        lambda node: get_or_create_cluster_id(random.Random(1)),
+        lambda node: ensure_paths(["/a/b"]),
+        lambda node: propagate_isr_change([TP]),
+        lambda node: write_isr(TP, LeaderAndIsr(1, 1, (1,), 0, 1)),
+    ],
+)
+def test_every_flow_ends_with_its_session(world: World, make: Callable[[Node], Flow[Any]]) -> None:
+    node = world.node()
+    session_id = node.session_id
+    node.link.cut()
+    outcome = node.begin(make(node))
+    world.server.expire(session_id)
+    node.link.heal()
+    world.scheduler.run_until(lambda: bool(outcome))
+    assert isinstance(outcome[0], SessionLostError)
