@@ -61,10 +61,9 @@ def pack(
         return []
     total_bytes = sum(each.estimated_bytes for each in wanted)
     count = max(1, min(max_tasks, math.ceil(total_bytes / target_task_bytes)))
-    if min_partitions is not None and min_partitions > count:
+    tasks = _cut(wanted, [each.bytes_per_record for each in wanted], count, SLACK)
+    if min_partitions is not None and min_partitions > len(tasks):
         tasks = _cut(wanted, [1.0] * len(wanted), min_partitions, 0.0)
-    else:
-        tasks = _cut(wanted, [each.bytes_per_record for each in wanted], count, SLACK)
     if max_records_per_partition is None:
         return tasks
     limited: list[list[OffsetRange]] = []

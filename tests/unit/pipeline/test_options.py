@@ -1,0 +1,232 @@
+"""Options: Kafka's names, checked before anything connects, with errors that say what to do."""
+
+import pickle
+
+import pytest
+
+from paceline.model.errors import InvalidConfigError
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.errors import InvalidOptionError
+from paceline.pipeline.offset_specs import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
+from paceline.pipeline.options import KNOWN, ReadOptions, parse_options
+
+MINIMAL = {"paceline.bootstrap.servers": "a:1", "subscribe": "t"}
+
+
+def parsed(**more: str) -> ReadOptions:
+    return parse_options(MINIMAL | {name.replace("__", "."): value for name, value in more.items()})
+
+
+def test_the_least_that_must_be_given() -> None:
+    options = parsed()
+    assert options.bootstrap_servers == ("a:1",)
+    assert options.subscription.topics == ("t",)
+    assert (options.starting, options.ending) == (Earliest(), Latest())
+    assert options.fail_on_data_loss
+    assert options.max_tasks == 8
+    assert options.target_task_bytes == 64 * 1024 * 1024
+    assert options.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def test_options_travel_to_the_executors() -> None:
+    options = parsed(startingOffsets='{"t": {"0": 3}}', endingTimestamp="5")
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_names_are_compared_without_case_and_kafka_is_an_alias() -> None:
+    options = parse_options({"KAFKA.Bootstrap.Servers": " b:2 , c:3,", "SUBSCRIBE": "u, t,u", "maxtasks": "3"})
+    assert options.bootstrap_servers == ("b:2", "c:3")
+    assert options.subscription.topics == ("t", "u")
+    assert options.max_tasks == 3
+
+
+def test_the_alias_may_repeat_a_value_but_not_contradict_it() -> None:
+    assert parse_options(MINIMAL | {"kafka.bootstrap.servers": "a:1"}).bootstrap_servers == ("a:1",)
+    with pytest.raises(InvalidOptionError, match="given twice"):
+        parse_options(MINIMAL | {"kafka.bootstrap.servers": "b:1"})
+
+
+def test_every_documented_option_is_accepted() -> None:
+    values = {
+        "paceline.bootstrap.servers": "a:1",
+        "paceline.fetch.max.bytes": "1048576",
+        "paceline.isolation.level": "read_uncommitted",
+        "subscribe": "t",
+        "startingOffsets": '{"t": {"0": -2}}',
+        "endingOffsets": '{"t": {"0": -1}}',
+        "startingTimestamp": "1",
+        "endingTimestamp": "2",
+        "startingOffsetsByTimestamp": '{"t": {"0": 1}}',
+        "endingOffsetsByTimestamp": '{"t": {"0": 1}}',
+        "startingOffsetsByTimestampStrategy": "latest",
+        "failOnDataLoss": "FALSE",
+        "includeHeaders": "true",
+        "columns": "Value,headers",
+        "pushdown": "true",
+        "minPartitions": "3",
+        "maxRecordsPerPartition": "4",
+        "maxTasks": "5",
+        "targetTaskBytes": "6",
+        "groupIdPrefix": "me",
+        "kafkaConsumer.pollTimeoutMs": "7",
+        "fetchOffset.numRetries": "0",
+        "fetchOffset.retryIntervalMs": "9",
+    }
+    assert set(values) | {"subscribePattern", "assign"} == set(KNOWN)
+    options = parse_options(values)
+    assert options == ReadOptions(
+        ("a:1",),
+        options.subscription,
+        AtTimestamp("startingTimestamp", 1),
+        AtTimestamp("endingTimestamp", 2),
+        True,
+        False,
+        ("value", "headers"),
+        True,
+        3,
+        4,
+        5,
+        6,
+        1_048_576,
+        "me",
+        7,
+        0,
+        9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "none is"),
+        ({"subscribe": "t", "assign": '{"t": [0]}'}, "subscribe and assign are"),
+        ({"subscribe": "t", "subscribePattern": "t", "assign": '{"t": [0]}'}, "subscribePattern and assign are"),
+    ],
+)
+def test_exactly_one_way_to_name_topics_must_be_given(given: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"exactly one of subscribe, subscribePattern and assign.*{says}"):
+        parse_options({"paceline.bootstrap.servers": "a:1"} | given)
+
+
+def test_a_pattern_and_an_assignment_are_understood() -> None:
+    servers = {"kafka.bootstrap.servers": "a:1"}
+    assert parse_options(servers | {"subscribePattern": "order.*"}).subscription.pattern == "order.*"
+    assigned = parse_options(servers | {"assign": '{"b": [1, 0, 1], "a": [2]}'}).subscription.partitions
+    assert assigned == (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("paceline.bootstrap.server", "paceline.bootstrap.servers"),
+        ("kafka.bootstrapservers", "paceline.bootstrap.servers"),
+        ("startingOffset", "startingOffsets"),
+        ("fail_on_data_loss", "failOnDataLoss"),
+        ("maxTask", "maxTasks"),
+    ],
+)
+def test_an_unknown_option_is_an_error_that_names_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"no option '{name}'; did you mean '{nearest}'"):
+        parse_options(MINIMAL | {name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("kafka.auto.offset.reset", "use startingOffsets"),
+        ("paceline.auto.offset.reset", "use startingOffsets"),
+        ("kafka.key.deserializer", "cast the column"),
+        ("kafka.value.deserializer", "cast the column"),
+        ("kafka.enable.auto.commit", "commits no offsets"),
+        ("kafka.interceptor.classes", "transform the DataFrame"),
+        ("kafka.security.protocol", "plaintext"),
+        ("kafka.ssl.truststore.location", "plaintext"),
+        ("maxOffsetsPerTrigger", "streaming"),
+        ("path", "subscribe"),
+    ],
+)
+def test_a_refused_option_comes_with_advice(name: str, advice: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"{name} is refused: .*{advice}"):
+        parse_options(MINIMAL | {name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("paceline__bootstrap__servers", "", "must be given"),
+        ("paceline__bootstrap__servers", "localhost", "not host:port"),
+        ("paceline__bootstrap__servers", "a:1,b:99999", "'b:99999' is not host:port"),
+        ("paceline__isolation__level", "read_committed", "transactions"),
+        ("paceline__isolation__level", "dirty", "read_uncommitted, read_committed"),
+        ("paceline__fetch__max__bytes", "99999999999", "1 to 33554432"),
+        ("subscribe", " , ", "names no topic"),
+        ("subscribe", "a/b", "characters other than"),
+        ("startingOffsets", "latest", "may not be 'latest' in a batch query"),
+        ("endingOffsets", "earliest", "may not be 'earliest' in a batch query"),
+        ("startingOffsets", '{"t": {"0": -1}}', "t-0 may not be -1"),
+        ("endingOffsets", '{"t": {"0": -2}}', "t-0 may not be -2"),
+        ("startingOffsets", "newest", "not JSON"),
+        ("startingOffsets", '{"t": [1]}', "object of partitions"),
+        ("startingOffsets", '{"t": {"0": -3}}', "not a partition and its value"),
+        ("startingOffsets", '{"t": {"x": 3}}', "not a partition and its value"),
+        ("startingOffsets", '{"t": {"0": true}}', "not a partition and its value"),
+        ("startingTimestamp", "yesterday", "milliseconds"),
+        ("endingTimestamp", "-4", "milliseconds"),
+        ("startingOffsetsByTimestamp", '{"t": {"0": -1}}', "not a partition and its value"),
+        ("startingOffsetsByTimestampStrategy", "skip", "error, latest"),
+        ("failOnDataLoss", "maybe", "true or false"),
+        ("minPartitions", "0", "at least 1"),
+        ("maxTasks", "many", "whole number"),
+        ("columns", "vlaue", "did you mean 'value'"),
+        ("columns", "key,key", "each once"),
+        ("columns", ",", "at least one"),
+    ],
+)
+def test_a_malformed_value_is_an_error_that_names_the_option(name: str, value: str, says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says) as caught:
+        parsed(**{name: value})
+    assert name.replace("__", ".") in str(caught.value)
+    assert isinstance(caught.value, InvalidConfigError)
+
+
+@pytest.mark.parametrize("text", ["[0]", '{"t": 0}', '{"t": [-1]}', '{"t": ["0"]}', "{}", '{"t": []}', "t:0"])
+def test_a_malformed_assignment_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match="assign"):
+        parse_options({"paceline.bootstrap.servers": "a:1", "assign": text})
+
+
+def test_a_broken_pattern_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="subscribePattern"):
+        parse_options({"paceline.bootstrap.servers": "a:1", "subscribePattern": "a("})
+
+
+def test_the_more_exact_start_and_end_win_as_in_spark() -> None:
+    by_time = '{"t": {"0": 5}}'
+    options = parsed(startingOffsets="earliest", startingOffsetsByTimestamp=by_time, endingOffsetsByTimestamp=by_time)
+    assert options.starting == AtTimestamps("startingOffsetsByTimestamp", {TopicPartition("t", 0): 5})
+    assert options.ending == AtTimestamps("endingOffsetsByTimestamp", {TopicPartition("t", 0): 5})
+    assert parsed(startingOffsetsByTimestamp=by_time, startingTimestamp="7").starting == AtTimestamp(
+        "startingTimestamp", 7
+    )
+
+
+def test_json_offsets_keep_the_marks_for_earliest_and_latest() -> None:
+    options = parsed(startingOffsets='{"t": {"1": 7, "0": -2}}', endingOffsets='{"t": {"0": 9, "1": -1}}')
+    assert options.starting == AtOffsets("startingOffsets", {TopicPartition("t", 0): -2, TopicPartition("t", 1): 7})
+    assert options.ending == AtOffsets("endingOffsets", {TopicPartition("t", 0): 9, TopicPartition("t", 1): -1})
+
+
+def test_start_end_and_assign_must_name_the_same_partitions() -> None:
+    with pytest.raises(InvalidOptionError, match="only one of them names t-1"):
+        parsed(startingOffsets='{"t": {"0": 1}}', endingOffsets='{"t": {"0": 1, "1": 2}}')
+    with pytest.raises(InvalidOptionError, match="only one of them names t-1"):
+        parse_options(
+            {"paceline.bootstrap.servers": "a:1", "assign": '{"t": [0, 1]}', "startingOffsets": '{"t": {"0": 1}}'}
+        )
+
+
+def test_headers_come_when_asked_for() -> None:
+    assert parsed(includeHeaders="true").columns[-1] == "headers"
+    assert parsed(columns="headers").columns == ("headers",)
+    with pytest.raises(InvalidOptionError, match="includeHeaders is false"):
+        parsed(columns="headers", includeHeaders="false")
