@@ -1,0 +1,193 @@
+"""A cluster from docker-compose.yml for tests: thin, over the docker command and either version of compose."""
+
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.dev.ports import free_plan
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "build" / "containers"
+PROJECT_PREFIX = "paceline-test-"
+BROKERS = {1: "broker-1", 2: "broker-2", 3: "broker-3"}
+CONTROLLERS = {1_000_000: "controller-1", 1_000_001: "controller-2"}
+_COMMAND_TIMEOUT_S = 60.0
+
+
+def run(command: Sequence[str], timeout_s: float = _COMMAND_TIMEOUT_S, **environment: str) -> str:
+    """Run a command in the repository and return what it printed; fail with its messages when it fails."""
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout_s
+    )
+    assert done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def engine_problem() -> str | None:
+    """Return why no container can be started here, None when it can."""
+    try:
+        done = subprocess.run(
+            ["scripts/docker_engine.sh", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=30.0
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return str(failure)
+    return done.stderr.strip() if done.returncode else None
+
+
+def remove_leftovers() -> None:
+    """Remove containers, volumes and networks of test runs whose process is gone."""
+    for kind, remove in (
+        ("ps -a", ["rm", "-f", "-v"]),
+        ("volume ls", ["volume", "rm"]),
+        ("network ls", ["network", "rm"]),
+    ):
+        form = '{{.Label "com.docker.compose.project"}} ' + ("{{.Name}}" if kind == "volume ls" else "{{.ID}}")
+        listing = run(["docker", *kind.split(), "--filter", "label=com.docker.compose.project", "--format", form])
+        for project, name in (line.split() for line in listing.splitlines() if line.startswith(PROJECT_PREFIX)):
+            owner = project.removeprefix(PROJECT_PREFIX).split("-")[0]
+            if not Path(f"/proc/{owner}").exists():
+                run(["docker", *remove, name])
+
+
+@dataclass
+class ComposeCluster:
+    """ZooKeeper, two controllers and three brokers in containers, under a project name and ports of their own."""
+
+    project: str = field(default_factory=lambda: f"{PROJECT_PREFIX}{os.getpid()}-{secrets.token_hex(3)}")
+
+    def __post_init__(self) -> None:
+        plan = free_plan(len(CONTROLLERS), len(BROKERS))
+        self._ports = {
+            **{name: node.listeners["EXTERNAL"] for name, node in zip(BROKERS.values(), plan.brokers, strict=True)},
+            **{
+                name: node.listeners["EXTERNAL"]
+                for name, node in zip(CONTROLLERS.values(), plan.controllers, strict=True)
+            },
+        }
+
+    @property
+    def bootstrap(self) -> list[str]:
+        """EXTERNAL addresses of the brokers."""
+        return [self.address(name) for name in BROKERS.values()]
+
+    def address(self, service: str) -> str:
+        """Return the EXTERNAL address of a broker or controller."""
+        return f"localhost:{self._ports[service]}"
+
+    def compose(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
+        """Run a compose command for this cluster."""
+        ports = {f"PORT_{name.upper().replace('-', '_')}": str(port) for name, port in self._ports.items()}
+        return run(["scripts/compose.sh", "-p", self.project, *arguments], timeout_s, **ports)
+
+    def up(self, timeout_s: float = 180.0) -> None:
+        """Start everything and return when every container is healthy."""
+        deadline = time.monotonic() + timeout_s
+        self.compose("up", "-d", "--no-build", timeout_s=timeout_s)
+        for service in self._ports:
+            self.wait_healthy(service, max(deadline - time.monotonic(), 1.0))
+
+    def down(self) -> None:
+        """Remove containers, volumes and the network."""
+        self.compose("down", "-v", "--remove-orphans", "-t", "5", timeout_s=120.0)
+
+    def container(self, service: str) -> str:
+        """Return the id of a service's container, running or not."""
+        listing = run(
+            [
+                *["docker", "ps", "-a", "-q"],
+                *["--filter", f"label=com.docker.compose.project={self.project}"],
+                *["--filter", f"label=com.docker.compose.service={service}"],
+            ]
+        ).split()
+        assert len(listing) == 1, f"{service} has {len(listing)} containers"
+        return listing[0]
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """Return what the engine knows of the container."""
+        (details,) = json.loads(run(["docker", "inspect", self.container(service)]))
+        assert isinstance(details, dict)
+        return details
+
+    def wait_healthy(self, service: str, timeout_s: float = 60.0) -> None:
+        """Return when the engine calls the container healthy."""
+        container = self.container(service)
+        form = "{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}"
+        states: list[str] = []
+
+        def healthy() -> bool:
+            states.append(run(["docker", "inspect", "-f", form, container]).strip())
+            return states[-1] == "running healthy"
+
+        try:
+            eventually(healthy, timeout_s, f"{service} is healthy", pause_s=0.25)
+        except AssertionError as failure:
+            logs = run(["docker", "logs", "--tail", "30", container])
+            raise AssertionError(f"{failure} (its state is {states[-1]!r})\n{logs}") from None
+
+    def kill(self, service: str) -> None:
+        """Send SIGKILL to the container's process; it stays down."""
+        run(["docker", "kill", "-s", "KILL", self.container(service)])
+
+    def stop(self, service: str) -> int:
+        """Stop the container the orderly way, within its grace period, and return its exit code."""
+        run(["docker", "stop", "-t", "30", self.container(service)], timeout_s=60.0)
+        return int(self.inspect(service)["State"]["ExitCode"])
+
+    def start(self, service: str) -> None:
+        """Start a container that is down, with its data, and wait until it is healthy."""
+        run(["docker", "start", self.container(service)])
+        self.wait_healthy(service)
+
+    def pause(self, service: str) -> None:
+        """Freeze the container's processes."""
+        run(["docker", "pause", self.container(service)])
+
+    def unpause(self, service: str) -> None:
+        """Let them go on."""
+        run(["docker", "unpause", self.container(service)])
+
+    def cut_off(self, service: str) -> None:
+        """Take the container off the cluster's network."""
+        run(["docker", "network", "disconnect", f"{self.project}_default", self.container(service)])
+
+    def reconnect(self, service: str) -> None:
+        """Put it back, under its name."""
+        run(["docker", "network", "connect", "--alias", service, f"{self.project}_default", self.container(service)])
+
+    def heal(self) -> None:
+        """Start what is down and let go what is frozen, so that the next test finds a whole cluster."""
+        for service in self._ports:
+            state = self.inspect(service)["State"]
+            if state["Paused"]:
+                self.unpause(service)
+            if not state["Running"]:
+                run(["docker", "start", self.container(service)])
+        for service in self._ports:
+            self.wait_healthy(service)
+
+    def collect(self, name: str) -> Path:
+        """Write every container's log and state below build/containers and return the folder."""
+        folder = LOGS / f"{self.project}-{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for service in ("zookeeper", *self._ports):
+            try:
+                container = self.container(service)
+                done = subprocess.run(
+                    ["docker", "logs", "-t", container],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    timeout=_COMMAND_TIMEOUT_S,
+                )
+                (folder / f"{service}.log").write_bytes(done.stdout)
+                state = json.dumps(self.inspect(service)["State"], indent=2)
+                (folder / f"{service}.state.json").write_text(state + "\n", encoding="utf-8")
+            except (AssertionError, OSError, subprocess.TimeoutExpired) as failure:
+                (folder / f"{service}.log").write_text(f"{failure}\n", encoding="utf-8")
+        return folder

@@ -1,0 +1,58 @@
+"""What the images promise: a user without rights, a root file system nobody writes to, a size, health."""
+
+import json
+
+import pytest
+
+from tests.containers.compose import run
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+
+IMAGE = "paceline:dev"
+SIZE_BUDGET_MB = 250
+"""Debian and Python take 125 to 150 of it."""
+
+_RUN = ["docker", "run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "--tmpfs", "/tmp"]
+
+
+@pytest.fixture(autouse=True)
+def built(images: None) -> None:
+    """Every test here needs the image."""
+
+
+def test_the_image_keeps_to_its_size_budget() -> None:
+    (details,) = json.loads(run(["docker", "image", "inspect", IMAGE]))
+    assert details["Size"] / 1e6 < SIZE_BUDGET_MB
+
+
+def test_processes_run_as_a_user_of_their_own() -> None:
+    assert run([*_RUN, IMAGE, "sh", "-c", "id -u; id -g"]).split() == ["10001", "10001"]
+
+
+def test_only_the_data_folder_can_be_written_under_a_read_only_root() -> None:
+    script = (
+        "touch /var/lib/paceline/mine && ! touch /opt/paceline/mine 2>/dev/null && ! touch /etc/mine 2>/dev/null"
+        " && echo kept"
+    )
+    assert run([*_RUN, IMAGE, "sh", "-c", script]).strip() == "kept"
+
+
+def test_the_image_has_the_services_and_not_spark_or_the_tests() -> None:
+    script = (
+        "import importlib.util as u, paceline.v1.log_service_pb2;"
+        "print([n for n in ('paceline', 'kazoo', 'structlog', 'pyspark', 'pytest', 'hatchling') if u.find_spec(n)])"
+    )
+    assert run([*_RUN, IMAGE, "python", "-c", script]).strip() == "['paceline', 'kazoo', 'structlog']"
+
+
+def test_the_health_check_of_a_process_that_does_not_run_fails() -> None:
+    script = "python -m paceline.runtime.healthcheck 127.0.0.1:9092; echo $?"
+    assert run([*_RUN, IMAGE, "sh", "-c", script]).strip() == "1"
+
+
+@pytest.mark.parametrize("service", ["broker", "controller"])
+def test_a_service_that_is_told_nothing_says_what_is_missing(service: str) -> None:
+    script = f"python -m paceline.{service} 2>&1; echo exit $?"
+    answer = run([*_RUN, IMAGE, "sh", "-c", script])
+    assert "zookeeper.connect" in answer
+    assert "exit 2" in answer or "exit 1" in answer

@@ -1,0 +1,19 @@
+"""Waiting for a condition, never for a while."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], timeout_s: float, what: str, pause_s: float = 0.1) -> T:
+    """Return the first true result of the condition; fail the test when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; the last answer was {result!r}")
+        time.sleep(pause_s)
