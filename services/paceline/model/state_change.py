@@ -34,8 +34,8 @@ class StateChangeKind(Enum):
     CONTROLLER_RESIGNED = "controller-resigned"
     BROKER_UP = "broker-up"
     BROKER_DOWN = "broker-down"
-    PARTITION_STATE = "partition-state"
-    REPLICA_STATE = "replica-state"
+    TRANSITION = "transition"
+    """A state machine of the controller moved, ``from_state`` to ``to_state``."""
     LEADER_ELECTED = "leader-elected"
     TOPIC_CREATED = "topic-created"
     TOPIC_DELETED = "topic-deleted"
@@ -51,17 +51,21 @@ class ReplicaOffsets:
     high_watermark: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
     """One change, said by the process that made it."""
 
-    kind: StateChangeKind
+    who: str
+    """The process, for example ``broker-1`` or ``controller-1000000``."""
     wall_ms: int
     """Milliseconds since the epoch on the emitter's clock."""
-    node_id: int
-    """Broker id or controller id."""
+    kind: StateChangeKind = StateChangeKind.TRANSITION
     topic_partition: TopicPartition | None = None
     topic_id: str | None = None
+    replica: int | None = None
+    """Broker id of the replica the change is about; None when it is about the partition or the process."""
+    from_state: str | None = None
+    to_state: str | None = None
     controller_epoch: int | None = None
     leader: int | None = None
     leader_epoch: int | None = None
@@ -70,9 +74,5 @@ class StateChange:
     zk_version: int | None = None
     replicas: tuple[ReplicaOffsets, ...] = ()
     """The emitter's own replica first, then the others it follows the progress of."""
-    old: str | None = None
-    """State before, for records about states."""
-    new: str | None = None
-    """State after."""
-    reason: str | None = None
+    cause: str | None = None
     """Why, in words for people."""

@@ -1,0 +1,146 @@
+"""Brokers that come, go, bounce or move.
+
+Source: spec/controller.md section 10; Kafka 2.8 KafkaController.processBrokerChange.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.events import LeaderAndIsrResponseReceived
+from paceline.controller.parts import ControllerParts
+from paceline.controller.reassignment import resume_reassignments
+from paceline.model.control import LiveBroker
+from paceline.model.errors import ErrorCode
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+
+def on_broker_change(parts: ControllerParts) -> Flow[None]:
+    """Compare registrations with those known: new ones start, those with a newer epoch bounced, missing ones died."""
+    context = parts.context
+    current = yield from parts.storage.brokers()
+    known = dict(context.brokers)
+    new = [broker_id for broker_id in sorted(current) if broker_id not in known]
+    dead = [broker_id for broker_id in sorted(known) if broker_id not in current]
+    both = [broker_id for broker_id in sorted(current) if broker_id in known]
+    bounced = [b for b in both if current[b].broker_epoch > known[b].broker_epoch]
+    LOG.info("brokers: new %s, bounced %s, dead %s", new, bounced, dead)
+    for broker_id in new:
+        parts.channels.add_broker(current[broker_id])
+    for broker_id in bounced:
+        parts.channels.remove_broker(broker_id)
+        parts.channels.add_broker(current[broker_id])
+    for broker_id in dead:
+        parts.channels.remove_broker(broker_id)
+    if new:
+        context.brokers.update({broker_id: current[broker_id] for broker_id in new})
+        yield from on_broker_startup(parts, new)
+    if bounced:
+        _remove(parts, bounced)
+        yield from on_broker_failure(parts, bounced)
+        context.brokers.update({broker_id: current[broker_id] for broker_id in bounced})
+        yield from on_broker_startup(parts, bounced)
+    if dead:
+        _remove(parts, dead)
+        yield from on_broker_failure(parts, dead)
+    moved = [b for b in both if b not in bounced and _has_moved(known[b], current[b])]
+    if moved:
+        _update(parts, [current[broker_id] for broker_id in moved])
+
+
+def on_broker_modifications(parts: ControllerParts, broker_id: int) -> Flow[None]:
+    """A registration's data changed: spread the new endpoints."""
+    current = yield from parts.storage.brokers()
+    known = parts.context.brokers.get(broker_id)
+    found = current.get(broker_id)
+    if known is not None and found is not None and _has_moved(known, found):
+        _update(parts, [found])
+
+
+def _has_moved(known: LiveBroker, found: LiveBroker) -> bool:
+    same_registration = known.broker_epoch == found.broker_epoch
+    return same_registration and (known.endpoints, known.rack) != (found.endpoints, found.rack)
+
+
+def _update(parts: ControllerParts, brokers: Sequence[LiveBroker]) -> None:
+    for broker in brokers:
+        parts.context.brokers[broker.broker_id] = broker
+        parts.channels.update_broker(broker)
+    parts.send_update_metadata(parts.context.brokers, ())
+
+
+def _remove(parts: ControllerParts, broker_ids: Sequence[int]) -> None:
+    for broker_id in broker_ids:
+        parts.context.remove_broker(broker_id)
+
+
+def on_broker_startup(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow[None]:
+    """Give new brokers the full state, then let what waited for them go on.
+
+    A broker must know its peers before it is told to follow one, so metadata goes first (trap 1).
+    """
+    context = parts.context
+    for broker_id in broker_ids:
+        context.on_offline_dirs.pop(broker_id, None)
+    others = [broker_id for broker_id in context.registered_broker_ids() if broker_id not in broker_ids]
+    parts.send_update_metadata(others, ())
+    with_leader = [tp for tp in context.leadership if not context.is_queued_for_deletion(tp.topic)]
+    parts.send_update_metadata(broker_ids, with_leader)
+    hosted = context.replicas_on(broker_ids)
+    yield from parts.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
+    yield from parts.partitions.trigger_online()
+    started = set(broker_ids)
+    yield from resume_reassignments(parts, lambda assignment: bool(started.intersection(assignment.target)))
+    topics = {replica.topic_partition.topic for replica in hosted}
+    yield from parts.deletion.resume_topics(topics)
+
+
+def on_broker_failure(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow[None]:
+    """Take leadership and ISR membership from brokers that are gone from the context already."""
+    for broker_id in broker_ids:
+        parts.context.on_offline_dirs.pop(broker_id, None)
+        parts.context.shutting_down.discard(broker_id)
+    yield from on_replicas_become_offline(parts, parts.context.replicas_on(broker_ids))
+
+
+def on_replicas_become_offline(parts: ControllerParts, replicas: Sequence[Replica]) -> Flow[None]:
+    """Elect first, remove from the ISR afterwards: the other order costs an extra write each (trap 4)."""
+    context = parts.context
+    for_deletion = [r for r in replicas if context.is_queued_for_deletion(r.topic_partition.topic)]
+    others = [r for r in replicas if not context.is_queued_for_deletion(r.topic_partition.topic)]
+    leaderless = context.partitions_with_offline_leader()
+    yield from parts.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+    yield from parts.partitions.trigger_online()
+    yield from parts.replicas.handle_state_changes(others, ReplicaState.OFFLINE)
+    if for_deletion:
+        yield from parts.deletion.fail_replicas(for_deletion)
+    if not leaderless:
+        parts.send_update_metadata(context.brokers, ())
+
+
+def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrResponseReceived) -> Flow[None]:
+    """Note which leaders have acknowledged and which replicas sit on a failed log directory."""
+    context = parts.context
+    broker = context.brokers.get(event.broker_id)
+    if broker is None or broker.broker_epoch != event.request.stamp.broker_epoch:
+        return
+    if event.response.error is not ErrorCode.NONE:
+        LOG.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.response.error.name)
+        return
+    errors = event.response.partition_errors
+    for partition in event.request.partitions:
+        # An equal epoch is refused as stale when an earlier try arrived and only its answer was lost (trap 14).
+        taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+        if taken and partition.leader == event.broker_id:
+            parts.topic_requests.leader_acknowledged(partition.topic_partition)
+    before = context.on_offline_dirs.get(event.broker_id, set())
+    online = {tp for tp, error in errors.items() if error is ErrorCode.NONE}
+    failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR]
+    now = (before - online) | set(failed)
+    context.on_offline_dirs[event.broker_id] = now
+    newly_offline = [tp for tp in failed if tp not in before]
+    if newly_offline:
+        LOG.warning("broker %d has lost the log directories of %d replicas", event.broker_id, len(newly_offline))
+        yield from on_replicas_become_offline(parts, [Replica(tp, event.broker_id) for tp in newly_offline])

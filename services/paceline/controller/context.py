@@ -1,0 +1,228 @@
+"""What the active controller keeps in memory. Owned by one actor, so there are no locks.
+
+Source: spec/controller.md section 1; Kafka 2.8 ControllerContext.scala.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from paceline.coordination.znode_json import JsonValue
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.control import LiveBroker
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+
+
+class PartitionState(Enum):
+    """States of the partition state machine (section 7)."""
+
+    NON_EXISTENT = "NonExistentPartition"
+    NEW = "NewPartition"
+    ONLINE = "OnlinePartition"
+    OFFLINE = "OfflinePartition"
+
+
+class ReplicaState(Enum):
+    """States of the replica state machine (section 8)."""
+
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
+    NON_EXISTENT = "NonExistentReplica"
+
+
+class Replica(NamedTuple):
+    """One replica: a partition on a broker."""
+
+    topic_partition: TopicPartition
+    broker_id: int
+
+
+@dataclass(slots=True)
+class ControllerContext:
+    """The cluster as the active controller knows it; empty while it is not active."""
+
+    epoch: int = 0
+    epoch_zk_version: int = -1
+    """Version of ``/controller_epoch`` after the own election: the fence of every write."""
+    brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    """Every registered broker, those shutting down included."""
+    shutting_down: set[int] = field(default_factory=set)
+    topics: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
+    """Assignment by topic and partition index."""
+    topic_ids: dict[str, str | None] = field(default_factory=dict)
+    leadership: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
+    """Absent: never elected."""
+    state_extras: dict[TopicPartition, Mapping[str, JsonValue]] = field(default_factory=dict)
+    """Keys of state nodes outside Kafka's schema; they are written back as they were."""
+    seen_in_event: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose cached leadership was read or written by the running event, so it need not be read again."""
+    being_reassigned: set[TopicPartition] = field(default_factory=set)
+    partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
+    on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """Partitions a broker reported with a storage error."""
+    deletion_queued: set[str] = field(default_factory=set)
+    deletion_started: set[str] = field(default_factory=set)
+    deletion_ineligible: set[str] = field(default_factory=set)
+
+    # brokers
+
+    def is_live(self, broker_id: int) -> bool:
+        """Whether the broker is registered and not shutting down."""
+        return broker_id in self.brokers and broker_id not in self.shutting_down
+
+    def live_broker_ids(self) -> list[int]:
+        """Registered brokers that are not shutting down, by id."""
+        return sorted(broker_id for broker_id in self.brokers if broker_id not in self.shutting_down)
+
+    def registered_broker_ids(self) -> list[int]:
+        """Registered brokers, those shutting down included, by id."""
+        return sorted(self.brokers)
+
+    def is_replica_online(
+        self, broker_id: int, topic_partition: TopicPartition, include_shutting_down: bool = False
+    ) -> bool:
+        """Whether the replica's broker is live and its log directory has not failed."""
+        if broker_id not in self.brokers:
+            return False
+        if broker_id in self.shutting_down and not include_shutting_down:
+            return False
+        return topic_partition not in self.on_offline_dirs.get(broker_id, ())
+
+    def online_replicas(
+        self, topic_partition: TopicPartition, replicas: Iterable[int], include_shutting_down: bool = False
+    ) -> tuple[int, ...]:
+        """Those of ``replicas`` that are online, in their order."""
+        return tuple(r for r in replicas if self.is_replica_online(r, topic_partition, include_shutting_down))
+
+    def remove_broker(self, broker_id: int) -> None:
+        """Forget a registration."""
+        self.brokers.pop(broker_id, None)
+
+    # topics and partitions
+
+    def assignment(self, topic_partition: TopicPartition) -> ReplicaAssignment:
+        """The full assignment; one without replicas for an unknown partition."""
+        return self.topics.get(topic_partition.topic, {}).get(topic_partition.partition, ReplicaAssignment(()))
+
+    def set_assignment(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> None:
+        """Store an assignment."""
+        self.topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = assignment
+
+    def knows(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition exists."""
+        return topic_partition.partition in self.topics.get(topic_partition.topic, {})
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Every partition, by topic in the order they became known."""
+        for topic, assignments in self.topics.items():
+            for partition in assignments:
+                yield TopicPartition(topic, partition)
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """The partitions of one topic."""
+        return [TopicPartition(topic, partition) for partition in self.topics.get(topic, {})]
+
+    def replicas_of(self, topic: str) -> list[Replica]:
+        """Every replica of one topic."""
+        return [
+            Replica(TopicPartition(topic, partition), broker_id)
+            for partition, assignment in self.topics.get(topic, {}).items()
+            for broker_id in assignment.replicas
+        ]
+
+    def replicas(self) -> Iterator[Replica]:
+        """Every replica of every partition."""
+        for topic_partition in self.partitions():
+            for broker_id in self.assignment(topic_partition).replicas:
+                yield Replica(topic_partition, broker_id)
+
+    def replicas_on(self, broker_ids: Iterable[int]) -> list[Replica]:
+        """Every replica assigned to one of the brokers."""
+        wanted = set(broker_ids)
+        return [replica for replica in self.replicas() if replica.broker_id in wanted]
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget a topic with everything known about it."""
+        for partition, assignment in self.topics.pop(topic, {}).items():
+            topic_partition = TopicPartition(topic, partition)
+            self.leadership.pop(topic_partition, None)
+            self.state_extras.pop(topic_partition, None)
+            self.partition_states.pop(topic_partition, None)
+            self.being_reassigned.discard(topic_partition)
+            for broker_id in assignment.replicas:
+                self.replica_states.pop(Replica(topic_partition, broker_id), None)
+        self.topic_ids.pop(topic, None)
+        self.deletion_queued.discard(topic)
+        self.deletion_started.discard(topic)
+        self.deletion_ineligible.discard(topic)
+
+    def offline_replicas(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        """Assigned replicas that are not online; a broker shutting down counts as offline."""
+        return tuple(
+            broker_id
+            for broker_id in self.assignment(topic_partition).replicas
+            if not self.is_replica_online(broker_id, topic_partition)
+        )
+
+    def partitions_with_offline_leader(self) -> list[TopicPartition]:
+        """Partitions whose leader is known but not online, topics queued for deletion left out."""
+        return [
+            topic_partition
+            for topic_partition, known in self.leadership.items()
+            if topic_partition.topic not in self.deletion_queued
+            and not self.is_replica_online(known.leader, topic_partition)
+        ]
+
+    # states
+
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
+        """State of a partition; unknown ones do not exist."""
+        return self.partition_states.get(topic_partition, PartitionState.NON_EXISTENT)
+
+    def replica_state(self, replica: Replica) -> ReplicaState:
+        """State of a replica; unknown ones do not exist."""
+        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+
+    def replicas_in_state(self, topic: str, state: ReplicaState) -> list[Replica]:
+        """Replicas of a topic that are in ``state``."""
+        return [replica for replica in self.replicas_of(topic) if self.replica_state(replica) is state]
+
+    # deletion
+
+    def is_queued_for_deletion(self, topic: str) -> bool:
+        """Whether a marker for the topic has been seen."""
+        return topic in self.deletion_queued
+
+    def remember(self, topic_partition: TopicPartition, state: LeaderAndIsr) -> None:
+        """Cache leadership that the running event has just read or written."""
+        self.leadership[topic_partition] = state
+        self.seen_in_event.add(topic_partition)
+
+    def clear(self) -> None:
+        """Forget everything: the controller resigned."""
+        self.epoch = 0
+        self.epoch_zk_version = -1
+        for collection in (
+            self.brokers,
+            self.shutting_down,
+            self.topics,
+            self.topic_ids,
+            self.leadership,
+            self.state_extras,
+            self.seen_in_event,
+            self.being_reassigned,
+            self.partition_states,
+            self.replica_states,
+            self.on_offline_dirs,
+            self.deletion_queued,
+            self.deletion_started,
+            self.deletion_ineligible,
+        ):
+            collection.clear()

@@ -1,0 +1,204 @@
+"""Who is the controller: ``/controller``, ``/controller_epoch`` and the addresses under ``/controllers/ids``.
+
+Creating ``/controller`` and raising the epoch are one multi; there is no moment in which one has happened without the
+other. A lost answer is resolved by reading back.
+
+Source: spec/zookeeper.md section 5.2; spec/controller.md sections 2 and 3; design.md 3.8, 3.18.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from paceline.controller.failures import UnexpectedResponseError
+from paceline.controller.storage import first_failure, send
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.interface import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetData,
+    Multi,
+    Response,
+    SetData,
+    ZkCode,
+    ZooKeeper,
+)
+from paceline.model.control import Endpoint
+from paceline.runtime.flow import Flow
+from paceline.runtime.ports import Scheduler
+
+LOG = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+"""How often an election starts over when nodes change under it; after that the next watch event tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds ``/controller``."""
+
+    controller_id: int
+    is_this_session: bool
+    """Whether the node belongs to the session of this process; an id alone says nothing after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An election won."""
+
+    controller_epoch: int
+    epoch_zk_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveController:
+    """The active controller as this process knows it."""
+
+    controller_id: int
+    endpoints: tuple[Endpoint, ...] = ()
+    """Empty while its address is not published."""
+
+
+class ControllerElection:
+    """Flows around ``/controller`` for one process."""
+
+    def __init__(
+        self,
+        controller_id: int,
+        endpoints: tuple[Endpoint, ...],
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+    ) -> None:
+        self._controller_id = controller_id
+        self._endpoints = endpoints
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+
+    def read_owner(self) -> Flow[Owner | None]:
+        """Watch ``/controller``, present or not, and return who holds it."""
+        exists, response = yield from send([Exists(znodes.CONTROLLER, watch=True), GetData(znodes.CONTROLLER)])
+        del exists
+        if not response.ok or response.stat is None:
+            return None
+        return self._owner(response)
+
+    def _owner(self, response: Response) -> Owner:
+        try:
+            controller_id = znodes.decode_active_controller(znodes.CONTROLLER, response.data).controller_id
+        except MalformedZnodeError:
+            LOG.exception("/controller is malformed; waiting until it goes")
+            controller_id = -1
+        owner = 0 if response.stat is None else response.stat.ephemeral_owner
+        return Owner(controller_id, owner == self._zookeeper.session_id != 0)
+
+    def elect(self) -> Flow[Term | Owner | None]:
+        """Try to become controller: the term won, or who holds the office; None when neither is settled yet."""
+        for _ in range(ATTEMPTS):
+            owner = yield from self.read_owner()
+            if owner is not None:
+                return owner
+            epoch, version = yield from self._read_epoch()
+            term = Term(epoch + 1, version + 1)
+            (response,) = yield from send([self._election(epoch, version)])
+            if response.ok:
+                stat = response.results[1].stat
+                return term if stat is None else Term(epoch + 1, stat.version)
+            won = yield from self._read_back(epoch + 1)
+            if won is not None:
+                return won
+        return None
+
+    def _election(self, epoch: int, version: int) -> Multi:
+        active = znodes.ActiveController(self._controller_id, self._scheduler.wall_ms())
+        return Multi(
+            (
+                Create(znodes.CONTROLLER, znodes.encode_active_controller(active), ephemeral=True),
+                SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
+            )
+        )
+
+    def _read_back(self, wanted_epoch: int) -> Flow[Term | None]:
+        """Whether the multi had been applied and only its answer was lost."""
+        owner = yield from self.read_owner()
+        if owner is None or not owner.is_this_session or owner.controller_id != self._controller_id:
+            return None
+        epoch, version = yield from self._read_epoch()
+        return Term(epoch, version) if epoch == wanted_epoch else None
+
+    def _read_epoch(self) -> Flow[tuple[int, int]]:
+        """Return epoch and node version; an absent node is created with epoch 0."""
+        for _ in range(ATTEMPTS):
+            (response,) = yield from send([GetData(znodes.CONTROLLER_EPOCH)])
+            if response.ok and response.stat is not None:
+                epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, response.data)
+                return epoch, response.stat.version
+            yield from send([Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))])
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {znodes.CONTROLLER_EPOCH}")
+
+    def withdraw(self) -> Flow[None]:
+        """Delete ``/controller`` if it still belongs to this session, and only then.
+
+        The epoch is read before the owner and checked in the same multi as the deletion, so a successor elected in
+        between is never touched.
+        """
+        _, version = yield from self._read_epoch()
+        owner = yield from self.read_owner()
+        if owner is None or not owner.is_this_session:
+            return
+        multi = Multi((Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)))
+        (response,) = yield from send([multi])
+        if not response.ok:
+            LOG.warning("/controller was not deleted: %s", first_failure(response)[1].name)
+
+    # addresses
+
+    def create_persistent_nodes(self) -> Flow[None]:
+        """Create what every process creates at start; nodes that exist are left alone."""
+        paths: dict[str, None] = {}
+        for path in znodes.PERSISTENT_NODES:
+            paths.update(dict.fromkeys([*znodes.parent_paths(path), path]))
+        responses = yield from send([Exists(path) for path in paths])
+        missing = [path for path, response in zip(paths, responses, strict=True) if not response.ok]
+        for response in (yield from send([Create(path) for path in missing])):
+            if not response.ok and response.code is not ZkCode.NODE_EXISTS:
+                raise UnexpectedResponseError(response.code, "create the persistent nodes")
+
+    def cluster_id(self, new_cluster_id: str) -> Flow[str]:
+        """Return the cluster id, ``new_cluster_id`` if there was none."""
+        parents = znodes.parent_paths(znodes.CLUSTER_ID)
+        yield from send([Create(path) for path in parents])
+        yield from send([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(new_cluster_id))])
+        (response,) = yield from send([GetData(znodes.CLUSTER_ID)])
+        if not response.ok:
+            raise UnexpectedResponseError(response.code, f"read {znodes.CLUSTER_ID}")
+        return znodes.decode_cluster_id(znodes.CLUSTER_ID, response.data)
+
+    def publish_address(self) -> Flow[bool]:
+        """Publish the own endpoints; False while an earlier session's node still stands, which is watched."""
+        path = znodes.controller_path(self._controller_id)
+        registration = znodes.ControllerRegistration(self._controller_id, self._endpoints, self._scheduler.wall_ms())
+        data = znodes.encode_controller_registration(registration)
+        (created,) = yield from send([Create(path, data, ephemeral=True)])
+        if created.ok:
+            yield from send([Exists(path, watch=True)])
+            return True
+        if created.code is not ZkCode.NODE_EXISTS:
+            raise UnexpectedResponseError(created.code, f"create {path}")
+        (found,) = yield from send([Exists(path, watch=True)])
+        return found.stat is not None and found.stat.ephemeral_owner == self._zookeeper.session_id
+
+    def read_address(self, controller_id: int) -> Flow[ActiveController]:
+        """Return the endpoints a controller has published, watched."""
+        path = znodes.controller_path(controller_id)
+        exists, response = yield from send([Exists(path, watch=True), GetData(path)])
+        del exists
+        if not response.ok:
+            return ActiveController(controller_id)
+        try:
+            registration = znodes.decode_controller_registration(path, response.data, controller_id)
+        except MalformedZnodeError:
+            LOG.warning("the address of controller %d is malformed", controller_id, exc_info=True)
+            return ActiveController(controller_id)
+        return ActiveController(controller_id, registration.endpoints)

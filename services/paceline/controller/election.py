@@ -1,0 +1,94 @@
+"""Who leads next: pure strategies over assigned replicas, ISR and who is online.
+
+Scanning always follows the order of the assigned replicas, never the order of the ISR, which is a set in meaning.
+
+Source: spec/controller.md section 9; Kafka 2.8 Election.scala and PartitionLeaderElectionAlgorithms.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from paceline.model.leader_and_isr import LeaderAndIsr
+
+
+class ElectionStrategy(Enum):
+    """Why a leader is elected."""
+
+    OFFLINE = auto()
+    """The leader is gone; unclean only where topic or cluster configuration allows it."""
+    OFFLINE_UNCLEAN = auto()
+    """As `OFFLINE`, with unclean allowed by an explicit request."""
+    REASSIGN = auto()
+    PREFERRED = auto()
+    CONTROLLED_SHUTDOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """Outcome of a strategy."""
+
+    leader_and_isr: LeaderAndIsr | None
+    """The next state, still carrying the version it was decided on; None when nobody qualifies."""
+    recipients: tuple[int, ...] = ()
+    """Brokers that get the LeaderAndIsr request."""
+    unclean: bool = False
+    """Whether the leader comes from outside the ISR."""
+
+
+NOBODY = Election(None)
+
+
+def elect_offline(
+    current: LeaderAndIsr,
+    assigned: Sequence[int],
+    online: Container[int],
+    unclean_allowed: bool,
+    controller_epoch: int,
+) -> Election:
+    """Elect a leader for a partition that lost its own: first online ISR member, else, if allowed, first online."""
+    recipients = tuple(replica for replica in assigned if replica in online)
+    for replica in recipients:
+        if replica in current.isr:
+            isr = tuple(member for member in current.isr if member in online)
+            return Election(current.with_leader(replica, isr, controller_epoch), recipients)
+    if unclean_allowed and recipients:
+        leader = recipients[0]
+        return Election(current.with_leader(leader, (leader,), controller_epoch), recipients, unclean=True)
+    return NOBODY
+
+
+def elect_reassigned(
+    current: LeaderAndIsr, target: Sequence[int], online: Container[int], controller_epoch: int
+) -> Election:
+    """Elect the first replica of the reassignment's target that is online and in the ISR."""
+    for replica in target:
+        if replica in online and replica in current.isr:
+            return Election(current.with_leader(replica, current.isr, controller_epoch), tuple(target))
+    return NOBODY
+
+
+def elect_preferred(
+    current: LeaderAndIsr, assigned: Sequence[int], online: Container[int], controller_epoch: int
+) -> Election:
+    """Elect the first assigned replica, if it is online and in the ISR."""
+    preferred = assigned[0]
+    if preferred in online and preferred in current.isr:
+        return Election(current.with_leader(preferred, current.isr, controller_epoch), tuple(assigned))
+    return NOBODY
+
+
+def elect_for_controlled_shutdown(
+    current: LeaderAndIsr,
+    assigned: Sequence[int],
+    online_or_shutting_down: Container[int],
+    shutting_down: Container[int],
+    controller_epoch: int,
+) -> Election:
+    """Elect a leader that is not shutting down, and take those that are out of the ISR."""
+    recipients = tuple(replica for replica in assigned if replica in online_or_shutting_down)
+    for replica in recipients:
+        if replica in current.isr and replica not in shutting_down:
+            isr = tuple(member for member in current.isr if member not in shutting_down)
+            return Election(current.with_leader(replica, isr, controller_epoch), recipients)
+    return NOBODY

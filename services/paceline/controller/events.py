@@ -1,0 +1,262 @@
+"""What the controller reacts to. An event says that something happened; its handler reads what is there now.
+
+Source: spec/controller.md section 6.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.model.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+)
+from paceline.model.errors import ErrorCode, NotControllerError
+from paceline.model.identifiers import TopicPartition
+
+
+class ControllerState(IntEnum):
+    """What the controller is busy with; Kafka's gauge values."""
+
+    IDLE = 0
+    CONTROLLER_CHANGE = 1
+    BROKER_CHANGE = 2
+    TOPIC_CHANGE = 3
+    TOPIC_DELETION = 4
+    PARTITION_REASSIGNMENT = 5
+    AUTO_LEADER_BALANCE = 6
+    MANUAL_LEADER_BALANCE = 7
+    CONTROLLED_SHUTDOWN = 8
+    ISR_CHANGE = 9
+    LEADER_AND_ISR_RESPONSE_RECEIVED = 10
+    LOG_DIR_CHANGE = 11
+    CONTROLLER_SHUTDOWN = 12
+    UNCLEAN_LEADER_ELECTION_ENABLE = 13
+    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
+    LIST_PARTITION_REASSIGNMENT = 15
+    UPDATE_METADATA_RESPONSE_RECEIVED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    state: ClassVar[ControllerState] = ControllerState.IDLE
+    for_everyone: ClassVar[bool] = False
+    """Whether a controller that is not active handles it, too."""
+
+    @property
+    def name(self) -> str:
+        """Name in logs and metrics."""
+        return type(self).__name__
+
+    def preempt(self) -> None:
+        """Called instead of, or while, being handled when the controller loses its session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Startup(Event):
+    """A session is connected: publish the own address, watch ``/controller``, elect."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+    for_everyone = True
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange(Event):
+    """``/controller`` was created or changed."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+    for_everyone = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reelect(Event):
+    """``/controller`` was deleted."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+    for_everyone = True
+
+
+@dataclass(frozen=True, slots=True)
+class AddressChange(Event):
+    """A node under ``/controllers/ids`` changed: publish the own one again if it is gone, read the active one's."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+    for_everyone = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rewatch(Event):
+    """Reconnected within the same session: every watch is gone, so read everything that is watched."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange(Event):
+    """Children of ``/brokers/ids`` changed."""
+
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerModifications(Event):
+    """Data of a broker's registration changed."""
+
+    broker_id: int
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange(Event):
+    """Children of ``/brokers/topics`` changed."""
+
+    state = ControllerState.TOPIC_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionModifications(Event):
+    """A topic's node changed."""
+
+    topic: str
+    state = ControllerState.TOPIC_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion(Event):
+    """Children of ``/admin/delete_topics`` changed."""
+
+    state = ControllerState.TOPIC_DELETION
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangeNotification(Event):
+    """Children of ``/isr_change_notification`` changed."""
+
+    state = ControllerState.ISR_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirEventNotification(Event):
+    """Children of ``/log_dir_event_notification`` changed."""
+
+    state = ControllerState.LOG_DIR_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrResponseReceived(Event):
+    """A broker answered a LeaderAndIsr request."""
+
+    broker_id: int
+    request: LeaderAndIsrRequest
+    response: ControlResponse
+    state = ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaDeletionResponseReceived(Event):
+    """A broker answered a StopReplica request that deletes replicas of topics being deleted."""
+
+    broker_id: int
+    request: StopReplicaRequest
+    response: ControlResponse
+    state = ControllerState.TOPIC_DELETION
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdown(Event):
+    """A broker asks to be relieved of leadership."""
+
+    request: ControlledShutdownRequest
+    reply: Callable[[ControlledShutdownResponse | Exception], None]
+    state = ControllerState.CONTROLLED_SHUTDOWN
+
+    def preempt(self) -> None:
+        """Send the broker to the next controller."""
+        self.reply(NotControllerError("the controller is resigning"))
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics(Event):
+    """A client creates topics."""
+
+    topics: tuple[NewTopic, ...]
+    timeout_ms: int
+    validate_only: bool
+    reply: Callable[[list[CreateTopicResult] | Exception], None]
+    state = ControllerState.TOPIC_CHANGE
+
+    def preempt(self) -> None:
+        """Send the client to the next controller."""
+        self.reply(NotControllerError("the controller is resigning"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics(Event):
+    """A client deletes topics."""
+
+    topics: tuple[str, ...]
+    timeout_ms: int
+    reply: Callable[[list[DeleteTopicResult] | Exception], None]
+    state = ControllerState.TOPIC_DELETION
+
+    def preempt(self) -> None:
+        """Send the client to the next controller."""
+        self.reply(NotControllerError("the controller is resigning"))
+
+
+@dataclass(frozen=True, slots=True)
+class AutoPreferredReplicaLeaderElection(Event):
+    """Time to look for leaders away from home."""
+
+    state = ControllerState.AUTO_LEADER_BALANCE
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredReplicaElectionFromNode(Event):
+    """``/admin/preferred_replica_election`` was created."""
+
+    state = ControllerState.MANUAL_LEADER_BALANCE
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignmentIsrChange(Event):
+    """The state node of a partition that is being reassigned changed."""
+
+    topic_partition: TopicPartition
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignmentFromNode(Event):
+    """``/admin/reassign_partitions`` was created."""
+
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignmentResult:
+    """Whether a reassignment was accepted."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignments(Event):
+    """A client starts, replaces or cancels reassignments."""
+
+    targets: dict[TopicPartition, tuple[int, ...] | None] = field(hash=False)
+    reply: Callable[[list[PartitionReassignmentResult] | Exception], None]
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+    def preempt(self) -> None:
+        """Send the client to the next controller."""
+        self.reply(NotControllerError("the controller is resigning"))

@@ -1,0 +1,75 @@
+"""What a controller does between its election and its first event.
+
+Source: spec/controller.md section 4; Kafka 2.8 KafkaController.onControllerFailover.
+"""
+
+import logging
+
+from paceline.controller.isr_notifications import delete_all_notifications
+from paceline.controller.parts import ControllerParts
+from paceline.controller.preferred_election import elect_preferred_leaders, wanted_preferred_elections
+from paceline.controller.reassignment import resume_reassignments
+from paceline.controller.topic_changes import add_topics, read_topics
+from paceline.coordination import znodes
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+
+def on_failover(parts: ControllerParts) -> Flow[None]:
+    """Load the cluster, tell every broker everything, elect where leaders are missing, go on with what was begun.
+
+    Every read arms its watch, so nothing that changes from here on is missed.
+    """
+    context = parts.context
+    yield from delete_all_notifications(parts)
+    yield from _load(parts)
+    for broker_id in context.registered_broker_ids():
+        parts.channels.add_broker(context.brokers[broker_id])
+    marked = yield from parts.storage.children(znodes.DELETE_TOPICS, watch=True)
+    yield from parts.deletion.start(sorted(marked), _halted_topics(parts))
+    # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
+    parts.send_update_metadata(context.brokers, ())
+    yield from parts.replicas.start()
+    yield from parts.partitions.start()
+    yield from resume_reassignments(parts, lambda _: True)
+    yield from parts.deletion.resume()
+    yield from _pending_preferred_elections(parts)
+    LOG.info(
+        "controller epoch %d: %d brokers, %d topics, %d partitions",
+        context.epoch, len(context.brokers), len(context.topics), len(context.leadership),
+    )  # fmt: skip
+
+
+def _load(parts: ControllerParts) -> Flow[None]:
+    context = parts.context
+    context.brokers.update((yield from parts.storage.brokers()))
+    topics = yield from parts.storage.topic_names()
+    nodes = yield from read_topics(parts, topics)
+    topic_partitions = add_topics(parts, topics, nodes)
+    context.being_reassigned.update(tp for tp in topic_partitions if context.assignment(tp).is_being_reassigned)
+    states = yield from parts.storage.partition_states(topic_partitions)
+    for topic_partition, state in states.items():
+        context.remember(topic_partition, state)
+
+
+def _halted_topics(parts: ControllerParts) -> list[str]:
+    """Topics whose deletion has to wait: a replica is not online, or a partition is being reassigned."""
+    context = parts.context
+    halted = {
+        replica.topic_partition.topic
+        for replica in context.replicas()
+        if not context.is_replica_online(replica.broker_id, replica.topic_partition)
+    }
+    halted.update(topic_partition.topic for topic_partition in context.being_reassigned)
+    return sorted(halted)
+
+
+def _pending_preferred_elections(parts: ControllerParts) -> Flow[None]:
+    exists = yield from parts.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    if not exists:
+        return
+    wanted = yield from wanted_preferred_elections(parts)
+    yield from elect_preferred_leaders(parts, wanted)
+    yield from parts.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
+    yield from parts.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)

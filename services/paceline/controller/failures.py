@@ -1,0 +1,27 @@
+"""Failures inside the controller: they end an event or a term of office and never reach a caller as they are."""
+
+from paceline.coordination.interface import ZkCode
+from paceline.model.errors import NotControllerError
+
+
+class ControllerMovedError(NotControllerError):
+    """A fenced write failed its check of ``/controller_epoch``: this process must not act any more.
+
+    Source: spec/zookeeper.md section 4; design.md 3.18.
+    """
+
+
+class SessionLostError(ControllerMovedError):
+    """The ZooKeeper session ended, or the connection broke, under a running event."""
+
+
+class IllegalStateError(Exception):
+    """Requests of an earlier batch were never sent. Only a resignation, and the full resend after it, mends that."""
+
+
+class UnexpectedResponseError(Exception):
+    """ZooKeeper answered with a code the caller has no rule for."""
+
+    def __init__(self, code: ZkCode, what: str) -> None:
+        super().__init__(f"{what}: {code.name}")
+        self.code = code

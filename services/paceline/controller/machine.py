@@ -1,0 +1,243 @@
+"""The controller's heart: one event in, one flow that handles it. Also who is in office, and how office is left.
+
+Source: spec/controller.md sections 2, 3 and 6; Kafka 2.8 KafkaController.process.
+"""
+
+import logging
+from collections.abc import Callable
+
+from paceline.controller import events as ev
+from paceline.controller.broker_changes import (
+    on_broker_change,
+    on_broker_modifications,
+    on_leader_and_isr_response,
+)
+from paceline.controller.context import Replica
+from paceline.controller.controlled_shutdown import on_controlled_shutdown
+from paceline.controller.controller_election import ActiveController, ControllerElection, Owner, Term
+from paceline.controller.failover import on_failover
+from paceline.controller.failures import ControllerMovedError, IllegalStateError
+from paceline.controller.isr_notifications import on_isr_change_notification, on_log_dir_event
+from paceline.controller.parts import ControllerParts
+from paceline.controller.preferred_election import (
+    FIRST_REBALANCE_MS,
+    on_preferred_election_node,
+    rebalance_leaders,
+)
+from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import new_id
+from paceline.runtime.flow import Flow, Sleep
+from paceline.runtime.ports import Cancellable
+
+LOG = logging.getLogger(__name__)
+
+FAILED_FAILOVER_PAUSE_MS = 1_000
+"""A controller that could not finish its failover lets others try first."""
+
+
+class ControllerMachine:
+    """Handles events, one at a time; `process` is what the queue runs."""
+
+    def __init__(
+        self,
+        parts: ControllerParts,
+        election: ControllerElection,
+        on_office: Callable[[bool], None],
+    ) -> None:
+        """``on_office`` is told True when failover is done and False on resignation."""
+        self._parts = parts
+        self._election = election
+        self._on_office = on_office
+        self._rebalance: Cancellable | None = None
+        self.is_active = False
+        self.cluster_id = ""
+        self.active_controller: ActiveController | None = None
+        """Who is in office as far as this process knows."""
+
+    def process(self, event: ev.Event) -> Flow[None]:
+        """Handle one event. A failed fence ends the term of office; any other failure ends the event only."""
+        if not self.is_active and not event.for_everyone:
+            event.preempt()
+            return
+        context = self._parts.context
+        context.seen_in_event.clear()
+        self._parts.log.cause = event.name
+        try:
+            yield from self._dispatch(event)
+        except (ControllerMovedError, IllegalStateError) as error:
+            LOG.warning("%s ends this controller's term: %s", event.name, error)
+            event.preempt()
+            yield from self._move()
+        except Exception:
+            LOG.exception("handling %s failed", event.name)
+            event.preempt()
+
+    # office
+
+    def resign(self) -> None:
+        """Leave office at once, in memory: nothing is sent after this. ``/controller`` is another matter."""
+        if self._rebalance is not None:
+            self._rebalance.cancel()
+            self._rebalance = None
+        was_active, self.is_active = self.is_active, False
+        self._parts.reset()
+        if was_active:
+            LOG.info("resigned as controller")
+            self._on_office(False)
+
+    def _move(self) -> Flow[None]:
+        """Resign, give ``/controller`` back if it is still ours, and stand for election again (design.md 3.18)."""
+        self.resign()
+        try:
+            yield from self._election.withdraw()
+        except ControllerMovedError:
+            return  # The session is gone; the next one begins with an election.
+        self._parts.enqueue(ev.Reelect())
+
+    def _maybe_resign(self) -> Flow[None]:
+        owner = yield from self._election.read_owner()
+        if self.is_active and (owner is None or not owner.is_this_session):
+            self.resign()
+        if self.is_active:
+            return
+        if owner is None:
+            self.active_controller = None
+        else:
+            yield from self._follow(owner)
+
+    def _follow(self, owner: Owner) -> Flow[None]:
+        self.active_controller = yield from self._election.read_address(owner.controller_id)
+
+    def _elect(self) -> Flow[None]:
+        if self.is_active:
+            return
+        outcome = yield from self._election.elect()
+        if isinstance(outcome, Term):
+            yield from self._take_office(outcome)
+        elif isinstance(outcome, Owner):
+            if outcome.is_this_session:
+                # Ours, but from a term that is over: give it back and stand again when it is gone.
+                yield from self._election.withdraw()
+            else:
+                yield from self._follow(outcome)
+
+    def _take_office(self, term: Term) -> Flow[None]:
+        parts = self._parts
+        LOG.info("elected as controller with epoch %d", term.controller_epoch)
+        parts.context.epoch = term.controller_epoch
+        parts.context.epoch_zk_version = term.epoch_zk_version
+        self.is_active = True
+        self.active_controller = ActiveController(parts.config.controller_id, parts.endpoints)
+        try:
+            yield from on_failover(parts)
+        except ControllerMovedError:
+            raise
+        except Exception:
+            LOG.exception("failover failed, giving the office back")
+            self.resign()
+            yield from self._election.withdraw()
+            yield Sleep(FAILED_FAILOVER_PAUSE_MS)
+            return
+        self._schedule_rebalance(FIRST_REBALANCE_MS)
+        self._on_office(True)
+
+    def _schedule_rebalance(self, delay_ms: int) -> None:
+        if self._parts.config.auto_leader_rebalance_enable:
+            self._rebalance = self._parts.scheduler.call_later(
+                delay_ms, lambda: self._parts.enqueue(ev.AutoPreferredReplicaLeaderElection())
+            )
+
+    # events
+
+    def _dispatch(self, event: ev.Event) -> Flow[None]:
+        parts = self._parts
+        match event:
+            case ev.Startup():
+                yield from self._startup()
+            case ev.ControllerChange():
+                yield from self._maybe_resign()
+            case ev.Reelect():
+                yield from self._maybe_resign()
+                yield from self._elect()
+            case ev.AddressChange():
+                yield from self._election.publish_address()
+                yield from self._maybe_resign()
+            case ev.Rewatch():
+                yield from self._rewatch()
+            case ev.BrokerChange():
+                yield from on_broker_change(parts)
+            case ev.BrokerModifications():
+                yield from on_broker_modifications(parts, event.broker_id)
+            case ev.TopicChange():
+                yield from on_topic_change(parts)
+            case ev.PartitionModifications():
+                yield from on_partition_modifications(parts, [event.topic])
+            case ev.TopicDeletion():
+                yield from parts.deletion.on_markers()
+            case ev.IsrChangeNotification():
+                yield from on_isr_change_notification(parts)
+            case ev.LogDirEventNotification():
+                yield from on_log_dir_event(parts)
+            case ev.LeaderAndIsrResponseReceived():
+                yield from on_leader_and_isr_response(parts, event)
+            case ev.StopReplicaDeletionResponseReceived():
+                yield from self._stop_replica_response(event)
+            case ev.ControlledShutdown():
+                event.reply((yield from on_controlled_shutdown(parts, event.request)))
+            case ev.CreateTopics():
+                yield from parts.topic_requests.create(event)
+            case ev.DeleteTopics():
+                yield from parts.topic_requests.delete(event)
+            case ev.AutoPreferredReplicaLeaderElection():
+                yield from self._auto_rebalance()
+            case ev.PreferredReplicaElectionFromNode():
+                yield from on_preferred_election_node(parts)
+            case _:
+                raise AssertionError(f"no handler for {event.name}")
+
+    def _startup(self) -> Flow[None]:
+        yield from self._election.create_persistent_nodes()
+        self.cluster_id = yield from self._election.cluster_id(new_id(self._parts.rng))
+        yield from self._election.publish_address()
+        yield from self._maybe_resign()
+        yield from self._elect()
+
+    def _rewatch(self) -> Flow[None]:
+        """Every watch is gone after a reconnect, so look at everything again; each look arms its watch."""
+        parts = self._parts
+        yield from self._election.publish_address()
+        yield from self._maybe_resign()
+        if not self.is_active:
+            return
+        yield from on_broker_change(parts)
+        yield from on_topic_change(parts)
+        yield from on_partition_modifications(parts, list(parts.context.topics))
+        yield from parts.deletion.on_markers()
+        yield from on_isr_change_notification(parts)
+        yield from on_log_dir_event(parts)
+        yield from on_preferred_election_node(parts)
+
+    def _auto_rebalance(self) -> Flow[None]:
+        try:
+            yield from rebalance_leaders(self._parts)
+        finally:
+            if self.is_active:
+                self._schedule_rebalance(self._parts.config.leader_imbalance_check_interval_ms)
+
+    def _stop_replica_response(self, event: ev.StopReplicaDeletionResponseReceived) -> Flow[None]:
+        """Replicas a broker has deleted are done; those it could not delete halt their topics."""
+        context, deletion = self._parts.context, self._parts.deletion
+        failed: list[Replica] = []
+        deleted: list[Replica] = []
+        for partition in event.request.partitions:
+            topic_partition = partition.topic_partition
+            same_topic = context.topic_ids.get(topic_partition.topic) == partition.topic_id
+            if not partition.delete_partition or not same_topic:
+                continue
+            error = event.response.partition_errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            ok = event.response.error is ErrorCode.NONE and error is ErrorCode.NONE
+            (deleted if ok else failed).append(Replica(topic_partition, event.broker_id))
+        yield from deletion.fail_replicas(failed)
+        if deleted:
+            yield from deletion.complete_replicas(deleted)

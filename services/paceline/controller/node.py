@@ -1,0 +1,307 @@
+"""One controller as an actor: everything it does runs on its scheduler, one callback at a time.
+
+The same object runs in the service and in the simulator; they differ in the ports they hand in.
+
+Source: spec/zookeeper.md section 8; spec/controller.md sections 3, 5 and 18.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paceline.controller import events as ev
+from paceline.controller.context import PartitionState
+from paceline.controller.controller_election import ActiveController, ControllerElection
+from paceline.controller.event_queue import EventQueue
+from paceline.controller.machine import ControllerMachine
+from paceline.controller.parts import ControllerParts
+from paceline.controller.ports import ControlTransport
+from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.controller.watches import event_for
+from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
+from paceline.model.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControlRequest,
+    ControlResponse,
+    Endpoint,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaRequest,
+)
+from paceline.model.errors import ErrorCode, NotControllerError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
+from paceline.model.state_change import StateChange
+from paceline.runtime.ports import Scheduler
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster as this process knows it."""
+
+    cluster_id: str
+    brokers: tuple[LiveBroker, ...]
+    """Empty at a controller that is not active."""
+    active_controller: ActiveController | None
+    controller_epoch: int
+    """0 at a controller that is not active."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition as the active controller knows it."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic, or why it could not be described."""
+
+    name: str
+    topic_id: str = ""
+    partitions: tuple[PartitionDescription, ...] = ()
+    error: UnknownTopicOrPartitionError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Figures for metrics; all 0 while not active, except the queue."""
+
+    active: int = 0
+    event_queue_size: int = 0
+    request_queue_size: int = 0
+    topics: int = 0
+    partitions: int = 0
+    offline_partitions: int = 0
+    preferred_replica_imbalance: int = 0
+    topics_to_delete: int = 0
+
+
+class ControllerNode:
+    """A candidate for the office of controller, and the controller while it holds it."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        endpoints: Sequence[Endpoint],
+        scheduler: Scheduler,
+        zookeeper: ZooKeeper,
+        transport: ControlTransport,
+        rng: random.Random,
+        state_change_sink: Callable[[StateChange], None],
+        on_event_handled: Callable[[ev.Event, int, int], None] | None = None,
+        on_office: Callable[[bool], None] | None = None,
+    ) -> None:
+        """``on_event_handled`` gets event, milliseconds queued and milliseconds handled; for metrics."""
+        self._zookeeper = zookeeper
+        self._parts = ControllerParts(
+            config,
+            tuple(endpoints),
+            scheduler,
+            transport,
+            rng,
+            state_change_sink,
+            self._enqueue,
+            self._on_response,
+        )
+        election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
+        self._machine = ControllerMachine(self._parts, election, on_office or (lambda _: None))
+        self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
+        self._session_id = 0
+        self._stopped = False
+
+    # life
+
+    def start(self) -> None:
+        """Connect to ZooKeeper and stand for election."""
+        self._zookeeper.start(self._on_session, self._on_watch)
+
+    def stop(self) -> None:
+        """Resign and end the ZooKeeper session, which removes ``/controller`` if it is ours."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._queue.close()
+        self._machine.resign()
+        self._zookeeper.close()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this controller is in office."""
+        return self._machine.is_active
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no event waits or runs."""
+        return self._queue.idle
+
+    @property
+    def controller_epoch(self) -> int:
+        """Epoch of the own term, 0 while not in office."""
+        return self._parts.context.epoch
+
+    @property
+    def active_controller(self) -> ActiveController | None:
+        """Who is in office as far as this process knows; None when nobody is known to be."""
+        return self._machine.active_controller
+
+    @property
+    def busy_with(self) -> ev.ControllerState:
+        """What the event queue is handling."""
+        return self._queue.state
+
+    # what clients and brokers ask
+
+    def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        timeout_ms: int,
+        validate_only: bool,
+        reply: Callable[[list[CreateTopicResult] | Exception], None],
+    ) -> None:
+        """Create topics; the reply comes when every leader has acknowledged, or at the deadline (design.md 3.16)."""
+        self._ask(ev.CreateTopics(tuple(topics), timeout_ms, validate_only, _once(reply)))
+
+    def delete_topics(
+        self,
+        topics: Sequence[str],
+        timeout_ms: int,
+        reply: Callable[[list[DeleteTopicResult] | Exception], None],
+    ) -> None:
+        """Delete topics; the reply comes when they are gone, or at the deadline."""
+        self._ask(ev.DeleteTopics(tuple(topics), timeout_ms, _once(reply)))
+
+    def controlled_shutdown(
+        self,
+        request: ControlledShutdownRequest,
+        reply: Callable[[ControlledShutdownResponse | Exception], None],
+    ) -> None:
+        """Move leadership off a broker that is about to stop."""
+        self._ask(ev.ControlledShutdown(request, _once(reply)))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Return the cluster as this process knows it."""
+        context = self._parts.context
+        brokers = tuple(context.brokers[broker_id] for broker_id in context.registered_broker_ids())
+        return ClusterDescription(self._machine.cluster_id, brokers, self.active_controller, context.epoch)
+
+    def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
+        """Return topics by name, all of them, sorted, for no names.
+
+        Raises:
+            NotControllerError: only the active controller knows.
+        """
+        if not self.is_active:
+            raise NotControllerError("this controller is not active")
+        topics = self._parts.context.topics
+        return [self._describe(name) for name in (names or sorted(topics))]
+
+    def _describe(self, name: str) -> TopicDescription:
+        context = self._parts.context
+        if name not in context.topics or context.is_queued_for_deletion(name):
+            return TopicDescription(name, error=UnknownTopicOrPartitionError(f"topic {name!r} does not exist"))
+        partitions = []
+        for partition, assignment in sorted(context.topics[name].items()):
+            topic_partition = TopicPartition(name, partition)
+            known = context.leadership.get(topic_partition)
+            partitions.append(
+                PartitionDescription(
+                    partition,
+                    known.leader if known is not None and known.has_leader else None,
+                    -1 if known is None else known.leader_epoch,
+                    assignment.replicas,
+                    () if known is None else known.isr,
+                    context.offline_replicas(topic_partition),
+                )
+            )
+        return TopicDescription(name, context.topic_ids.get(name) or "", tuple(partitions))
+
+    def gauges(self) -> Gauges:
+        """Return figures for metrics, computed now."""
+        context = self._parts.context
+        if not self.is_active:
+            return Gauges(event_queue_size=self._queue.size)
+        imbalanced = [
+            topic_partition
+            for topic_partition, known in context.leadership.items()
+            if not context.is_queued_for_deletion(topic_partition.topic)
+            and known.leader not in context.assignment(topic_partition).replicas[:1]
+        ]
+        offline = [
+            topic_partition
+            for topic_partition, state in context.partition_states.items()
+            if state is not PartitionState.ONLINE and topic_partition.topic not in context.deletion_started
+        ]
+        return Gauges(
+            active=1,
+            event_queue_size=self._queue.size,
+            request_queue_size=self._parts.channels.total_queue_size,
+            topics=len(context.topics),
+            partitions=len(context.leadership),
+            offline_partitions=len(offline),
+            preferred_replica_imbalance=len(imbalanced),
+            topics_to_delete=len(context.deletion_queued),
+        )
+
+    # what happens to it
+
+    def _ask(self, event: ev.Event) -> None:
+        if self._stopped or not self.is_active:
+            event.preempt()
+        else:
+            self._queue.put(event)
+
+    def _enqueue(self, event: ev.Event) -> None:
+        self._queue.put(event)
+
+    def _on_watch(self, watch: WatchEvent) -> None:
+        event = event_for(watch)
+        if event is not None and (self.is_active or event.for_everyone):
+            self._queue.put(event)
+
+    def _on_session(self, session: SessionEvent) -> None:
+        if self._stopped:
+            return
+        if session.state is SessionState.CONNECTED:
+            same = session.session_id == self._session_id
+            self._session_id = session.session_id
+            self._queue.put(ev.Rewatch() if same and self.is_active else ev.Startup())
+        elif session.state in (SessionState.EXPIRED, SessionState.IN_DOUBT):
+            # Nothing decided under the old session may run any further: not the rest of the event being handled, not
+            # the events behind it (trap 15). When the session is only in doubt, the own clock decides (trap Z4).
+            self._queue.clear()
+            self._machine.resign()
+            self._machine.active_controller = None
+
+    def _on_response(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
+        if isinstance(request, LeaderAndIsrRequest):
+            self._queue.put(ev.LeaderAndIsrResponseReceived(broker_id, request, response))
+        elif isinstance(request, StopReplicaRequest):
+            started = self._parts.context.deletion_started
+            if any(p.delete_partition and p.topic_partition.topic in started for p in request.partitions):
+                self._queue.put(ev.StopReplicaDeletionResponseReceived(broker_id, request, response))
+        elif response.error is not ErrorCode.NONE:
+            LOG.error("broker %d refused UpdateMetadata: %s", broker_id, response.error.name)
+
+
+def _once(reply: Callable[..., None]) -> Callable[..., None]:
+    """Let only the first answer through: an event may be preempted after it has answered."""
+    answered = False
+
+    def answer(value: object) -> None:
+        nonlocal answered
+        if not answered:
+            answered = True
+            reply(value)
+
+    return answer

@@ -1,0 +1,294 @@
+"""States of partitions: New, Online, Offline, NonExistent, and the elections between them.
+
+Decisions are taken on cached state; the conditional write is the read. Only where the cache says "nobody can lead",
+or a write lost against a newer version, is the node read before deciding.
+
+Source: spec/controller.md section 7; design.md 3.1, 3.2; Kafka 2.8 PartitionStateMachine.scala.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.election import (
+    NOBODY,
+    Election,
+    ElectionStrategy,
+    elect_for_controlled_shutdown,
+    elect_offline,
+    elect_preferred,
+    elect_reassigned,
+)
+from paceline.controller.failures import ControllerMovedError, IllegalStateError
+from paceline.controller.request_batch import RequestBatch
+from paceline.controller.state_commit import StateCommitter, StateWrite
+from paceline.controller.state_log import StateChangeLog
+from paceline.controller.storage import Storage
+from paceline.controller.unclean_config import UncleanElectionConfig
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+VALID_PREVIOUS_STATES: dict[PartitionState, frozenset[PartitionState]] = {
+    PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
+    PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.NON_EXISTENT: frozenset({PartitionState.OFFLINE}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionFailure:
+    """Why a partition got no new leader."""
+
+    reason: str
+
+
+ElectionResult = LeaderAndIsr | ElectionFailure
+
+
+class PartitionStateMachine:
+    """Moves partitions between states, in batches."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        storage: Storage,
+        committer: StateCommitter,
+        batch: RequestBatch,
+        unclean_config: UncleanElectionConfig,
+        log: StateChangeLog,
+    ) -> None:
+        self._context = context
+        self._storage = storage
+        self._committer = committer
+        self._batch = batch
+        self._unclean_config = unclean_config
+        self._log = log
+        self.unclean_elections = 0
+        """Leaders taken from outside the ISR since the process started."""
+
+    def start(self) -> Flow[None]:
+        """Give every partition its state after a failover, then elect where a leader is missing."""
+        for topic_partition in self._context.partitions():
+            known = self._context.leadership.get(topic_partition)
+            if known is None:
+                self._set(topic_partition, PartitionState.NEW)
+            elif self._context.is_replica_online(known.leader, topic_partition):
+                self._set(topic_partition, PartitionState.ONLINE)
+            else:
+                self._set(topic_partition, PartitionState.OFFLINE)
+        yield from self.trigger_online()
+
+    def trigger_online(self, topic: str | None = None) -> Flow[dict[TopicPartition, ElectionResult]]:
+        """Try to elect leaders for all partitions, or those of one topic, that are New or Offline."""
+        waiting = [
+            topic_partition
+            for topic_partition, state in self._context.partition_states.items()
+            if state in (PartitionState.NEW, PartitionState.OFFLINE)
+            and not self._context.is_queued_for_deletion(topic_partition.topic)
+            and topic in (None, topic_partition.topic)
+        ]
+        return (yield from self.handle_state_changes(waiting, PartitionState.ONLINE, ElectionStrategy.OFFLINE))
+
+    def handle_state_changes(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        target: PartitionState,
+        strategy: ElectionStrategy | None = None,
+    ) -> Flow[dict[TopicPartition, ElectionResult]]:
+        """Move partitions to ``target`` and send what follows from it.
+
+        Returns the outcome of elections; partitions initialised from New are not part of it.
+
+        Raises:
+            ControllerMovedError: the fence failed.
+            IllegalStateError: requests of an earlier step were never sent.
+        """
+        if not topic_partitions:
+            return {}
+        try:
+            self._batch.new_batch()
+            results = yield from self._apply(list(dict.fromkeys(topic_partitions)), target, strategy)
+            self._batch.send()
+        except (ControllerMovedError, IllegalStateError):
+            raise
+        except Exception as error:
+            LOG.exception("moving %d partitions to %s failed", len(topic_partitions), target.value)
+            return {topic_partition: ElectionFailure(str(error)) for topic_partition in topic_partitions}
+        return results
+
+    def _apply(
+        self, topic_partitions: list[TopicPartition], target: PartitionState, strategy: ElectionStrategy | None
+    ) -> Flow[dict[TopicPartition, ElectionResult]]:
+        valid = self._valid(topic_partitions, target)
+        if target is not PartitionState.ONLINE:
+            for topic_partition in valid:
+                self._set(topic_partition, target)
+            return {}
+        new = [tp for tp in valid if self._context.partition_state(tp) is PartitionState.NEW]
+        others = [tp for tp in valid if self._context.partition_state(tp) is not PartitionState.NEW]
+        if new:
+            yield from self._initialise(new)
+        if not others:
+            return {}
+        assert strategy is not None, "electing a leader needs a strategy"
+        return (yield from self._elect_all(others, strategy))
+
+    def _valid(self, topic_partitions: Iterable[TopicPartition], target: PartitionState) -> list[TopicPartition]:
+        valid = []
+        for topic_partition in topic_partitions:
+            state = self._context.partition_states.setdefault(topic_partition, PartitionState.NON_EXISTENT)
+            if state in VALID_PREVIOUS_STATES[target]:
+                valid.append(topic_partition)
+            else:
+                LOG.error("%s cannot go from %s to %s", topic_partition, state.value, target.value)
+        return valid
+
+    def _set(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        before = self._context.partition_state(topic_partition)
+        if state is PartitionState.NON_EXISTENT:
+            self._context.partition_states.pop(topic_partition, None)
+        else:
+            self._context.partition_states[topic_partition] = state
+        self._log.record(topic_partition, before, state)
+
+    # New -> Online
+
+    def _initialise(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+        context = self._context
+        writes = []
+        for topic_partition in topic_partitions:
+            live = context.online_replicas(topic_partition, context.assignment(topic_partition).replicas)
+            if live:
+                writes.append(StateWrite(topic_partition, LeaderAndIsr(live[0], 0, live, 0, context.epoch)))
+            else:
+                LOG.error("%s stays New, none of its replicas is online", topic_partition)
+        if not writes:
+            return
+        with_state = {topic_partition.topic for topic_partition in context.leadership}
+        outcome = yield from self._committer.create(writes, with_state)
+        for topic_partition in topic_partitions:
+            state = outcome.written.get(topic_partition)
+            if state is None:
+                if topic_partition in outcome.conflicted:
+                    LOG.error("%s stays New, its state node could not be created", topic_partition)
+                continue
+            context.remember(topic_partition, state)
+            assignment = context.assignment(topic_partition)
+            self._batch.add_leader_and_isr(state.isr, topic_partition, state, assignment, is_new=True)
+            self._set(topic_partition, PartitionState.ONLINE)
+
+    # Online, Offline -> Online
+
+    def _elect_all(
+        self, topic_partitions: Sequence[TopicPartition], strategy: ElectionStrategy
+    ) -> Flow[dict[TopicPartition, ElectionResult]]:
+        results: dict[TopicPartition, ElectionResult] = {}
+        remaining = list(topic_partitions)
+        limit = self._committer.chunk_limit
+        while remaining:
+            elections = yield from self._decide(remaining, strategy, results)
+            writes = [
+                StateWrite(topic_partition, election.leader_and_isr)
+                for topic_partition, election in elections.items()
+                if election.leader_and_isr is not None
+            ]
+            outcome = yield from self._committer.commit(writes, limit)
+            for topic_partition, state in outcome.written.items():
+                self._elected(topic_partition, state, elections[topic_partition])
+                results[topic_partition] = state
+            remaining = []
+            for topic_partition, found in outcome.conflicted.items():
+                if found is None:
+                    results[topic_partition] = ElectionFailure("the state node is missing")
+                else:
+                    self._context.remember(topic_partition, found)
+                    remaining.append(topic_partition)
+            limit = max(1, limit // 2)
+        for topic_partition, result in results.items():
+            if isinstance(result, ElectionFailure):
+                LOG.info("%s: no leader elected (%s): %s", topic_partition, strategy.name, result.reason)
+        return results
+
+    def _elected(self, topic_partition: TopicPartition, state: LeaderAndIsr, election: Election) -> None:
+        self._context.remember(topic_partition, state)
+        self.unclean_elections += election.unclean
+        assignment = self._context.assignment(topic_partition)
+        self._batch.add_leader_and_isr(election.recipients, topic_partition, state, assignment, is_new=False)
+        self._set(topic_partition, PartitionState.ONLINE)
+
+    def _decide(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        strategy: ElectionStrategy,
+        results: dict[TopicPartition, ElectionResult],
+    ) -> Flow[dict[TopicPartition, Election]]:
+        """Return the elections to write; whoever cannot be elected gets its failure in ``results``."""
+        forced = strategy is ElectionStrategy.OFFLINE_UNCLEAN
+        elections: dict[TopicPartition, Election] = {}
+        doubtful = []
+        for topic_partition in topic_partitions:
+            election = self._strategy(topic_partition, strategy, unclean_allowed=False)
+            if election.leader_and_isr is not None:
+                elections[topic_partition] = election
+            else:
+                doubtful.append(topic_partition)
+        yield from self._refresh([tp for tp in doubtful if tp not in self._context.seen_in_event])
+        hopeless = []
+        for topic_partition in doubtful:
+            election = self._strategy(topic_partition, strategy, unclean_allowed=forced)
+            if election.leader_and_isr is not None:
+                elections[topic_partition] = election
+            else:
+                hopeless.append(topic_partition)
+        if strategy is ElectionStrategy.OFFLINE and hopeless:
+            allowed = yield from self._unclean_config.allowed_topics({tp.topic for tp in hopeless})
+            for topic_partition in hopeless:
+                if topic_partition.topic in allowed:
+                    elections[topic_partition] = self._strategy(topic_partition, strategy, unclean_allowed=True)
+        for topic_partition in topic_partitions:
+            found = elections.get(topic_partition, NOBODY).leader_and_isr
+            reason = self._refusal(topic_partition, found)
+            if reason is not None:
+                elections.pop(topic_partition, None)
+                results[topic_partition] = ElectionFailure(reason)
+        return elections
+
+    def _refusal(self, topic_partition: TopicPartition, elected: LeaderAndIsr | None) -> str | None:
+        known = self._context.leadership.get(topic_partition)
+        if known is None:
+            return "the state node is missing"
+        if known.controller_epoch > self._context.epoch:
+            return f"the state was written by a controller with the newer epoch {known.controller_epoch}"
+        return "no replica qualifies" if elected is None else None
+
+    def _refresh(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+        if not topic_partitions:
+            return
+        found = yield from self._storage.partition_states(topic_partitions)
+        for topic_partition in topic_partitions:
+            if topic_partition in found:
+                self._context.remember(topic_partition, found[topic_partition])
+            else:
+                self._context.leadership.pop(topic_partition, None)
+
+    def _strategy(self, topic_partition: TopicPartition, strategy: ElectionStrategy, unclean_allowed: bool) -> Election:
+        context = self._context
+        current = context.leadership.get(topic_partition)
+        if current is None:
+            return NOBODY
+        assignment = context.assignment(topic_partition)
+        replicas = assignment.replicas
+        online = context.online_replicas(topic_partition, replicas)
+        if strategy is ElectionStrategy.REASSIGN:
+            return elect_reassigned(current, assignment.target, online, context.epoch)
+        if strategy is ElectionStrategy.PREFERRED:
+            return elect_preferred(current, replicas, online, context.epoch)
+        if strategy is ElectionStrategy.CONTROLLED_SHUTDOWN:
+            reachable = context.online_replicas(topic_partition, replicas, include_shutting_down=True)
+            return elect_for_controlled_shutdown(current, replicas, reachable, context.shutting_down, context.epoch)
+        return elect_offline(current, replicas, online, unclean_allowed, context.epoch)

@@ -1,0 +1,85 @@
+"""The pieces of one controller, put together once; handlers are handed this instead of a dozen arguments."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from paceline.controller.channel import ChannelManager, OnResponse
+from paceline.controller.context import ControllerContext
+from paceline.controller.events import Event
+from paceline.controller.partition_state_machine import PartitionStateMachine
+from paceline.controller.ports import ControlTransport
+from paceline.controller.replica_state_machine import ReplicaStateMachine
+from paceline.controller.request_batch import RequestBatch
+from paceline.controller.state_commit import StateCommitter
+from paceline.controller.state_log import StateChangeLog
+from paceline.controller.storage import Storage
+from paceline.controller.topic_deletion import TopicDeletionManager
+from paceline.controller.topic_requests import TopicRequests
+from paceline.controller.unclean_config import UncleanElectionConfig
+from paceline.model.control import Endpoint
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
+from paceline.model.state_change import StateChange
+from paceline.runtime.ports import Scheduler
+
+
+class ControllerParts:
+    """Context, storage, state machines, channels and the waiting requests of one controller."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        endpoints: tuple[Endpoint, ...],
+        scheduler: Scheduler,
+        transport: ControlTransport,
+        rng: random.Random,
+        state_change_sink: Callable[[StateChange], None],
+        enqueue: Callable[[Event], None],
+        on_response: OnResponse,
+    ) -> None:
+        self.config = config
+        self.endpoints = endpoints
+        self.scheduler = scheduler
+        self.rng = rng
+        self.enqueue = enqueue
+        self.context = ControllerContext()
+        self.storage = Storage(self.context)
+        self.channels = ChannelManager(config, scheduler, transport, on_response)
+        self.log = StateChangeLog(
+            f"controller {config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
+        )
+        committer = StateCommitter(config, self.context, self.storage)
+        unclean_config = UncleanElectionConfig(self.storage, config.unclean_leader_election_enable)
+        self._batches = [self._new_batch() for _ in range(3)]
+        self.batch, partition_batch, replica_batch = self._batches
+        self.partitions = PartitionStateMachine(
+            self.context, self.storage, committer, partition_batch, unclean_config, self.log
+        )
+        self.replicas = ReplicaStateMachine(self.context, self.storage, committer, replica_batch, self.log)
+        self.topic_requests = TopicRequests(config, self.context, self.storage, scheduler, rng)
+        self.deletion = TopicDeletionManager(
+            config,
+            self.context,
+            self.storage,
+            self.partitions,
+            self.replicas,
+            lambda partitions: self.send_update_metadata(self.context.brokers, partitions),
+            self.topic_requests.topic_gone,
+        )
+
+    def _new_batch(self) -> RequestBatch:
+        return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)
+
+    def send_update_metadata(self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition]) -> None:
+        """Send metadata, at least the list of live brokers, to brokers."""
+        self.batch.new_batch()
+        self.batch.add_update_metadata(broker_ids, topic_partitions)
+        self.batch.send()
+
+    def reset(self) -> None:
+        """Forget everything and send nothing more: the controller resigned."""
+        self.channels.close()
+        for batch in self._batches:
+            batch.clear()
+        self.context.clear()
+        self.topic_requests.resigned()

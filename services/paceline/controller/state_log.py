@@ -1,0 +1,45 @@
+"""Transitions, told to whoever keeps the state-change log."""
+
+from collections.abc import Callable
+from enum import Enum
+
+from paceline.controller.context import ControllerContext
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChange
+
+
+class StateChangeLog:
+    """Turns transitions into `StateChange` records; `cause` is the event being handled."""
+
+    def __init__(
+        self,
+        who: str,
+        context: ControllerContext,
+        wall_ms: Callable[[], int],
+        sink: Callable[[StateChange], None],
+    ) -> None:
+        self._who = who
+        self._context = context
+        self._wall_ms = wall_ms
+        self._sink = sink
+        self.cause = "Startup"
+
+    def record(self, topic_partition: TopicPartition, before: Enum, after: Enum, replica: int | None = None) -> None:
+        """Report a transition; leadership is what the context holds after it."""
+        known = self._context.leadership.get(topic_partition)
+        self._sink(
+            StateChange(
+                who=self._who,
+                topic_partition=topic_partition,
+                from_state=str(before.value),
+                to_state=str(after.value),
+                controller_epoch=self._context.epoch,
+                leader=None if known is None else known.leader,
+                leader_epoch=None if known is None else known.leader_epoch,
+                isr=() if known is None else known.isr,
+                zk_version=None if known is None else known.zk_version,
+                cause=self.cause,
+                replica=replica,
+                wall_ms=self._wall_ms(),
+            )
+        )

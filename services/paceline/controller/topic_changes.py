@@ -1,0 +1,121 @@
+"""Topics that appear, vanish or grow.
+
+Source: spec/controller.md section 11; Kafka 2.8 KafkaController.processTopicChange and processPartitionModifications.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.election import ElectionStrategy
+from paceline.controller.parts import ControllerParts
+from paceline.coordination import znodes
+from paceline.model.identifiers import TopicPartition, new_id
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+
+def on_topic_change(parts: ControllerParts) -> Flow[None]:
+    """Compare the topics listed with those known; new ones are created, vanished ones forgotten."""
+    context = parts.context
+    names = yield from parts.storage.topic_names()
+    new = [topic for topic in names if topic not in context.topics]
+    listed = set(names)
+    vanished = [topic for topic in context.topics if topic not in listed]
+    LOG.info("topics: new %s, vanished %s", new, vanished)
+    nodes = yield from read_topics(parts, new)
+    for topic in vanished:
+        forget_topic(parts, topic)
+    added = add_topics(parts, new, nodes)
+    yield from create_partitions(parts, added)
+
+
+def on_partition_modifications(parts: ControllerParts, topics: Sequence[str]) -> Flow[None]:
+    """Read topic nodes again; partitions not known yet are created, replica lists of known ones are left alone."""
+    context = parts.context
+    known = [topic for topic in topics if topic in context.topics]
+    nodes = yield from parts.storage.topic_nodes(known)
+    created: list[TopicPartition] = []
+    for topic in known:
+        node = nodes.get(topic)
+        if node is None:
+            continue
+        old_id = context.topic_ids.get(topic)
+        if old_id and node.topic_id and node.topic_id != old_id:
+            # Deleted and created again between two reads: the name is the same, the topic is not.
+            forget_topic(parts, topic)
+            created.extend(add_topics(parts, [topic], {topic: node}))
+            continue
+        if node.topic_id and not old_id:
+            context.topic_ids[topic] = node.topic_id
+        added = [p for p in sorted(node.partitions) if not context.knows(TopicPartition(topic, p))]
+        if context.is_queued_for_deletion(topic):
+            if added:
+                yield from _restore(parts, topic)
+            continue
+        for partition in added:
+            topic_partition = TopicPartition(topic, partition)
+            context.set_assignment(topic_partition, node.partitions[partition])
+            created.append(topic_partition)
+    yield from create_partitions(parts, created)
+
+
+def read_topics(parts: ControllerParts, topics: Sequence[str]) -> Flow[dict[str, znodes.TopicAssignment]]:
+    """Read topic nodes; one without a topic id is given one, in ZooKeeper first."""
+    nodes = yield from parts.storage.topic_nodes(topics)
+    for topic, node in nodes.items():
+        if node.topic_id is None:
+            topic_id = new_id(parts.rng)
+            yield from parts.storage.write_topic(topic, topic_id, dict(node.partitions))
+            nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
+    return nodes
+
+
+def add_topics(
+    parts: ControllerParts, topics: Sequence[str], nodes: dict[str, znodes.TopicAssignment]
+) -> list[TopicPartition]:
+    """Take topics into the context and return their partitions; a malformed node counts as one without any."""
+    added = []
+    for topic in topics:
+        node = nodes.get(topic)
+        parts.context.topics.setdefault(topic, {})
+        if node is None:
+            continue
+        parts.context.topic_ids[topic] = node.topic_id
+        for partition, assignment in sorted(node.partitions.items()):
+            topic_partition = TopicPartition(topic, partition)
+            parts.context.set_assignment(topic_partition, assignment)
+            added.append(topic_partition)
+    return added
+
+
+def forget_topic(parts: ControllerParts, topic: str) -> None:
+    """Drop a topic whose node is gone."""
+    parts.context.drop_topic(topic)
+    parts.topic_requests.topic_gone(topic)
+
+
+def create_partitions(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+    """Bring new partitions online: four steps in strict order."""
+    if not topic_partitions:
+        return
+    replicas = [
+        Replica(topic_partition, broker_id)
+        for topic_partition in topic_partitions
+        for broker_id in parts.context.assignment(topic_partition).replicas
+    ]
+    yield from parts.partitions.handle_state_changes(topic_partitions, PartitionState.NEW)
+    yield from parts.replicas.handle_state_changes(replicas, ReplicaState.NEW)
+    yield from parts.partitions.handle_state_changes(topic_partitions, PartitionState.ONLINE, ElectionStrategy.OFFLINE)
+    yield from parts.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+
+
+def _restore(parts: ControllerParts, topic: str) -> Flow[None]:
+    """Undo partitions added to a topic that is being deleted (KAFKA-6612)."""
+    names = yield from parts.storage.children(znodes.topic_partitions_path(topic), watch=False)
+    existing = {int(name) for name in names if name.isdecimal()}
+    assignments = {p: a for p, a in parts.context.topics[topic].items() if p in existing}
+    LOG.warning("partitions added to topic %s are taken back, it is being deleted", topic)
+    if assignments:
+        yield from parts.storage.write_topic(topic, parts.context.topic_ids.get(topic), assignments)

@@ -1,0 +1,207 @@
+"""Deletion of topics: stop every replica, delete its log, then the topic's nodes, the marker last.
+
+Everything here may be repeated: `resume` is called whenever something that could have held a deletion up has changed.
+
+Source: spec/controller.md section 12; Kafka 2.8 TopicDeletionManager.scala.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from paceline.controller.failures import UnexpectedResponseError
+from paceline.controller.partition_state_machine import PartitionStateMachine
+from paceline.controller.replica_state_machine import ReplicaStateMachine
+from paceline.controller.storage import Storage, first_failure
+from paceline.coordination import znodes
+from paceline.coordination.interface import Delete, ZkCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+TREE_ATTEMPTS = 5
+"""How often a topic's tree is listed again when something else changes it meanwhile."""
+
+
+class TopicDeletionManager:
+    """Drives topics that are marked for deletion to their end."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        context: ControllerContext,
+        storage: Storage,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        send_metadata: Callable[[Sequence[TopicPartition]], None],
+        on_deleted: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._context = context
+        self._storage = storage
+        self._partitions = partitions
+        self._replicas = replicas
+        self._send_metadata = send_metadata
+        self._on_deleted = on_deleted
+
+    # entry points
+
+    def start(self, marked: Iterable[str], ineligible: Iterable[str]) -> Flow[None]:
+        """Take over the markers found at failover."""
+        if not self._config.delete_topic_enable:
+            yield from self._remove_markers(marked)
+            return
+        self._context.deletion_queued.update(marked)
+        self._context.deletion_ineligible.update(set(ineligible) & self._context.deletion_queued)
+
+    def on_markers(self) -> Flow[None]:
+        """React to the children of ``/admin/delete_topics``."""
+        names = yield from self._storage.children(znodes.DELETE_TOPICS, watch=True)
+        marked = sorted(names)
+        unknown = [topic for topic in marked if topic not in self._context.topics]
+        if unknown:
+            yield from self._remove_markers(unknown)
+        known = [topic for topic in marked if topic in self._context.topics]
+        if not known:
+            return
+        if not self._config.delete_topic_enable:
+            yield from self._remove_markers(known)
+            return
+        moving = {topic_partition.topic for topic_partition in self._context.being_reassigned}
+        self.mark_ineligible(topic for topic in known if topic in moving)
+        self._context.deletion_queued.update(known)
+        yield from self.resume()
+
+    def mark_ineligible(self, topics: Iterable[str]) -> None:
+        """Halt the deletion of topics; those that are not queued are left alone."""
+        self._context.deletion_ineligible.update(set(topics) & self._context.deletion_queued)
+
+    def resume_topics(self, topics: Iterable[str]) -> Flow[None]:
+        """Let topics go on after what halted them has ended."""
+        halted = set(topics) & self._context.deletion_queued
+        if halted:
+            self._context.deletion_ineligible -= halted
+            yield from self.resume()
+
+    def fail_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
+        """Replicas could not be deleted: halt their topics until the broker, or the directory, is back."""
+        failed = [replica for replica in replicas if self._is_queued(replica)]
+        if failed:
+            yield from self._replicas.handle_state_changes(failed, ReplicaState.DELETION_INELIGIBLE)
+            self.mark_ineligible({replica.topic_partition.topic for replica in failed})
+            yield from self.resume()
+
+    def complete_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
+        """Replicas have been deleted by their brokers."""
+        deleted = [replica for replica in replicas if self._is_queued(replica)]
+        yield from self._replicas.handle_state_changes(deleted, ReplicaState.DELETION_SUCCESSFUL)
+        yield from self.resume()
+
+    def resume(self) -> Flow[None]:
+        """Do the next step for every queued topic that is not halted."""
+        if not self._config.delete_topic_enable:
+            return
+        context = self._context
+        to_retry: list[Replica] = []
+        to_start: list[str] = []
+        for topic in sorted(context.deletion_queued):
+            states = {context.replica_state(replica) for replica in context.replicas_of(topic)}
+            if states <= {ReplicaState.DELETION_SUCCESSFUL}:
+                yield from self._complete(topic)
+                continue
+            if ReplicaState.DELETION_STARTED in states:
+                continue
+            to_retry.extend(context.replicas_in_state(topic, ReplicaState.DELETION_INELIGIBLE))
+            if topic not in context.deletion_ineligible:
+                to_start.append(topic)
+        if to_retry:
+            yield from self._replicas.handle_state_changes(to_retry, ReplicaState.OFFLINE)
+        if to_start:
+            yield from self._start_topics(to_start)
+
+    # steps
+
+    def _is_queued(self, replica: Replica) -> bool:
+        return self._context.is_queued_for_deletion(replica.topic_partition.topic)
+
+    def _start_topics(self, topics: Sequence[str]) -> Flow[None]:
+        context = self._context
+        unseen = [topic for topic in topics if topic not in context.deletion_started]
+        partitions = [tp for topic in unseen for tp in context.partitions_of(topic)]
+        yield from self._partitions.handle_state_changes(partitions, PartitionState.OFFLINE)
+        yield from self._partitions.handle_state_changes(partitions, PartitionState.NON_EXISTENT)
+        context.deletion_started.update(unseen)
+        self._send_metadata([tp for topic in topics for tp in context.partitions_of(topic)])
+        dead: list[Replica] = []
+        to_delete: list[Replica] = []
+        for topic in topics:
+            for replica in context.replicas_of(topic):
+                if not context.is_replica_online(replica.broker_id, replica.topic_partition):
+                    dead.append(replica)
+                elif context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL:
+                    to_delete.append(replica)
+        yield from self._replicas.handle_state_changes(dead, ReplicaState.DELETION_INELIGIBLE)
+        yield from self._replicas.handle_state_changes(to_delete, ReplicaState.OFFLINE)
+        yield from self._replicas.handle_state_changes(to_delete, ReplicaState.DELETION_STARTED)
+        self.mark_ineligible({replica.topic_partition.topic for replica in dead})
+
+    def _complete(self, topic: str) -> Flow[None]:
+        deleted = self._context.replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL)
+        yield from self._replicas.handle_state_changes(deleted, ReplicaState.NON_EXISTENT)
+        yield from self._delete_nodes(topic)
+        self._context.drop_topic(topic)
+        self._on_deleted(topic)
+
+    # nodes
+
+    def _remove_markers(self, topics: Iterable[str]) -> Flow[None]:
+        yield from self._storage.delete_fenced([znodes.delete_topic_path(topic) for topic in topics])
+
+    def _delete_nodes(self, topic: str) -> Flow[None]:
+        """Delete tree, configuration and marker in this order, so that a crash in between resumes (trap 7)."""
+        partitions = [tp.partition for tp in self._context.partitions_of(topic)]
+        guess = self._tree(topic, partitions)
+        gone = yield from self._delete_leaves_first(guess)
+        for _ in range(TREE_ATTEMPTS):
+            if gone:
+                break
+            actual = yield from self._list_tree(znodes.topic_path(topic))
+            gone = yield from self._delete_leaves_first(actual)
+        if not gone:
+            raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {znodes.topic_path(topic)}")
+        yield from self._storage.delete_fenced([znodes.topic_config_path(topic)])
+        yield from self._storage.delete_fenced([znodes.delete_topic_path(topic)])
+
+    @staticmethod
+    def _tree(topic: str, partitions: Iterable[int]) -> list[str]:
+        """Return what the tree of a topic normally consists of, leaves first."""
+        paths = []
+        for partition in partitions:
+            topic_partition = TopicPartition(topic, partition)
+            paths.append(znodes.partition_state_path(topic_partition))
+            paths.append(znodes.partition_path(topic_partition))
+        return [*paths, znodes.topic_partitions_path(topic), znodes.topic_path(topic)]
+
+    def _list_tree(self, root: str) -> Flow[list[str]]:
+        paths = [root]
+        for path in paths:
+            names = yield from self._storage.children(path, watch=False)
+            paths.extend(f"{path}/{name}" for name in names)
+        return list(reversed(paths))
+
+    def _delete_leaves_first(self, paths: Sequence[str]) -> Flow[bool]:
+        """Delete nodes in order, many per multi; False when one was missing or not empty."""
+        limit = max(1, self._config.zookeeper_multi_max_operations - 1)
+        for start in range(0, len(paths), limit):
+            multi = self._storage.fenced(*(Delete(path) for path in paths[start : start + limit]))
+            (response,) = yield from self._storage.send_fenced([multi])
+            if response.ok:
+                continue
+            code = first_failure(response)[1]
+            if code not in (ZkCode.NO_NODE, ZkCode.NOT_EMPTY):
+                raise UnexpectedResponseError(code, f"delete {paths[-1]}")
+            # A root that is missing altogether was deleted by an earlier try whose answer was lost.
+            return code is ZkCode.NO_NODE and len(paths) == 1
+        return True

@@ -1,0 +1,39 @@
+"""Which event a fired watch becomes. The event reads again, so the watch's own word is not trusted.
+
+Source: spec/zookeeper.md section 3.
+"""
+
+from paceline.controller import events as ev
+from paceline.coordination import znodes
+from paceline.coordination.interface import WatchEvent, WatchType
+
+_CHILD_EVENTS: dict[str, type[ev.Event]] = {
+    znodes.BROKER_IDS: ev.BrokerChange,
+    znodes.TOPICS: ev.TopicChange,
+    znodes.DELETE_TOPICS: ev.TopicDeletion,
+    znodes.ISR_CHANGE_NOTIFICATION: ev.IsrChangeNotification,
+    znodes.LOG_DIR_EVENT_NOTIFICATION: ev.LogDirEventNotification,
+}
+
+
+def event_for(watch: WatchEvent) -> ev.Event | None:
+    """Return the event for a watch, None when it needs no reaction."""
+    if watch.type is WatchType.CHILDREN_CHANGED:
+        kind = _CHILD_EVENTS.get(watch.path)
+        return None if kind is None else kind()
+    if watch.path == znodes.CONTROLLER:
+        return ev.Reelect() if watch.type is WatchType.DELETED else ev.ControllerChange()
+    parent, _, name = watch.path.rpartition("/")
+    if parent == znodes.CONTROLLER_IDS:
+        return ev.AddressChange()
+    if watch.path == znodes.PREFERRED_REPLICA_ELECTION:
+        return ev.PreferredReplicaElectionFromNode() if watch.type is WatchType.CREATED else None
+    if watch.type is WatchType.DATA_CHANGED:
+        if parent == znodes.BROKER_IDS and (broker_id := znodes.parse_id(name)) is not None:
+            return ev.BrokerModifications(broker_id)
+        if parent == znodes.TOPICS:
+            return ev.PartitionModifications(name)
+    if watch.type is WatchType.DELETED and parent == znodes.TOPICS:
+        # Read again whatever bears the name now: a topic may be deleted and created between two reads.
+        return ev.PartitionModifications(name)
+    return None

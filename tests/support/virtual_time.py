@@ -1,0 +1,76 @@
+"""A scheduler whose time stands still until a test moves it."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+
+class _Entry:
+    __slots__ = ("callback", "cancelled")
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class VirtualTime:
+    """Implements `runtime.ports.Scheduler`; callbacks run in the order of their time, ties in the order of calls."""
+
+    def __init__(self, start_ms: int = 1_000_000, wall_offset_ms: int = 1_600_000_000_000) -> None:
+        self._now_ms = float(start_ms)
+        self._wall_offset_ms = wall_offset_ms
+        self._heap: list[tuple[float, int, _Entry]] = []
+        self._sequence = itertools.count()
+
+    def now_ms(self) -> int:
+        """Virtual monotonic milliseconds."""
+        return int(self._now_ms)
+
+    def wall_ms(self) -> int:
+        """Virtual milliseconds since the Unix epoch."""
+        return int(self._now_ms) + self._wall_offset_ms
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run after what is due already."""
+        self.call_later(0, callback)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> _Entry:
+        """Run once when the time has come."""
+        entry = _Entry(callback)
+        heapq.heappush(self._heap, (self._now_ms + max(0.0, delay_ms), next(self._sequence), entry))
+        return entry
+
+    def run_due(self, max_steps: int = 1_000_000) -> None:
+        """Run everything that is due now, and what it makes due now, without letting time pass."""
+        self.run_until(lambda: False, max_ms=0, max_steps=max_steps, must_hold=False)
+
+    def run_for(self, duration_ms: float) -> None:
+        """Let time pass."""
+        self.run_until(lambda: False, max_ms=duration_ms, must_hold=False)
+
+    def run_until(
+        self,
+        predicate: Callable[[], bool],
+        max_ms: float,
+        max_steps: int = 1_000_000,
+        must_hold: bool = True,
+    ) -> None:
+        """Run callbacks until ``predicate`` holds; fail when it does not within ``max_ms`` of virtual time."""
+        deadline = self._now_ms + max_ms
+        for _ in range(max_steps):
+            if predicate():
+                return
+            while self._heap and self._heap[0][2].cancelled:
+                heapq.heappop(self._heap)
+            if not self._heap or self._heap[0][0] > deadline:
+                self._now_ms = max(self._now_ms, deadline)
+                if must_hold and not predicate():
+                    raise AssertionError(f"not within {max_ms} ms of virtual time")
+                return
+            due, _, entry = heapq.heappop(self._heap)
+            self._now_ms = max(self._now_ms, due)
+            entry.callback()
+        raise AssertionError(f"still busy after {max_steps} callbacks")

@@ -1,0 +1,323 @@
+"""A cluster around controllers under test: an in-memory ZooKeeper, registered brokers that answer, virtual time."""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paceline.controller.node import ControllerNode
+from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    GetChildren,
+    GetData,
+    Request,
+    Response,
+    SetData,
+)
+from paceline.coordination.memory import AppliedWrite, MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControlRequest,
+    ControlResponse,
+    Endpoint,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.settings import ControllerConfig
+from paceline.model.state_change import StateChange
+from tests.support.virtual_time import VirtualTime
+
+CONTROLLER_ID = 1_000_000
+SESSION_TIMEOUT_MS = 6_000
+
+
+def tp(text: str) -> TopicPartition:
+    """``a-0`` as a partition."""
+    topic, _, partition = text.rpartition("-")
+    return TopicPartition(topic, int(partition))
+
+
+@dataclass
+class FakeBrokers:
+    """The brokers' side of `ControlTransport`: records what arrives and answers as a replica manager would."""
+
+    scheduler: VirtualTime
+    received: list[tuple[int, ControlRequest]] = field(default_factory=list)
+    silent: set[int] = field(default_factory=set)
+    """Brokers that do not answer; what they are sent waits in `held`."""
+    unreachable: set[int] = field(default_factory=set)
+    failed_dirs: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
+    undeletable: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
+    held: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    epochs: dict[int, dict[TopicPartition, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def send(
+        self,
+        broker: LiveBroker,
+        request: ControlRequest,
+        timeout_ms: int,
+        on_done: Callable[[ControlResponse | Exception], None],
+    ) -> None:
+        broker_id = broker.broker_id
+        if broker_id in self.unreachable:
+            self.scheduler.call_soon(lambda: on_done(ConnectionError(f"broker {broker_id} cannot be reached")))
+            return
+        self.received.append((broker_id, request))
+
+        def answer() -> None:
+            on_done(self._answer(broker_id, request))
+
+        if broker_id in self.silent:
+            self.held.append((broker_id, answer))
+        else:
+            self.scheduler.call_soon(answer)
+
+    def close(self, broker_id: int) -> None:
+        self.closed.append(broker_id)
+
+    def release(self, broker_id: int) -> None:
+        """Let a silent broker answer."""
+        self.silent.discard(broker_id)
+        held, self.held = self.held, []
+        for other, answer in held:
+            if other == broker_id:
+                self.scheduler.call_soon(answer)
+            else:
+                self.held.append((other, answer))
+
+    def _answer(self, broker_id: int, request: ControlRequest) -> ControlResponse:
+        epochs = self.epochs[broker_id]
+        errors: dict[TopicPartition, ErrorCode] = {}
+        if isinstance(request, LeaderAndIsrRequest):
+            for state in request.partitions:
+                partition = state.topic_partition
+                if partition in self.failed_dirs[broker_id]:
+                    errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                elif state.leader_epoch > epochs.get(partition, -1):
+                    epochs[partition] = state.leader_epoch
+                    errors[partition] = ErrorCode.NONE
+                else:
+                    errors[partition] = ErrorCode.STALE_CONTROLLER_EPOCH
+        elif isinstance(request, StopReplicaRequest):
+            for stop in request.partitions:
+                refused = stop.delete_partition and stop.topic_partition in self.undeletable[broker_id]
+                errors[stop.topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR if refused else ErrorCode.NONE
+                if stop.delete_partition and not refused:
+                    epochs.pop(stop.topic_partition, None)
+        return ControlResponse(ErrorCode.NONE, errors)
+
+
+class Cluster:
+    """One ensemble, any number of brokers and controllers."""
+
+    def __init__(self, config: ControllerConfig | None = None) -> None:
+        self.config = config or ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False)
+        self.time = VirtualTime()
+        self.writes: list[AppliedWrite] = []
+        self.server = MemoryZooKeeperServer(self.time, on_write=self.writes.append)
+        self.brokers = FakeBrokers(self.time)
+        self.broker_sessions: dict[int, MemoryZooKeeper] = {}
+        self.controllers: dict[int, ControllerNode] = {}
+        self.controller_clients: dict[int, MemoryZooKeeper] = {}
+        self.state_changes: list[StateChange] = []
+        self.tool = MemoryZooKeeper(self.server, self.time, session_timeout_ms=3_600_000)
+        self.tool.start(lambda _: None, lambda _: None)
+        self.settle()
+        for path in znodes.PERSISTENT_NODES:
+            for step in [*znodes.parent_paths(path), path]:
+                self.zk(Create(step), must_succeed=False)
+
+    # ZooKeeper
+
+    def zk(self, request: Request, must_succeed: bool = True) -> Response:
+        """Run one request as a tool."""
+        answers: list[list[Response]] = []
+        self.tool.submit([request], answers.append)
+        self.time.run_until(lambda: bool(answers), max_ms=1_000)
+        response = answers[0][0]
+        assert response.ok or not must_succeed, f"{request}: {response.code}"
+        return response
+
+    def data(self, path: str) -> Any:
+        """JSON of a node."""
+        return json.loads(self.zk(GetData(path)).data or b"null")
+
+    def exists(self, path: str) -> bool:
+        return self.zk(GetData(path), must_succeed=False).ok
+
+    def children(self, path: str) -> tuple[str, ...]:
+        return self.zk(GetChildren(path)).children
+
+    def state(self, partition: str) -> str:
+        """``leader/epoch isr [..] ce n vn`` of a partition, None when it has no state node."""
+        response = self.zk(GetData(znodes.partition_state_path(tp(partition))))
+        value = json.loads(response.data or b"")
+        assert response.stat is not None
+        return (
+            f"{value['leader']}/{value['leader_epoch']} isr {value['isr']} "
+            f"ce {value['controller_epoch']} v{response.stat.version}"
+        )
+
+    def write_state(self, partition: str, state: LeaderAndIsr, version: int = ANY_VERSION) -> Response:
+        """Write a state as a leader would."""
+        path = znodes.partition_state_path(tp(partition))
+        return self.zk(SetData(path, znodes.encode_partition_state(state), version))
+
+    def create_topic_node(
+        self, topic: str, partitions: Iterable[Iterable[int]], topic_id: str | None = "given"
+    ) -> None:
+        assignments = {p: ReplicaAssignment(tuple(replicas)) for p, replicas in enumerate(partitions)}
+        known_id = f"{topic:_<22}" if topic_id == "given" else topic_id
+        data = znodes.encode_topic_assignment(znodes.TopicAssignment(assignments, known_id))
+        self.zk(Create(znodes.topic_path(topic), data))
+
+    def change_isr(self, partition: str, isr: list[int], notify: bool = True) -> None:
+        """What a leader does when its ISR changes: keep everything, write, leave a notice."""
+        path = znodes.partition_state_path(tp(partition))
+        response = self.zk(GetData(path))
+        value = json.loads(response.data or b"")
+        value["isr"] = isr
+        self.zk(SetData(path, json.dumps(value).encode()))
+        if notify:
+            data = znodes.encode_partition_set([tp(partition)])
+            self.zk(Create(znodes.ISR_CHANGE_PREFIX, data, sequential=True))
+
+    # processes
+
+    def start_broker(self, *broker_ids: int, rack: str | None = None) -> None:
+        for broker_id in broker_ids:
+            client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS)
+            client.start(lambda _: None, lambda _: None)
+            self.broker_sessions[broker_id] = client
+            registration = znodes.BrokerRegistration(
+                broker_id, (Endpoint("CONTROL", f"b{broker_id}", 9094),), self.time.wall_ms(), rack
+            )
+            request = Create(znodes.broker_path(broker_id), znodes.encode_broker(registration), ephemeral=True)
+            answers: list[list[Response]] = []
+            client.submit([request], answers.append)
+            self.time.run_until(lambda got=answers: bool(got), max_ms=1_000)  # type: ignore[misc]
+            assert answers[0][0].ok, answers
+            self.brokers.epochs[broker_id].clear()
+
+    def kill_broker(self, *broker_ids: int) -> None:
+        """End the session as if it had timed out."""
+        for broker_id in broker_ids:
+            client = self.broker_sessions.pop(broker_id)
+            session_id = client.session_id
+            client.crash()
+            self.server.expire(session_id)
+
+    def bounce_broker(self, broker_id: int) -> None:
+        """End one registration and make the next before the controller can look."""
+        client = self.broker_sessions[broker_id]
+        path = znodes.broker_path(broker_id)
+        data = self.zk(GetData(path)).data or b""
+        answers: list[list[Response]] = []
+        client.submit([Delete(path), Create(path, data, ephemeral=True)], answers.append)
+        self.brokers.epochs[broker_id].clear()
+
+    def start_controller(self, controller_id: int = CONTROLLER_ID, settle: bool = True) -> ControllerNode:
+        client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS)
+        node = ControllerNode(
+            replace(self.config, controller_id=controller_id),
+            [Endpoint("CLIENT", f"c{controller_id}", 9082), Endpoint("CONTROL", f"c{controller_id}", 9084)],
+            self.time,
+            client,
+            self.brokers,
+            random.Random(controller_id),
+            self.state_changes.append,
+        )
+        self.controllers[controller_id] = node
+        self.controller_clients[controller_id] = client
+        node.start()
+        if settle:
+            self.settle()
+        return node
+
+    @property
+    def controller(self) -> ControllerNode:
+        """The active controller."""
+        (active,) = [node for node in self.controllers.values() if node.is_active]
+        return active
+
+    # time
+
+    def settle(self) -> None:
+        """Let everything that needs no time happen."""
+        self.time.run_due()
+
+    # requests
+
+    def create(
+        self, *topics: NewTopic, timeout_ms: int = 5_000, validate_only: bool = False
+    ) -> list[CreateTopicResult]:
+        answers: list[Any] = []
+        self.controller.create_topics(topics, timeout_ms, validate_only, answers.append)
+        self.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
+        (answer,) = answers
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    def delete(self, *topics: str, timeout_ms: int = 5_000) -> list[DeleteTopicResult]:
+        answers: list[Any] = []
+        self.controller.delete_topics(topics, timeout_ms, answers.append)
+        self.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
+        (answer,) = answers
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    def controlled_shutdown(self, broker_id: int, broker_epoch: int | None = None) -> ControlledShutdownResponse:
+        stat = self.zk(GetData(znodes.broker_path(broker_id))).stat
+        assert stat is not None
+        request = ControlledShutdownRequest(broker_id, stat.czxid if broker_epoch is None else broker_epoch)
+        answers: list[Any] = []
+        self.controller.controlled_shutdown(request, answers.append)
+        self.time.run_until(lambda: bool(answers), max_ms=1_000)
+        assert isinstance(answers[0], ControlledShutdownResponse), answers
+        return answers[0]
+
+    def take_requests(self) -> list[str]:
+        """Return what brokers have received since the last call, in order, as text (see `describe`)."""
+        taken, self.brokers.received = self.brokers.received, []
+        return [describe(broker_id, request) for broker_id, request in taken]
+
+
+def describe(broker_id: int, request: ControlRequest) -> str:
+    """One request as one line.
+
+    ``1< LAI a-0 1/0 [1, 2] new`` is a LeaderAndIsr to broker 1; ``UM`` and ``SR`` likewise.
+    """
+    if isinstance(request, LeaderAndIsrRequest):
+        parts = [
+            f"{p.topic_partition} {p.leader}/{p.leader_epoch} {list(p.isr)}{' new' if p.is_new else ''}"
+            for p in sorted(request.partitions, key=lambda p: p.topic_partition)
+        ]
+        return f"{broker_id}< LAI {', '.join(parts)}"
+    if isinstance(request, UpdateMetadataRequest):
+        rows = [
+            f"{m.topic_partition} {m.leader}/{m.leader_epoch} {list(m.isr)}"
+            + (f" offline {list(m.offline_replicas)}" if m.offline_replicas else "")
+            for m in sorted(request.partitions, key=lambda m: m.topic_partition)
+        ]
+        return f"{broker_id}< UM {{{', '.join(rows)}}}"
+    stops = [
+        f"{s.topic_partition} {s.leader_epoch}{' delete' if s.delete_partition else ''}"
+        for s in sorted(request.partitions, key=lambda s: s.topic_partition)
+    ]
+    return f"{broker_id}< SR {', '.join(stops)}"
