@@ -43,6 +43,15 @@ start_engine() {
     fail "DOCKER_HOST is $DOCKER_HOST and nothing answers there; start it, or unset DOCKER_HOST"
   fi
   mkdir -p build
+  if [ -d /run/systemd/system ] && systemctl start docker 2>/dev/null; then
+    say "started the docker service"
+    local service_deadline=$((SECONDS + start_timeout_s))
+    until engine_answers; do
+      [ "$SECONDS" -lt "$service_deadline" ] || fail "the docker service does not answer; see journalctl -u docker"
+      read -r -t 0.2 <> <(:) || true
+    done
+    return
+  fi
   if [ -f "$pid_file" ] && kill -0 "$(cat "$pid_file")" 2>/dev/null; then
     say "process $(cat "$pid_file") was started earlier and does not answer yet; waiting"
   else

@@ -99,7 +99,7 @@ fi
 fill_wheelhouse
 say "building paceline:dev on $python_base"
 run_quietly build/image-paceline.log \
-  docker build --build-arg BASE_IMAGE="$python_base" -f services/Dockerfile -t paceline:dev .
+  docker build --force-rm --build-arg BASE_IMAGE="$python_base" -f services/Dockerfile -t paceline:dev .
 
 if can_pull "$official_zookeeper"; then
   docker tag "$official_zookeeper" paceline-zookeeper:dev
@@ -108,6 +108,9 @@ else
   make_local_base
   say "building paceline-zookeeper:dev from Debian's package"
   run_quietly build/image-zookeeper.log \
-    docker build --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
+    docker build --force-rm --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
 fi
+# What this build replaced: the image at once, the build stage after a day, since it is the cache of the next build.
+docker image prune -f --filter label=org.opencontainers.image.title=paceline >/dev/null
+docker image prune -f --filter label=io.paceline.stage=build --filter until=24h >/dev/null
 docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E '^paceline(-zookeeper)?:dev ' | sed 's/^/images: /' >&2
