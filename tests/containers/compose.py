@@ -1,11 +1,12 @@
 """A cluster from docker-compose.yml for tests: thin, over the docker command and either version of compose."""
 
+import contextlib
 import json
 import os
 import secrets
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,13 +154,15 @@ class ComposeCluster:
         """Let them go on."""
         run(["docker", "unpause", self.container(service)])
 
-    def cut_off(self, service: str) -> None:
-        """Take the container off the cluster's network."""
-        run(["docker", "network", "disconnect", f"{self.project}_default", self.container(service)])
-
-    def reconnect(self, service: str) -> None:
-        """Put it back, under its name."""
-        run(["docker", "network", "connect", "--alias", service, f"{self.project}_default", self.container(service)])
+    @contextlib.contextmanager
+    def cut_off(self, service: str) -> Iterator[None]:
+        """Take the container off the cluster's network, and off its published port, for as long as the block runs."""
+        network, container = f"{self.project}_default", self.container(service)
+        run(["docker", "network", "disconnect", network, container])
+        try:
+            yield
+        finally:
+            run(["docker", "network", "connect", "--alias", service, network, container])
 
     def heal(self) -> None:
         """Start what is down and let go what is frozen, so that the next test finds a whole cluster."""

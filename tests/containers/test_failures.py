@@ -5,7 +5,7 @@ import pytest
 
 from paceline.v1 import metadata_service_pb2
 from tests.containers.compose import BROKERS, CONTROLLERS, ComposeCluster
-from tests.support.stub_client import ResultError, StubClient
+from tests.support.stub_client import ResultError, StubClient, StubClientError
 from tests.support.verified_load import VerifiedLoad
 from tests.support.waiting import eventually
 
@@ -141,12 +141,57 @@ def test_a_frozen_leader_is_replaced_and_its_writes_do_not_survive_it(
         _await_progress(load, 100)
         cluster.unpause(BROKERS[old])
         _await_full_isr(client, topic)
-        eventually(lambda: _knows_no_other_leader(cluster, client, topic, old), 30.0, f"broker {old} knows the leaders")
+        eventually(lambda: _agrees(cluster, client, topic, old), 30.0, f"broker {old} knows the leaders")
 
     assert load.problems(client) == []
 
 
-def _knows_no_other_leader(cluster: ComposeCluster, client: StubClient, topic: str, broker: int) -> bool:
+def test_a_leader_cut_off_from_everybody_is_replaced_and_comes_back_with_the_same_log(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    topic = "leader-cut-off"
+    _make_topic(client, topic)
+    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+        _await_progress(load, 100)
+        old = _leader(client, topic, 0)
+
+        with cluster.cut_off(BROKERS[old]):
+            _await_other_leader(client, topic, old)
+            _await_progress(load, 100)
+        _await_full_isr(client, topic)
+        eventually(lambda: _agrees(cluster, client, topic, old), 30.0, f"broker {old} knows the leaders")
+        _await_progress(load, 100)
+
+    assert load.problems(client) == []
+
+
+def test_a_controller_that_was_cut_off_does_not_rule_when_it_comes_back(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    before = client.describe_cluster()
+    old = CONTROLLERS[before.controller_id]
+
+    def taken_over() -> bool:
+        now = client.describe_cluster()
+        return now.HasField("controller_id") and now.controller_epoch > before.controller_epoch
+
+    with cluster.cut_off(old):
+        eventually(taken_over, 30.0, "brokers name a controller of a later epoch")
+        _make_topic(client, "while-cut-off")
+
+    def stands_by() -> bool:
+        try:
+            with StubClient([cluster.address(old)], give_up=lambda: True) as there:
+                return there.describe_cluster().controller_epoch > before.controller_epoch
+        except StubClientError:
+            return False
+
+    eventually(stands_by, 30.0, f"{old} knows that another one rules")
+    assert client.describe_cluster().controller_id != before.controller_id
+    _make_topic(client, "after-cut-off")
+
+
+def _agrees(cluster: ComposeCluster, client: StubClient, topic: str, broker: int) -> bool:
     """Whether a broker names the same leaders and epochs as the others do."""
 
     def leaders(description: metadata_service_pb2.TopicDescription) -> list[tuple[int, int]]:
