@@ -25,6 +25,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "coordination": ({"model", "runtime.ports", "runtime.flow"}, set()),
 }
 DOOR_FILES = {
+    "broker": {
+        "driver_identity.py",
+        "driver_servers.py",
+        "driver_transport.py",
+        "servicer_internal.py",
+        "servicer_records.py",
+    },
     "log": {"os_files.py"},
     "coordination": {"zookeeper.py", "embedded.py"},
 }

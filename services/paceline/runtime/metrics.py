@@ -85,11 +85,14 @@ class Metrics:
     def refresh(self, snapshot: Mapping[str, float]) -> None:
         """Take over what a core counts; keys are metric names with or without ``paceline_``.
 
-        A counter that went back (the core began anew) counts on from there. Names nobody declared become gauges.
+        A counter that went back (the core began anew) counts on from there. Names nobody declared become counters
+        when they end in ``_total``, else gauges.
         """
         for key, value in snapshot.items():
             name = key.removeprefix("paceline_")
-            if name in self._counters:
+            if name.endswith("_total"):
+                if name not in self._counters:
+                    self._counters[name] = (self._made(Counter, name, name.replace("_", " ")), 0.0)
                 counter, before = self._counters[name]
                 counter.inc(max(value - before, 0.0))
                 self._counters[name] = (counter, value)

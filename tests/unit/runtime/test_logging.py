@@ -14,15 +14,15 @@ from paceline.model.state_change import ReplicaOffsets, StateChange, StateChange
 from paceline.runtime.logging import STATE_CHANGE_LOGGER, configure_logging, state_change_fields, state_change_logger
 
 CHANGE = StateChange(
-    StateChangeKind.ISR_SHRUNK,
+    who="broker-1",
     wall_ms=5,
-    node_id=1,
+    kind=StateChangeKind.ISR_SHRUNK,
     topic_partition=TopicPartition("t", 3),
     isr=(1, 2),
     old_isr=(1, 2, 3),
     leader_epoch=0,
     replicas=(ReplicaOffsets(1, 10, 7), ReplicaOffsets(3, None)),
-    reason="lagging",
+    cause="lagging",
 )
 
 
@@ -69,16 +69,16 @@ def test_a_traceback_stays_on_its_line_in_json() -> None:
 
 def test_a_state_change_names_only_what_is_known() -> None:
     assert state_change_fields(CHANGE) == {
-        "kind": "isr-shrunk",
+        "who": "broker-1",
         "wall_ms": 5,
-        "node_id": 1,
+        "kind": "isr-shrunk",
         "topic": "t",
         "partition": 3,
         "leader_epoch": 0,
         "isr": [1, 2],
         "old_isr": [1, 2, 3],
         "replicas": [{"broker_id": 1, "log_end_offset": 10, "high_watermark": 7}, {"broker_id": 3}],
-        "reason": "lagging",
+        "cause": "lagging",
     }
 
 

@@ -1,0 +1,85 @@
+"""What the broker's doors use of its core, `BrokerNode`, as a protocol: tests put a small one behind real servers."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from paceline.broker.metadata_cache import MetadataCache
+from paceline.model.client_io import (
+    EpochAnswer,
+    EpochQuery,
+    FetchRequest,
+    FetchResponse,
+    Isolation,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionReplicasView,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
+from paceline.model.control import ControlRequest, ControlResponse
+from paceline.model.errors import BrokerNotAvailableError, PacelineError
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+
+
+class BrokerCore(Protocol):
+    """The broker; every method is called on the node's event loop, every reply comes there, at most once."""
+
+    @property
+    def metadata(self) -> MetadataCache:
+        """What the broker knows of the cluster."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """Id of the cluster; None before registration."""
+
+    def handle_control(self, request: ControlRequest) -> ControlResponse:
+        """Carry out a control request; raises `PacelineError` when it must be sent again later."""
+
+    def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
+        """Answer a follower's fetch, now or after its wait."""
+
+    def offsets_for_leader_epoch(self, queries: list[EpochQuery]) -> list[EpochAnswer]:
+        """Tell where epochs ended."""
+
+    def produce(
+        self,
+        acks: RequiredAcks,
+        timeout_ms: int,
+        data: Sequence[ProduceData],
+        reply: Callable[[list[ProduceResult]], None],
+    ) -> None:
+        """Append, and reply with one result per batch, in their order."""
+
+    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
+        """Answer a client's fetch, now or after its wait."""
+
+    def list_offsets(self, queries: list[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
+        """Find offsets."""
+
+    def describe_replicas(self, topic: str, partitions: list[int]) -> list[PartitionReplicasView]:
+        """Show what this broker knows of the replicas of partitions it leads; no partitions means all of them."""
+
+    def init_producer_id(self, reply: Callable[[int | PacelineError], None]) -> None:
+        """Reply with a producer id that nobody else has, or with why there is none."""
+
+
+class CoreHandle:
+    """Where the doors find the core: they open before it exists, so that a long recovery is seen to be alive."""
+
+    def __init__(self) -> None:
+        self._core: BrokerCore | None = None
+
+    def set(self, core: BrokerCore) -> None:
+        """Let requests through."""
+        self._core = core
+
+    def get(self) -> BrokerCore:
+        """Return the core.
+
+        Raises:
+            BrokerNotAvailableError: it does not exist yet.
+        """
+        if self._core is None:
+            raise BrokerNotAvailableError("the broker is starting")
+        return self._core

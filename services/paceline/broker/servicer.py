@@ -1,0 +1,335 @@
+"""LogService and MetadataService, bound to one listener: what clients call.
+
+A servicer decides nothing. It checks and converts, calls the core on the node's event loop, and answers with the
+addresses of the listener it was asked on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from paceline import __version__
+from paceline.broker.core_port import BrokerCore, CoreHandle
+from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
+from paceline.model.client_io import FetchRequest, FetchResponse, ProduceData, ProduceResult, RequiredAcks
+from paceline.model.control import Endpoint, UpdateMetadataPartition
+from paceline.model.errors import (
+    ErrorCode,
+    InvalidRequestError,
+    PacelineError,
+    RequestTimedOutError,
+    ThrottledError,
+    error_for,
+)
+from paceline.model.identifiers import validate_topic_name
+from paceline.rpc import convert
+from paceline.runtime.ports import Scheduler
+from paceline.v1 import errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import log_service_pb2 as pb
+from paceline.v1 import metadata_service_pb2 as metadata_pb
+
+CLIENT: Final = "CLIENT"
+
+_ANSWER_GRACE_MS = 10_000
+"""How much longer than its own timeout a request waits for the core before it gives up; the core always answers."""
+
+T = TypeVar("T")
+
+
+class ByteBudget:
+    """Bytes of produce requests in flight, over all listeners of a broker."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    @contextlib.contextmanager
+    def reserve(self, size_bytes: int) -> Iterator[None]:
+        """Hold ``size_bytes`` while the request is handled; a single request always fits.
+
+        Raises:
+            ThrottledError: too much is in flight; nothing was appended.
+        """
+        if self.used_bytes and self.used_bytes + size_bytes > self._limit_bytes:
+            raise ThrottledError(f"{self.used_bytes} bytes of produce requests are in flight; try again")
+        self.used_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self.used_bytes -= size_bytes
+
+
+async def answer_of(start: Callable[[Callable[[T], None]], None], timeout_ms: int) -> T:
+    """Call ``start`` with a reply function and return what it is called with.
+
+    When the caller of the RPC goes away this coroutine is cancelled, and a reply that comes later is dropped.
+
+    Raises:
+        RequestTimedOutError: nothing was replied ``timeout_ms`` plus ten seconds later.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def reply(value: T) -> None:
+        if not future.done():
+            future.set_result(value)
+
+    def expire() -> None:
+        if not future.done():
+            future.set_exception(RequestTimedOutError("the broker has not answered in time"))
+
+    start(reply)
+    if future.done():
+        return future.result()
+    timer = loop.call_later((timeout_ms + _ANSWER_GRACE_MS) / 1000, expire)
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+class Listener:
+    """The addresses of one listener, for hints and metadata."""
+
+    def __init__(self, name: str, core: CoreHandle) -> None:
+        self.name = name
+        self._core = core
+
+    def address_of(self, broker_id: int) -> Endpoint | None:
+        """Return a live broker's address on this listener, or its CLIENT one when it has no such listener."""
+        broker = self._core.get().metadata.snapshot.brokers.get(broker_id)
+        if broker is None:
+            return None
+        return broker.endpoint(self.name) or broker.endpoint(CLIENT)
+
+    def controller_address(self) -> Endpoint | None:
+        """Return the active controller's address on this listener, or its CLIENT one."""
+        endpoints = {
+            endpoint.listener: endpoint for endpoint in self._core.get().metadata.snapshot.controller_endpoints
+        }
+        return endpoints.get(self.name) or endpoints.get(CLIENT)
+
+
+class LogServicer(log_service_pb2_grpc.LogServiceServicer):
+    """Writes and reads records."""
+
+    def __init__(
+        self, core: CoreHandle, listener: str, scheduler: Scheduler, budget: ByteBudget, fetch_max_bytes: int
+    ) -> None:
+        self._core = core
+        self._listener = Listener(listener, core)
+        self._scheduler = scheduler
+        self._budget = budget
+        self._fetch_max_bytes = fetch_max_bytes
+
+    async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:  # noqa: N802
+        """Append records."""
+        core = self._core.get()
+        acks = convert.acks_from_proto(request.acks)
+        timeout_ms = convert.timeout_from_proto(request.timeout_ms)
+        with self._budget.reserve(request.ByteSize()):
+            data = await self._produce_data(request)
+            results = await self.append(core, acks, timeout_ms, data)
+        return pb.ProduceResponse(
+            partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
+        )
+
+    async def append(
+        self, core: BrokerCore, acks: RequiredAcks, timeout_ms: int, data: list[ProduceData]
+    ) -> list[ProduceResult]:
+        """Append batches and return one result each; none for ACKS_NONE, which does not wait."""
+        if acks is RequiredAcks.NONE:
+            core.produce(acks, timeout_ms, data, _drop)
+            return []
+        return await answer_of(lambda reply: core.produce(acks, timeout_ms, data, reply), timeout_ms)
+
+    async def _produce_data(self, request: pb.ProduceRequest) -> list[ProduceData]:
+        data = []
+        for one in convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"):
+            topic_partition = convert.partition_of(one)
+            form = one.WhichOneof("data")
+            if form == "batch":
+                batch = one.batch
+            elif form == "records":
+                batch = await encode_on_loop(one.records, self._scheduler.wall_ms())
+            else:
+                raise InvalidRequestError(f"there are no records for {topic_partition}")
+            data.append(ProduceData(topic_partition, convert.topic_id_of(one.topic_id), batch))
+        convert.refuse_duplicates([one.topic_partition for one in data])
+        return data
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
+        """Read records."""
+        wanted, structured = self.checked_fetch(request)
+        response = await self.read(wanted)
+        if structured:
+            return await self._structured(wanted, response)
+        return pb.FetchResponse(
+            session_id=response.session_id,
+            partitions=[convert.fetch_result_to_proto(one, self._listener.address_of) for one in response.results],
+        )
+
+    def checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
+        """Return the fetch, within the broker's limits, and whether structured records are wanted.
+
+        Raises:
+            PacelineError: the request is not acceptable.
+        """
+        wanted = convert.fetch_from_proto(request)
+        if request.format not in (pb.FETCH_FORMAT_UNSPECIFIED, pb.FETCH_FORMAT_RECORDS, pb.FETCH_FORMAT_BATCHES):
+            raise InvalidRequestError(f"fetch format {request.format} is not known")
+        structured = request.format != pb.FETCH_FORMAT_BATCHES
+        wanted.max_bytes = min(wanted.max_bytes, self._fetch_max_bytes)
+        if structured:
+            if wanted.session_id or wanted.session_epoch > 0:
+                raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
+            # A stub's defaults would open a session with every call and never use it.
+            wanted.session_epoch = -1
+        return wanted, structured
+
+    async def read(self, wanted: FetchRequest) -> FetchResponse:
+        """Fetch, and raise what failed as a whole."""
+        core = self._core.get()
+        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
+        if response.failure is not None:
+            raise error_for(response.failure.code, response.failure.message)
+        return response
+
+    async def _structured(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:
+        offsets = {one.topic_partition: one.fetch_offset for one in wanted.partitions}
+        budget = wanted.max_bytes
+        answer = pb.FetchResponse()
+        for result in response.results:
+            message = convert.fetch_result_to_proto(replace(result, batches=b""), self._listener.address_of)
+            if result.batches:
+                # At least one record of the first partition that has any; the others only while there is room.
+                budget -= await self._fill(message, result.batches, offsets[result.topic_partition], budget)
+            answer.partitions.append(message)
+        return answer
+
+    async def _fill(self, message: pb.FetchPartitionResult, batches: bytes, offset: int, budget: int) -> int:
+        if budget <= 0:
+            return 0
+        try:
+            records, size = await decode_on_loop(batches, offset, budget)
+        except PacelineError as failure:
+            message.error.CopyFrom(
+                errors_pb2.PartitionError(code=int(failure.code), message=str(failure))  # type: ignore[arg-type]
+            )
+            return 0
+        message.records.CopyFrom(records)
+        return size
+
+    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
+        """Find offsets."""
+        queries, isolation = convert.list_offsets_from_proto(request)
+        answers = self._core.get().list_offsets(queries, isolation)
+        return pb.ListOffsetsResponse(
+            partitions=[convert.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+        )
+
+    async def OffsetForLeaderEpoch(  # noqa: N802
+        self, request: pb.OffsetForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetForLeaderEpochResponse:
+        """Tell where epochs ended."""
+        answers = self._core.get().offsets_for_leader_epoch(convert.epoch_queries_from_proto(request.partitions))
+        return pb.OffsetForLeaderEpochResponse(
+            partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+        )
+
+    async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:  # noqa: N802
+        """Hand out a producer id."""
+        core = self._core.get()
+        answer = await answer_of(core.init_producer_id, convert.DEFAULT_TIMEOUT_MS)
+        if isinstance(answer, Exception):
+            raise answer
+        return pb.InitProducerIdResponse(producer_id=answer, producer_epoch=0)
+
+
+class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
+    """Describes the cluster from the broker's cache."""
+
+    def __init__(self, core: CoreHandle, listener: str, node_id: Callable[[], int]) -> None:
+        self._core = core
+        self._listener = Listener(listener, core)
+        self._node_id = node_id
+
+    async def DescribeCluster(  # noqa: N802
+        self, request: metadata_pb.DescribeClusterRequest, context: Any
+    ) -> metadata_pb.DescribeClusterResponse:
+        """List the live brokers and name the controller."""
+        core = self._core.get()
+        snapshot = core.metadata.snapshot
+        brokers = []
+        for broker_id in sorted(snapshot.brokers):
+            endpoint = self._listener.address_of(broker_id)
+            brokers.append(
+                metadata_pb.BrokerInfo(
+                    id=broker_id,
+                    host=endpoint.host if endpoint else "",
+                    port=endpoint.port if endpoint else 0,
+                    rack=snapshot.brokers[broker_id].rack or "",
+                )
+            )
+        controller = self._listener.controller_address()
+        return metadata_pb.DescribeClusterResponse(
+            cluster_id=core.cluster_id or "",
+            brokers=brokers,
+            controller_id=snapshot.controller_id,
+            controller_host=controller.host if controller else "",
+            controller_port=controller.port if controller else 0,
+            server_version=__version__,
+            node_id=self._node_id(),
+        )
+
+    async def DescribeTopics(  # noqa: N802
+        self, request: metadata_pb.DescribeTopicsRequest, context: Any
+    ) -> metadata_pb.DescribeTopicsResponse:
+        """Describe topics."""
+        topics = self._core.get().metadata.snapshot.topics
+        names = list(convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")) or sorted(topics)
+        return metadata_pb.DescribeTopicsResponse(topics=[_topic_description(name, topics.get(name)) for name in names])
+
+    async def DescribeReplicas(  # noqa: N802
+        self, request: metadata_pb.DescribeReplicasRequest, context: Any
+    ) -> metadata_pb.DescribeReplicasResponse:
+        """Show a leader's view of its followers."""
+        validate_topic_name(request.topic)
+        partitions = list(convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"))
+        if any(partition < 0 for partition in partitions) or len(set(partitions)) != len(partitions):
+            raise InvalidRequestError("partitions must be distinct and not negative")
+        views = self._core.get().describe_replicas(request.topic, partitions)
+        return metadata_pb.DescribeReplicasResponse(
+            partitions=[convert.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
+        )
+
+
+def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescription:
+    if partitions is None:
+        return metadata_pb.TopicDescription(
+            name=name,
+            error=errors_pb2.TopicError(
+                code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),  # type: ignore[arg-type]
+                message="the topic does not exist, as far as this broker knows",
+            ),
+        )
+    described = [_partition_description(partitions[index]) for index in sorted(partitions)]
+    topic_id = next((state.topic_id for state in partitions.values() if state.topic_id), None)
+    return metadata_pb.TopicDescription(name=name, topic_id=topic_id or "", partitions=described)
+
+
+def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:
+    return metadata_pb.PartitionDescription(
+        partition=state.topic_partition.partition,
+        leader=state.leader if state.leader >= 0 else None,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        offline_replicas=state.offline_replicas,
+    )
+
+
+def _drop(_results: list[ProduceResult]) -> None:
+    """Nobody waits for the results of ACKS_NONE."""

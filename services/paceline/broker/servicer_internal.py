@@ -1,0 +1,99 @@
+"""What followers and the controller call: ReplicationService on the event loop, ReplicaManagerService on threads."""
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any, Final
+
+from paceline.broker.core_port import CoreHandle
+from paceline.broker.servicer import answer_of
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_service_pb2_grpc
+from paceline.internal.v1 import replication_service_pb2 as pb
+from paceline.model.control import ControlRequest, ControlResponse
+from paceline.model.errors import RequestTimedOutError
+from paceline.model.replica_fetch import ReplicaFetchResponse
+from paceline.rpc import convert
+
+CONTROL_TIMEOUT_S: Final = 30.0
+"""Longest wait for the event loop; the controller's own deadline is the same by default."""
+
+
+class ReplicationServicer(replication_service_pb2_grpc.ReplicationServiceServicer):
+    """Answers followers."""
+
+    def __init__(self, core: CoreHandle) -> None:
+        self._core = core
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
+        """Read batches for a follower."""
+        core = self._core.get()
+        wanted = convert.replica_fetch_from_proto(request)
+        response: ReplicaFetchResponse = await answer_of(
+            lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms
+        )
+        return convert.replica_fetch_response_to_proto(response)
+
+    async def OffsetsForLeaderEpoch(  # noqa: N802
+        self, request: pb.OffsetsForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetsForLeaderEpochResponse:
+        """Tell a follower where epochs ended."""
+        _, queries = convert.replica_epochs_from_proto(request)
+        answers = self._core.get().offsets_for_leader_epoch(queries)
+        return pb.OffsetsForLeaderEpochResponse(
+            partitions=[convert.epoch_answer_to_proto(answer) for answer in answers]
+        )
+
+
+class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServiceServicer):
+    """Takes control requests on its own threads, so that they are heard however busy the data path is.
+
+    The request is parsed here and carried out on the event loop, in the order in which requests arrived.
+    """
+
+    def __init__(self, core: CoreHandle, post: Callable[[Callable[[], None]], None]) -> None:
+        self._core = core
+        self._post = post
+
+    def LeaderAndIsr(self, request: control_pb.LeaderAndIsrRequest, context: Any) -> control_pb.LeaderAndIsrResponse:  # noqa: N802
+        """Make the broker leader or follower of partitions."""
+        return convert.leader_and_isr_response_to_proto(
+            self._carry_out(convert.leader_and_isr_from_proto(request), context)
+        )
+
+    def StopReplica(self, request: control_pb.StopReplicaRequest, context: Any) -> control_pb.StopReplicaResponse:  # noqa: N802
+        """Stop replicas."""
+        return convert.stop_replica_response_to_proto(
+            self._carry_out(convert.stop_replica_from_proto(request), context)
+        )
+
+    def UpdateMetadata(  # noqa: N802
+        self, request: control_pb.UpdateMetadataRequest, context: Any
+    ) -> control_pb.UpdateMetadataResponse:
+        """Refresh the metadata cache."""
+        return convert.update_metadata_response_to_proto(
+            self._carry_out(convert.update_metadata_from_proto(request), context)
+        )
+
+    def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
+        outcome: concurrent.futures.Future[ControlResponse] = concurrent.futures.Future()
+
+        def on_loop() -> None:
+            # A caller that has given up sends the request again; carrying out the stale one after it would undo it.
+            if not outcome.set_running_or_notify_cancel():
+                return
+            try:
+                outcome.set_result(self._core.get().handle_control(request))
+            except Exception as failure:
+                outcome.set_exception(failure)
+
+        self._post(on_loop)
+        try:
+            return outcome.result(_seconds_left(context))
+        except concurrent.futures.TimeoutError:
+            outcome.cancel()
+            raise RequestTimedOutError("the broker's event loop has not taken the request in time") from None
+
+
+def _seconds_left(context: Any) -> float:
+    remaining: float | None = context.time_remaining()
+    return CONTROL_TIMEOUT_S if remaining is None else min(remaining, CONTROL_TIMEOUT_S)
