@@ -139,6 +139,7 @@ class FetchHandler:
             looked_at = positions
         else:
             self._end_wait(session)
+            session.broker_epoch = reader.broker_epoch
             for topic_partition in forgotten:
                 self._forget(session, topic_partition)
             for position in positions:

@@ -85,7 +85,7 @@ class PartitionHost(Protocol):
         kind: StateChangeKind,
         partition: "HostedPartition",
         old_isr: tuple[int, ...] | None = None,
-        reason: str | None = None,
+        cause: str | None = None,
     ) -> None:
         """Record a state change."""
 
@@ -409,6 +409,11 @@ class HostedPartition:
         self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, reason)
         self._isr_settled()
 
+    def isr_unknown(self, proposal: IsrProposal, reason: str) -> None:
+        """Nobody knows whether the proposal was applied; it stays in the maximal ISR while the writer finds out."""
+        if self.proposal is proposal:
+            self._host.emit(StateChangeKind.ISR_UNKNOWN, self, self.isr, reason)
+
     def isr_conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
         """Somebody else wrote the state; ``state`` is what was read back, None when the node is gone.
 
@@ -470,13 +475,13 @@ class HostedPartition:
         """Drop records, and epochs, at and above ``offset``; a leader never does."""
         assert self.log is not None and not self.is_leader
         if offset < self.log.log_end_offset:
-            self._host.emit(StateChangeKind.TRUNCATED, self, reason=f"to {offset}: {reason}")
+            self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"to {offset}: {reason}")
         self.log.truncate_to(offset)
 
     def restart_log_at(self, offset: int) -> None:
         """Drop everything: the leader's log starts beyond this one's end."""
         assert self.log is not None and not self.is_leader
-        self._host.emit(StateChangeKind.TRUNCATED, self, reason=f"fully, the leader's log starts at {offset}")
+        self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"fully, the leader's log starts at {offset}")
         self.log.truncate_fully_and_start_at(offset)
 
     # Views

@@ -3,9 +3,10 @@
 All offsets that end something are exclusive. Storage failures raise `KafkaStorageError`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from paceline.log.checkpoint import MetaProperties
 from paceline.model.identifiers import TopicPartition
 
 
@@ -15,6 +16,22 @@ class ReplicaLogConfig(Protocol):
     @property
     def min_insync_replicas(self) -> int:
         """Least size of the ISR for acks=all and for the high watermark to move."""
+
+    @property
+    def file_delete_delay_ms(self) -> int:
+        """How long the files of a deleted log stay."""
+
+
+class ReplicaLogDirectory(Protocol):
+    """The log directory a log lies in."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether storage failed there; it stays so until the process restarts."""
 
 
 class AppendResult(Protocol):
@@ -51,6 +68,10 @@ class ReplicaLog(Protocol):
     @property
     def topic_id(self) -> str | None:
         """Topic id it was created under."""
+
+    @property
+    def directory(self) -> ReplicaLogDirectory:
+        """Where it lies."""
 
     @property
     def config(self) -> ReplicaLogConfig:
@@ -106,6 +127,14 @@ class ReplicaLog(Protocol):
 class ReplicaLogs(Protocol):
     """All logs of a broker."""
 
+    @property
+    def log_dirs(self) -> list[str]:
+        """Configured directories."""
+
+    @property
+    def live_log_dirs(self) -> list[str]:
+        """Directories that work."""
+
     def get(self, topic_partition: TopicPartition) -> ReplicaLog | None:
         """Return a log that exists."""
 
@@ -113,13 +142,31 @@ class ReplicaLogs(Protocol):
         """Return the log; one that is not new is not created while a directory is offline."""
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take the log away; files follow later."""
+        """Take the log away; `purge_deleted` removes the files."""
+
+    def purge_deleted(self) -> int:
+        """Remove the files of deleted logs."""
 
     def checkpoint_high_watermarks(self) -> None:
         """Write every log's high watermark."""
 
+    def checkpoint_recovery_points(self) -> None:
+        """Write every log's recovery point."""
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write log starts that the segments do not tell."""
+
+    def flush_epochs(self) -> int:
+        """Make leader epochs durable that are known in memory only."""
+
     def all_logs(self) -> Iterable[ReplicaLog]:
         """Return every log."""
+
+    def read_meta_properties(self) -> Mapping[str, MetaProperties | None]:
+        """Return whose each working directory is."""
+
+    def write_meta_properties(self, broker_id: int, cluster_id: str, date: str) -> None:
+        """Say whose the working directories are."""
 
     def shutdown(self) -> None:
         """Flush, close, mark clean."""

@@ -1,0 +1,371 @@
+"""A broker, whole: registration, control requests, data path, ISR propagation and an orderly stop.
+
+One single-threaded actor: every method is called, and every callback comes, on the node's scheduler. It is handed its
+ports and knows no thread, socket or clock, so the service and the simulator run the same object.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from paceline.broker.client_requests import ClientRequests
+from paceline.broker.control_fence import ControlFence
+from paceline.broker.control_requests import ControlRequests
+from paceline.broker.hosted_partition import HostedPartition, IsrProposal
+from paceline.broker.isr_writer import IsrWriter
+from paceline.broker.log_port import ReplicaLogs
+from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.metrics import MetricsSnapshot, snapshot_of
+from paceline.broker.ports import BrokerTransport
+from paceline.broker.producer_ids import ProducerIdReply, ProducerIds
+from paceline.broker.registration import BrokerRegistered, Registration
+from paceline.broker.replica_manager import ReplicaManager
+from paceline.broker.shutdown import ControlledShutdown
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, GetData, SessionEvent, SessionState, ZooKeeper
+from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.recipes import expect, propagate_isr_change
+from paceline.model.client_io import (
+    EpochAnswer,
+    EpochQuery,
+    FetchRequest,
+    FetchResponse,
+    Isolation,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionReplicasView,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
+from paceline.model.control import (
+    ControlRequest,
+    ControlResponse,
+    Endpoint,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+)
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    ErrorCode,
+    InvalidConfigError,
+    KafkaStorageError,
+    PacelineError,
+    ShuttingDownError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.model.settings import BrokerConfig
+from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.runtime.flow import Flow, FlowRun, Zk
+from paceline.runtime.ports import Scheduler
+
+
+class BrokerNode:
+    """One broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        endpoints: tuple[Endpoint, ...],
+        scheduler: Scheduler,
+        zookeeper: ZooKeeper,
+        log_manager: ReplicaLogs,
+        transport: BrokerTransport,
+        rng: random.Random,
+        on_state_change: Callable[[StateChange], None],
+        on_fatal: Callable[[Exception], None],
+        unclean_restart: bool = False,
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._zookeeper = PatientZooKeeper(zookeeper)
+        self._logs = log_manager
+        self._transport = transport
+        self._on_state_change = on_state_change
+        self._on_fatal = on_fatal
+        self.metadata = MetadataCache()
+        self.replica_manager = ReplicaManager(
+            config,
+            scheduler,
+            log_manager,
+            self.metadata,
+            transport,
+            rng,
+            self._write_isr,
+            on_state_change,
+            self._log_dir_failed,
+        )
+        self._isr_writer = IsrWriter(config.broker_id, self._zookeeper, scheduler, self.replica_manager.metrics)
+        self._fence = ControlFence(self._read_controller_epoch)
+        self._control = ControlRequests(self.replica_manager)
+        self._clients = ClientRequests(config, self.replica_manager)
+        self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
+        self._registration = Registration(
+            config, endpoints, unclean_restart, scheduler, self._zookeeper, rng, self._registered, self._fatal
+        )
+        self.cluster_id: str | None = None
+        self._on_ready: Callable[[], None] | None = None
+        self._on_stopped: list[Callable[[], None]] = []
+        self._unreported_dirs = 0
+        self._was_ready = False
+        self._stopping = False
+        self._stopped = False
+
+    # Life
+
+    @property
+    def broker_epoch(self) -> int:
+        """czxid of the present registration, -1 before the first."""
+        return self.replica_manager.broker_epoch
+
+    @property
+    def ready(self) -> bool:
+        """Whether the broker has registered and is not stopping. A lost session does not make it unready."""
+        return self._was_ready and not self._stopping
+
+    def start(self, on_ready: Callable[[], None]) -> None:
+        """Connect and register; ``on_ready`` is called once, after the first registration."""
+        self._on_ready = on_ready
+        self.replica_manager.start()
+        self._schedule_propagation()
+        self._zookeeper.start(self._session_changed, lambda _event: None)
+
+    def stop(self, on_done: Callable[[], None]) -> None:
+        """Give leadership away if possible, answer what waits, write checkpoints and logs, end the session."""
+        if self._stopped:
+            self._scheduler.call_soon(on_done)
+            return
+        self._on_stopped.append(on_done)
+        if self._stopping:
+            return
+        self._stopping = True
+        self.replica_manager.shutting_down = True
+        if self._was_ready and self._config.controlled_shutdown_enable:
+            ControlledShutdown(
+                self._config,
+                self._scheduler,
+                self._zookeeper,
+                self._transport,
+                lambda: self.broker_epoch,
+                lambda _clean: self._finish_stop(),
+            ).start()
+        else:
+            self._finish_stop()
+
+    def _finish_stop(self) -> None:
+        self._stopped = True
+        self._isr_writer.stop()
+        self._registration.stop()
+        self.replica_manager.stop()
+        self._producer_ids.fail_waiting(ShuttingDownError("the broker is shutting down"))
+        self._zookeeper.close()
+        done, self._on_stopped = self._on_stopped, []
+        for callback in done:
+            self._scheduler.call_soon(callback)
+
+    def _fatal(self, error: Exception) -> None:
+        self._on_fatal(error)
+
+    # Session and registration
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        if self._stopped:
+            return
+        if event.state is SessionState.CONNECTED:
+            self._registration.connected(event.session_id)
+        elif event.state is SessionState.EXPIRED:
+            # Kept: roles, data, even the old broker epoch, until a controller says otherwise in the new session.
+            self._emit(StateChangeKind.SESSION_CHANGED, "the ZooKeeper session has expired")
+
+    def _registered(self, registered: BrokerRegistered) -> None:
+        try:
+            self._check_cluster_id(registered.cluster_id)
+        except PacelineError as error:
+            self._fatal(error)
+            return
+        self.cluster_id = registered.cluster_id
+        self.replica_manager.broker_epoch = registered.broker_epoch
+        self._fence.confirm(registered.controller_epoch)
+        self._emit(StateChangeKind.BROKER_REGISTERED, f"broker epoch {registered.broker_epoch}")
+        self._isr_writer.session_ready()
+        self._report_failed_dirs()
+        if not self._was_ready:
+            self._was_ready = True
+            if self._on_ready is not None:
+                self._on_ready()
+
+    def _check_cluster_id(self, cluster_id: str) -> None:
+        """Refuse log directories of another cluster; mark fresh ones as this cluster's."""
+        kept = self._logs.read_meta_properties()
+        for log_dir in sorted(kept):
+            meta = kept[log_dir]
+            if meta is not None and meta.cluster_id not in (None, cluster_id):
+                raise InvalidConfigError(f"{log_dir} belongs to cluster {meta.cluster_id}, not to {cluster_id}")
+        if any(meta is None or meta.cluster_id is None for meta in kept.values()):
+            now = datetime.fromtimestamp(self._scheduler.wall_ms() / 1000, UTC)
+            self._logs.write_meta_properties(
+                self._config.broker_id, cluster_id, now.strftime("%a %b %d %H:%M:%S UTC %Y")
+            )
+
+    def _emit(self, kind: StateChangeKind, cause: str) -> None:
+        self._on_state_change(
+            StateChange(
+                who=f"broker-{self._config.broker_id}",
+                wall_ms=self._scheduler.wall_ms(),
+                kind=kind,
+                replica=self._config.broker_id,
+                cause=cause,
+            )
+        )
+
+    # Control requests
+
+    def handle_control(self, request: ControlRequest) -> ControlResponse:
+        """Apply a controller's decision, or refuse it for its epochs.
+
+        Raises:
+            ControlRequestDeferredError: the controller epoch jumps; send the same request again.
+            ShuttingDownError: the broker has stopped serving.
+        """
+        if self._stopped:
+            raise ShuttingDownError("the broker has stopped")
+        refusal = self._fence.check(request.stamp, self.broker_epoch)
+        if refusal is not ErrorCode.NONE:
+            self._emit(StateChangeKind.CONTROL_REFUSED, f"{type(request).__name__} of {request.stamp}: {refusal.name}")
+            return _refused(request, refusal)
+        if isinstance(request, LeaderAndIsrRequest):
+            return self._control.leader_and_isr(request)
+        if isinstance(request, StopReplicaRequest):
+            return self._control.stop_replica(request)
+        return self._control.update_metadata(request)
+
+    def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
+        FlowRun(_controller_epoch(), self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)).start()
+
+    # Data path
+
+    def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
+        """Answer a follower's fetch, now or after its wait."""
+        refusal = self._not_serving()
+        if refusal is not None:
+            reply(ReplicaFetchResponse(0, [], refusal.code))
+            return
+        self._clients.replica_fetch(request, reply)
+
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
+        """Say where leader epochs ended."""
+        return self._clients.offsets_for_leader_epoch(queries, self._not_serving())
+
+    def produce(
+        self,
+        acks: RequiredAcks,
+        timeout_ms: int,
+        data: Sequence[ProduceData],
+        reply: Callable[[list[ProduceResult]], None],
+        from_client: bool = True,
+    ) -> None:
+        """Append batches and reply once, with one result per batch in their order.
+
+        ``from_client`` is False for the broker's own writes to internal topics.
+        """
+        self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
+
+    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
+        """Answer a client's fetch, now or after its wait."""
+        self._clients.fetch(request, reply, self._not_serving())
+
+    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
+        """Look up offsets a client may read."""
+        return self._clients.list_offsets(queries, isolation, self._not_serving())
+
+    def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
+        """Show what this broker knows of the replicas it leads; no partitions means all of the topic it leads."""
+        return self._clients.describe_replicas(topic, partitions)
+
+    def init_producer_id(self, reply: ProducerIdReply) -> None:
+        """Reply with (producer id, epoch), or with the error that stands for it."""
+        refusal = self._not_serving()
+        if refusal is not None:
+            reply(refusal)
+        else:
+            self._producer_ids.take(reply)
+
+    def _not_serving(self) -> PacelineError | None:
+        if self._stopped:
+            return ShuttingDownError("the broker has stopped")
+        if not self._was_ready:
+            return BrokerNotAvailableError("the broker is starting")
+        return None
+
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """Return all numbers at this moment."""
+        return snapshot_of(self.replica_manager)
+
+    # ISR
+
+    def _write_isr(self, partition: HostedPartition, proposal: IsrProposal) -> None:
+        # Not from within the fetch that made the proposal: its answer goes first.
+        self._scheduler.call_soon(lambda: self._isr_writer.write(partition, proposal))
+
+    def _schedule_propagation(self) -> None:
+        self._scheduler.call_later(self._config.isr_propagation_interval_ms, self._propagate)
+
+    def _propagate(self) -> None:
+        if self._stopped:
+            return
+        self._schedule_propagation()
+        due = self.replica_manager.isr_propagation.take_due(self._scheduler.now_ms())
+        if due:
+            self._run(propagate_isr_change(due), lambda _error: self._not_propagated(due))
+
+    def _not_propagated(self, due: tuple[TopicPartition, ...]) -> None:
+        self.replica_manager.isr_propagation.put_back(due)
+
+    # Storage
+
+    def log_dir_failed(self) -> None:
+        """A log directory has gone offline; callers other than the log itself may say so too."""
+        self.replica_manager.take_failed_dirs_offline()
+
+    def _log_dir_failed(self, log_dir: str) -> None:
+        self._emit(StateChangeKind.LOG_DIR_FAILED, log_dir)
+        if not self._logs.live_log_dirs:
+            self._fatal(KafkaStorageError("every log directory has failed"))
+            return
+        self._unreported_dirs += 1
+        if self._was_ready:
+            self._report_failed_dirs()
+
+    def _report_failed_dirs(self) -> None:
+        """Tell the controller; after trouble again in the next session."""
+        if self._unreported_dirs:
+            reported, self._unreported_dirs = self._unreported_dirs, 0
+
+            def failed(_error: Exception) -> None:
+                self._unreported_dirs += reported
+
+            self._run(_notify_log_dir_failure(self._config.broker_id), failed)
+
+    def _run(self, flow: Flow[None], on_error: Callable[[Exception], None]) -> None:
+        FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, on_error).start()
+
+
+def _refused(request: ControlRequest, error: ErrorCode) -> ControlResponse:
+    """Refuse a request; a stale LeaderAndIsr also says so for each partition, as Kafka does."""
+    if isinstance(request, LeaderAndIsrRequest) and error is ErrorCode.STALE_CONTROLLER_EPOCH:
+        return ControlResponse(error, {state.topic_partition: error for state in request.partitions})
+    return ControlResponse(error)
+
+
+def _controller_epoch() -> Flow[int | None]:
+    (read,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
+    if not read.ok:
+        return None
+    return znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, read.data)
+
+
+def _notify_log_dir_failure(broker_id: int) -> Flow[None]:
+    path = znodes.LOG_DIR_EVENT_PREFIX
+    (created,) = yield Zk([Create(path, znodes.encode_log_dir_event(broker_id), sequential=True)])
+    expect(created, path)

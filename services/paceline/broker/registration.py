@@ -1,0 +1,167 @@
+"""A broker's registration in ZooKeeper, once per session (spec/zookeeper.md sections 5.1 and 8)."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from paceline.coordination import znodes
+from paceline.coordination.errors import DuplicateBrokerIdError, MalformedZnodeError, SessionLostError
+from paceline.coordination.interface import GetChildren, GetData, ZkCode, ZooKeeper
+from paceline.coordination.recipes import ensure_paths, expect, get_or_create_cluster_id, register_broker
+from paceline.coordination.znode_registrations import BrokerRegistration
+from paceline.model.control import Endpoint
+from paceline.model.errors import InvalidConfigError
+from paceline.model.settings import BrokerConfig
+from paceline.runtime.flow import Flow, FlowRun, Zk
+from paceline.runtime.ports import Cancellable, Scheduler
+
+RETRY_MS: Final = 1_000
+GRACE_MS: Final = 2_000
+"""How long a dead session's node may outlive its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """What a broker knows once it is registered."""
+
+    broker_epoch: int
+    cluster_id: str
+    controller_epoch: int
+    """Value of ``/controller_epoch``, 0 when there has been no controller yet."""
+
+
+class EndpointTakenError(InvalidConfigError):
+    """Another broker advertises one of this broker's addresses."""
+
+
+class Registration:
+    """Registers the broker in each new session, and again after trouble, until it is stopped.
+
+    Another holder of the broker id, or of an address, may be this broker's own dead predecessor: its node goes when
+    its session times out, so only a holder that outlives a session timeout is fatal.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        endpoints: tuple[Endpoint, ...],
+        unclean_restart: bool,
+        scheduler: Scheduler,
+        zookeeper: ZooKeeper,
+        rng: random.Random,
+        on_registered: Callable[[BrokerRegistered], None],
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self._config = config
+        self._endpoints = endpoints
+        self._unclean_restart = unclean_restart
+        self._scheduler = scheduler
+        self._zookeeper = zookeeper
+        self._rng = rng
+        self._on_registered = on_registered
+        self._on_fatal = on_fatal
+        self._start_ms = scheduler.wall_ms()
+        self._session_id = 0
+        self._earlier_session_ids: list[int] = []
+        self._run: FlowRun[BrokerRegistered] | None = None
+        self._retry: Cancellable | None = None
+        self._conflict_since_ms: int | None = None
+        self._cluster_id: str | None = None
+        self._stopped = False
+
+    @property
+    def session_id(self) -> int:
+        """Session the broker is registered in, or is registering in; 0 before the first."""
+        return self._session_id
+
+    def connected(self, session_id: int) -> None:
+        """A session is there: register in it, unless that is done or under way."""
+        if self._stopped or session_id == self._session_id:
+            return
+        if self._session_id:
+            self._earlier_session_ids.append(self._session_id)
+        self._session_id = session_id
+        self._cancel()
+        self._register()
+
+    def stop(self) -> None:
+        """Register no more."""
+        self._stopped = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._run is not None:
+            self._run.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def _register(self) -> None:
+        self._run = FlowRun(
+            self._flow(self._session_id), self._zookeeper, self._scheduler, self._succeeded, self._failed
+        ).start()
+
+    def _flow(self, session_id: int) -> Flow[BrokerRegistered]:
+        yield from ensure_paths(znodes.PERSISTENT_NODES)
+        if self._cluster_id is None:
+            self._cluster_id = yield from get_or_create_cluster_id(self._rng)
+        yield from self._check_endpoints()
+        registration = BrokerRegistration(
+            broker_id=self._config.broker_id,
+            endpoints=self._endpoints,
+            timestamp_ms=self._start_ms,
+            rack=self._config.broker_rack,
+            # A broker that comes back within its process's life has lost nothing since it last said so.
+            unclean_restart=self._unclean_restart and not self._earlier_session_ids,
+        )
+        registered = yield from register_broker(registration, session_id, tuple(self._earlier_session_ids))
+        (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
+        expect(epoch, znodes.CONTROLLER_EPOCH, ZkCode.NO_NODE)
+        return BrokerRegistered(registered.czxid, self._cluster_id, _controller_epoch(epoch.data))
+
+    def _check_endpoints(self) -> Flow[None]:
+        """Refuse an address that another id has registered: clients would reach the wrong broker."""
+        (children,) = yield Zk([GetChildren(znodes.BROKER_IDS)])
+        expect(children, znodes.BROKER_IDS)
+        others = [
+            broker_id
+            for child in children.children
+            if (broker_id := znodes.parse_id(child)) is not None and broker_id != self._config.broker_id
+        ]
+        paths = [znodes.broker_path(broker_id) for broker_id in others]
+        nodes = yield Zk([GetData(path) for path in paths])
+        own = {endpoint.address for endpoint in self._endpoints}
+        for broker_id, path, node in zip(others, paths, nodes, strict=True):
+            expect(node, path, ZkCode.NO_NODE)
+            if not node.ok:
+                continue
+            try:
+                other = znodes.decode_broker(path, node.data, broker_id)
+            except MalformedZnodeError:
+                continue
+            for endpoint in other.endpoints:
+                if endpoint.address in own:
+                    raise EndpointTakenError(f"{endpoint.address} is registered by broker {broker_id}")
+
+    def _succeeded(self, registered: BrokerRegistered) -> None:
+        self._conflict_since_ms = None
+        self._on_registered(registered)
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopped or isinstance(error, SessionLostError):
+            # The next session registers anew.
+            return
+        if isinstance(error, (DuplicateBrokerIdError, EndpointTakenError)):
+            now_ms = self._scheduler.now_ms()
+            if self._conflict_since_ms is None:
+                self._conflict_since_ms = now_ms
+            if now_ms - self._conflict_since_ms > self._config.zookeeper_session_timeout_ms + GRACE_MS:
+                self._on_fatal(error)
+                return
+        self._retry = self._scheduler.call_later(RETRY_MS, self._register)
+
+
+def _controller_epoch(data: bytes | None) -> int:
+    if data is None:
+        return 0
+    return znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, data)

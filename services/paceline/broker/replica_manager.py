@@ -1,0 +1,326 @@
+"""The partitions a broker hosts, and everything that is asked of them (spec/replica-manager.md section 1).
+
+A partition is None (not hosted), Online (in `partitions`) or Offline (its log directory failed; until restart). All
+methods run on the node's scheduler, one at a time; there are no locks. Partitions report news while a request is
+handled; `deliver_news` at its end completes whatever waits for them.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from paceline.broker.failures import leader_hint
+from paceline.broker.fetch import FetchHandler
+from paceline.broker.fetcher_manager import FetcherManager
+from paceline.broker.hosted_partition import HostedPartition, IsrProposal
+from paceline.broker.log_port import ReplicaLog, ReplicaLogs
+from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.ports import BrokerTransport
+from paceline.broker.produce import ProduceHandler
+from paceline.model.client_io import LeaderHint
+from paceline.model.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import BrokerConfig
+from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.replication.fetch_session import FetchSession, News
+from paceline.replication.isr_propagation import IsrPropagation
+from paceline.replication.purgatory import Purgatory
+from paceline.runtime.ports import Cancellable, Scheduler
+
+IsrWriter = Callable[[HostedPartition, IsrProposal], None]
+
+
+class ReplicaManager:
+    """Owner of all hosted partitions."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        scheduler: Scheduler,
+        logs: ReplicaLogs,
+        metadata: MetadataCache,
+        transport: BrokerTransport,
+        rng: random.Random,
+        write_isr: IsrWriter,
+        on_state_change: Callable[[StateChange], None],
+        on_log_dir_failed: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.logs = logs
+        self.metadata = metadata
+        self.broker_epoch = -1
+        self.shutting_down = False
+        self.partitions: dict[TopicPartition, HostedPartition] = {}
+        self.offline: dict[TopicPartition, None] = {}
+        self.metrics = BrokerMetrics()
+        self.produce_purgatory = Purgatory(scheduler)
+        self.fetch_purgatory = Purgatory(scheduler)
+        self.fetchers = FetcherManager(config, scheduler, transport, self)
+        self.fetches = FetchHandler(
+            self, self.fetch_purgatory, scheduler, config.max_incremental_fetch_session_cache_slots, rng
+        )
+        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler)
+        self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
+        self._write_isr = write_isr
+        self._on_state_change = on_state_change
+        self._on_log_dir_failed = on_log_dir_failed
+        self._failed_dirs: dict[str, None] = {}
+        self._news: dict[HostedPartition, int] = {}
+        self._isr_check: Cancellable | None = None
+        self._checkpoint: Cancellable | None = None
+        self._log_checkpoint: Cancellable | None = None
+        self._stopped = False
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+        return self.config.broker_id
+
+    @property
+    def replica_lag_time_max_ms(self) -> int:
+        """How long a follower may lack records."""
+        return self.config.replica_lag_time_max_ms
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return self.scheduler.now_ms()
+
+    # Finding partitions
+
+    def lookup(self, topic_partition: TopicPartition) -> HostedPartition:
+        """Return an Online partition.
+
+        Raises:
+            KafkaStorageError: it is Offline.
+            NotLeaderOrFollowerError: it exists but not here.
+            UnknownTopicOrPartitionError: nobody has told this broker of it.
+        """
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            return partition
+        if topic_partition in self.offline:
+            raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
+        if self.metadata.snapshot.partition(topic_partition) is not None:
+            raise NotLeaderOrFollowerError(f"broker {self.broker_id} has no replica of {topic_partition}")
+        raise UnknownTopicOrPartitionError(f"{topic_partition} is not known to broker {self.broker_id}")
+
+    def hint(self, topic_partition: TopicPartition) -> LeaderHint | None:
+        """Return who leads a partition, from the newer of its own decision and the metadata cache."""
+        own = leader_hint(self.partitions.get(topic_partition))
+        state = self.metadata.snapshot.partition(topic_partition)
+        if state is None or state.leader < 0 or (own is not None and own.leader_epoch >= state.leader_epoch):
+            return own
+        return LeaderHint(state.leader, state.leader_epoch)
+
+    def led_partitions(self) -> list[HostedPartition]:
+        """Return the partitions this broker leads."""
+        return [partition for partition in self.partitions.values() if partition.is_leader]
+
+    # What partitions and fetchers ask of their host
+
+    def registered_broker_epoch(self, broker_id: int) -> int | None:
+        """Epoch of a live broker, None when it is not alive."""
+        return self.metadata.snapshot.registered_broker_epoch(broker_id)
+
+    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the replica's broker is shutting down or the replica is offline."""
+        return self.metadata.snapshot.is_offline_replica(topic_partition, broker_id)
+
+    def propose_isr(self, partition: HostedPartition, proposal: IsrProposal) -> None:
+        """Hand a proposal to the writer."""
+        self._write_isr(partition, proposal)
+
+    def isr_committed(self, partition: HostedPartition, old_isr: tuple[int, ...]) -> None:
+        """Count a successful ISR write and remember to tell the controller."""
+        if len(partition.isr) < len(old_isr):
+            self.metrics.isr_shrinks += 1
+        else:
+            self.metrics.isr_expands += 1
+        self.isr_propagation.record(partition.topic_partition, self.now_ms())
+
+    def news(self, partition: HostedPartition, news: int) -> None:
+        """Note what readers and producers may wait for."""
+        self._news[partition] = self._news.get(partition, 0) | news
+
+    def emit(
+        self,
+        kind: StateChangeKind,
+        partition: HostedPartition,
+        old_isr: tuple[int, ...] | None = None,
+        cause: str | None = None,
+    ) -> None:
+        """Record a state change of a partition, with where its replicas stand."""
+        self._on_state_change(
+            StateChange(
+                who=f"broker-{self.broker_id}",
+                wall_ms=self.scheduler.wall_ms(),
+                kind=kind,
+                topic_partition=partition.topic_partition,
+                topic_id=partition.topic_id,
+                replica=self.broker_id,
+                controller_epoch=partition.controller_epoch,
+                leader=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                isr=partition.proposal.isr if partition.proposal is not None else partition.isr,
+                old_isr=old_isr,
+                zk_version=partition.zk_version,
+                replicas=partition.offsets(),
+                cause=cause,
+            )
+        )
+
+    def fetching_failed(self, partition: HostedPartition, reason: str) -> None:
+        """A partition is not fetched any more until the next LeaderAndIsr names it."""
+        self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
+
+    def deliver_news(self) -> None:
+        """Complete the operations that wait for what has happened since the last call.
+
+        Sessions are marked first and woken after, so that one answer carries everything one request brought.
+        """
+        while self._news:
+            news, self._news = self._news, {}
+            wake: dict[FetchSession, None] = {}
+            for partition, bits in news.items():
+                for session in tuple(partition.sessions):
+                    if session.closed:
+                        del partition.sessions[session]
+                    elif session.mark(partition.topic_partition, bits):
+                        wake[session] = None
+            for session in wake:
+                if session.waiting is not None:
+                    session.waiting()
+            for partition, bits in news.items():
+                topic_partition = partition.topic_partition
+                if bits & (News.HIGH_WATERMARK | News.ROLE):
+                    self.produce_purgatory.check_and_complete(topic_partition)
+                self.fetch_purgatory.check_and_complete(topic_partition)
+
+    # Storage
+
+    def storage_failed(self, topic_partition: TopicPartition) -> None:
+        """A log operation failed: take every partition of a failed directory offline, soon.
+
+        Not at once: whoever found out is in the middle of a request.
+        """
+        self.scheduler.call_soon(self.take_failed_dirs_offline)
+
+    def purge_later(self, log: ReplicaLog) -> None:
+        """Remove the files of a deleted log when its delay has passed."""
+        self.scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
+
+    def _purge(self) -> None:
+        if not self._stopped:
+            self.logs.purge_deleted()
+
+    def take_failed_dirs_offline(self) -> None:
+        """Turn exactly the partitions whose log directory has failed Offline, once per directory."""
+        lost = [
+            partition
+            for partition in self.partitions.values()
+            if partition.log is not None and partition.log.directory.is_offline
+        ]
+        self.fetchers.stop(partition.topic_partition for partition in lost)
+        for partition in lost:
+            self.set_offline(partition)
+        for log_dir in self.logs.log_dirs:
+            if log_dir not in self.logs.live_log_dirs and log_dir not in self._failed_dirs:
+                self._failed_dirs[log_dir] = None
+                self._on_log_dir_failed(log_dir)
+        self.deliver_news()
+
+    def set_offline(self, partition: HostedPartition) -> None:
+        """Turn one partition Offline; nothing brings it back before a restart."""
+        topic_partition = partition.topic_partition
+        self.emit(StateChangeKind.BECAME_OFFLINE, partition)
+        self.partitions.pop(topic_partition, None)
+        self.offline[topic_partition] = None
+        partition.retire()
+
+    # Background work
+
+    def start(self) -> None:
+        """Start looking for followers that have fallen behind, and the log checkpoints."""
+        self._schedule_isr_check()
+        self.start_log_checkpoints()
+
+    def _schedule_isr_check(self) -> None:
+        period_ms = max(1, self.config.replica_lag_time_max_ms // 2)
+        self._isr_check = self.scheduler.call_later(period_ms, self._check_isr)
+
+    def _check_isr(self) -> None:
+        if self._stopped:
+            return
+        self._schedule_isr_check()
+        for partition in self.led_partitions():
+            partition.maybe_shrink_isr()
+            # A follower that is not in the ISR and has fallen silent holds the high watermark back no longer.
+            partition.advance_high_watermark()
+        self.deliver_news()
+
+    def start_checkpoints(self) -> None:
+        """Start writing high watermarks; after the first LeaderAndIsr, so that no partition can be missing."""
+        if self._checkpoint is None and not self._stopped:
+            self._schedule_checkpoint()
+
+    def _schedule_checkpoint(self) -> None:
+        interval_ms = self.config.replica_high_watermark_checkpoint_interval_ms
+        self._checkpoint = self.scheduler.call_later(interval_ms, self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        if not self._stopped:
+            self._schedule_checkpoint()
+            self.logs.checkpoint_high_watermarks()
+            self.take_failed_dirs_offline()
+
+    def start_log_checkpoints(self) -> None:
+        """Write recovery points, log starts and leader epochs from time to time."""
+        if not self._stopped:
+            interval_ms = self.config.log_flush_offset_checkpoint_interval_ms
+            self._log_checkpoint = self.scheduler.call_later(interval_ms, self._write_log_checkpoints)
+
+    def _write_log_checkpoints(self) -> None:
+        if not self._stopped:
+            self.start_log_checkpoints()
+            self.logs.flush_epochs()
+            self.logs.checkpoint_recovery_points()
+            self.logs.checkpoint_log_start_offsets()
+
+    def stop_fetching(self) -> None:
+        """Close all fetchers; partitions that become followers from now on are not fetched."""
+        self.shutting_down = True
+        self.fetchers.close()
+
+    def stop(self) -> None:
+        """Stop fetchers and background work, answer everything that waits, and write high watermarks and logs."""
+        if self._stopped:
+            return
+        self.stop_fetching()
+        self._stopped = True
+        for timer in (self._isr_check, self._checkpoint, self._log_checkpoint):
+            if timer is not None:
+                timer.cancel()
+        self.deliver_news()
+        self.fetches.sessions.close_all()
+        self.fetch_purgatory.complete_all()
+        self.produce_purgatory.complete_all()
+        self.logs.checkpoint_high_watermarks()
+        self.logs.shutdown()
+
+    # Deletion
+
+    def retire(self, topic_partitions: Iterable[TopicPartition]) -> Sequence[HostedPartition]:
+        """Forget partitions that are being deleted; return those that were Online."""
+        retired = []
+        for topic_partition in topic_partitions:
+            partition = self.partitions.pop(topic_partition, None)
+            if partition is not None:
+                self.emit(StateChangeKind.REPLICA_DELETED, partition)
+                partition.retire()
+                retired.append(partition)
+        return retired
