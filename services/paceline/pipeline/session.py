@@ -3,6 +3,8 @@
 Source: spec/pipeline.md sections 0.5 and 7, section 2 traps 4, 14 and 15.
 """
 
+import os
+import sys
 from typing import Any, Final
 
 SETTINGS: Final = {
@@ -18,7 +20,14 @@ SETTINGS: Final = {
 
 
 def configure(builder: Any) -> Any:
-    """Return the ``SparkSession.builder`` with our settings; whatever is set after it wins."""
+    """Return the ``SparkSession.builder`` with our settings; whatever is set after it wins.
+
+    With a local master, named before this call, Spark's Python workers are those of this interpreter unless
+    ``PYSPARK_PYTHON`` says otherwise: Spark would take ``python3`` from the path and not find the data source there.
+    """
+    master = str(getattr(builder, "_options", {}).get("spark.master", ""))
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     return builder
