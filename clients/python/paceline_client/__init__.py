@@ -7,7 +7,16 @@ no clock, so another front can share them; `sender`, `fetcher` and `metadata_ref
 
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline_client.admin import (
+    Admin,
+    ClusterDescription,
+    NewTopic,
+    PartitionReplicasDescription,
+    ReplicaDescription,
+    TopicResult,
+)
 from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
+from paceline_client.consumer import Consumer
 from paceline_client.errors import (
     BootstrapError,
     BufferExhaustedError,
@@ -18,22 +27,40 @@ from paceline_client.errors import (
     ProducerClosedError,
     ProducerFatalError,
 )
+from paceline_client.metadata import Broker, PartitionDescription, TopicDescription
+from paceline_client.offsets import OffsetAndTimestamp
 from paceline_client.producer import Producer
+from paceline_client.records import ConsumerRecord, FetchedBatches
+from paceline_client.subscription import OffsetReset
 
 __all__ = [
+    "Admin",
     "BootstrapError",
+    "Broker",
     "BufferExhaustedError",
     "BulkFuture",
     "ClientClosedError",
+    "ClusterDescription",
+    "Consumer",
+    "ConsumerRecord",
     "DeliveryFailedError",
     "ErrorCode",
+    "FetchedBatches",
     "LogTruncatedError",
+    "NewTopic",
     "NoOffsetError",
+    "OffsetAndTimestamp",
+    "OffsetReset",
     "PacelineError",
+    "PartitionDescription",
+    "PartitionReplicasDescription",
     "Producer",
     "ProducerClosedError",
     "ProducerFatalError",
     "RecordFuture",
     "RecordMetadata",
+    "ReplicaDescription",
+    "TopicDescription",
     "TopicPartition",
+    "TopicResult",
 ]

@@ -1,0 +1,455 @@
+"""`Admin`: create, delete and describe topics, describe the cluster and the leaders' view of replicas."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    ErrorCode,
+    LeaderNotAvailableError,
+    NotControllerError,
+    PacelineError,
+    RequestTimedOutError,
+    error_for,
+)
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import from_rpc_error, is_retriable
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
+from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
+from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
+from paceline.v1.errors_pb2 import TopicError
+from paceline.v1.metadata_service_pb2 import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeReplicasRequest,
+    DescribeTopicsRequest,
+    PartitionReplicas,
+)
+from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.addresses import address_of, parse_bootstrap
+from paceline_client.errors import BootstrapError, ClientClosedError
+from paceline_client.metadata import Broker, PartitionDescription, TopicDescription, broker_of, topic_of
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_MS: Final = 60_000
+DESCRIBE_TIMEOUT_MS: Final = 15_000
+_ONE_CALL_S: Final = 5.0
+_ADMIN_GRACE_S: Final = 2.0
+"""An admin call may take its own timeout at the controller; ours ends this much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; None means the controller's default."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    assignments: Sequence[Sequence[int]] = ()
+    """Manual placement: broker ids per partition, the preferred leader first. Then the two numbers stay None."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """What became of one topic of a request; ``error`` is None on success."""
+
+    name: str
+    error: PacelineError | None = None
+    topic_id: str = ""
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster as one process knows it."""
+
+    cluster_id: str
+    brokers: tuple[Broker, ...]
+    controller_id: int | None
+    controller_epoch: int
+    controller_address: str
+    """``host:port`` of the active controller, empty when not known."""
+    server_version: str
+    node_id: int
+    """Who answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """What a leader knows of one replica; None where it does not know yet in this leader epoch."""
+
+    broker_id: int
+    log_end_offset: int | None
+    log_start_offset: int | None
+    last_caught_up_ago_ms: int | None
+    last_fetch_ago_ms: int | None
+    in_sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReplicasDescription:
+    """A leader's view of one partition; offsets are exclusive ends."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    leader_epoch_start_offset: int
+    high_watermark: int
+    log_start_offset: int
+    isr: tuple[int, ...]
+    maximal_isr: tuple[int, ...]
+    replicas: tuple[ReplicaDescription, ...]
+
+
+class Admin:
+    """Administration. Safe to share between threads; close it, or use it with ``with``. Has no threads of its own.
+
+    ``bootstrap`` may name brokers or controllers. Calls that change something find the active controller and follow it
+    when it moves. A change that was sent is not sent again when its outcome is unknown: the error says so
+    (``definite`` is False), and describing shows what happened.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        client_id: str | None = None,
+    ) -> None:
+        """Make an admin client; it connects with the first call.
+
+        Raises:
+            InvalidRequestError: the addresses cannot be parsed.
+        """
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._timeout_ms = default_timeout_ms
+        self._describe_timeout_ms = describe_timeout_ms
+        self._channels = ChannelCache()
+        self._controller = ""
+        self._known: list[str] = []
+        self._closed = False
+
+    # Changing ----------------------------------------------------------------------------------------------------
+
+    def create_topics(
+        self,
+        topics: Iterable[NewTopic] | Mapping[str, tuple[int, int] | tuple[int, int, Mapping[str, str]]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[TopicResult]:
+        """Create topics; returns when each has a leader for every partition.
+
+        Args:
+            topics: `NewTopic`s, or ``{name: (partitions, replication factor[, configs])}``.
+            validate_only: check, create nothing.
+            timeout_ms: longest wait; a topic whose time ran out exists, and its creation goes on.
+            raise_errors: raise the first topic's error; False returns errors in the results.
+
+        Raises:
+            TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError,
+            InvalidConfigError, PolicyViolationError: why a topic was refused.
+            RequestTimedOutError: not finished in time.
+            BootstrapError: no address answered.
+        """
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = CreateTopicsRequest(
+            topics=[_wire_topic(topic) for topic in _new_topics(topics)],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).CreateTopics(request, timeout=left_s), timeout_ms
+        )
+        results = [
+            TopicResult(
+                each.name,
+                _topic_error(each.name, each.error) if each.HasField("error") else None,
+                each.topic_id,
+                tuple(tuple(assigned.broker_ids) for assigned in each.assignments),
+            )
+            for each in answer.topics
+        ]
+        return _checked(results, raise_errors)
+
+    def delete_topics(
+        self, topics: Iterable[str], *, timeout_ms: int | None = None, raise_errors: bool = True
+    ) -> list[TopicResult]:
+        """Delete topics; returns when they are gone.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            TopicDeletionDisabledError: ``delete.topic.enable`` is false.
+            RequestTimedOutError: not finished in time; the deletion goes on.
+        """
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = DeleteTopicsRequest(topics=_names(topics), timeout_ms=timeout_ms)
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).DeleteTopics(request, timeout=left_s), timeout_ms
+        )
+        results = [
+            TopicResult(each.name, _topic_error(each.name, each.error) if each.HasField("error") else None)
+            for each in answer.topics
+        ]
+        return _checked(results, raise_errors)
+
+    # Describing --------------------------------------------------------------------------------------------------
+
+    def describe_cluster(self, timeout_ms: int | None = None) -> ClusterDescription:
+        """Return the live brokers and the active controller.
+
+        Raises:
+            BootstrapError: no address answered.
+        """
+        return _cluster(self._anywhere(_describe_cluster, timeout_ms))
+
+    def list_topics(self, timeout_ms: int | None = None) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return [topic.name for topic in self.describe_topics(timeout_ms=timeout_ms)]
+
+    def describe_topics(
+        self, topics: Iterable[str] | None = None, timeout_ms: int | None = None
+    ) -> list[TopicDescription]:
+        """Return topics with their partitions; all, sorted by name, when ``topics`` is None.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            BootstrapError: no address answered.
+        """
+        names = None if topics is None else _names(topics)
+        if names == []:
+            return []
+        request = DescribeTopicsRequest(topics=names or [])
+        answer = self._anywhere(
+            lambda channel, left_s: MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s), timeout_ms
+        )
+        found = []
+        for wire in answer.topics:
+            if wire.HasField("error"):
+                raise _topic_error(wire.name, wire.error)
+            found.append(topic_of(wire))
+        return found
+
+    def describe_replicas(
+        self, topic: str, partitions: Iterable[int] | None = None, timeout_ms: int | None = None
+    ) -> list[PartitionReplicasDescription]:
+        """Return what the leaders of a topic know of its replicas, by partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic or partition.
+            LeaderNotAvailableError: a partition has no leader.
+        """
+        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+        wanted = None if partitions is None else sorted(set(partitions))
+
+        def once(left_s: float | None) -> list[PartitionReplicasDescription]:
+            return self._describe_replicas_once(topic, wanted, min(left_s or _ONE_CALL_S, _ONE_CALL_S))
+
+        return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), once)
+
+    def _describe_replicas_once(
+        self, topic: str, wanted: list[int] | None, timeout_s: float
+    ) -> list[PartitionReplicasDescription]:
+        budget_ms = int(timeout_s * 1000)
+        brokers = {broker.broker_id: broker for broker in self.describe_cluster(budget_ms).brokers}
+        (described,) = self.describe_topics([topic], budget_ms)
+        chosen = _chosen(described, wanted)
+        by_leader: dict[int, list[int]] = {}
+        for partition in chosen:
+            if partition.leader is None or partition.leader not in brokers:
+                raise LeaderNotAvailableError(f"{topic}-{partition.partition} has no leader")
+            by_leader.setdefault(partition.leader, []).append(partition.partition)
+        found = []
+        for leader, indexes in sorted(by_leader.items()):
+            request = DescribeReplicasRequest(topic=topic, partitions=indexes)
+            stub = MetadataServiceStub(self._channel(brokers[leader].address))
+            try:
+                answer = stub.DescribeReplicas(request, timeout=timeout_s)
+            except grpc.RpcError as failure:
+                raise _named(str(brokers[leader]), failure) from failure
+            for wire in answer.partitions:
+                if wire.HasField("error"):
+                    raise error_for(wire.error.code, f"{topic}-{wire.partition}: {wire.error.message}")
+                found.append(_replicas(wire))
+        return sorted(found, key=lambda each: each.partition)
+
+    # Finding who answers -------------------------------------------------------------------------------------------
+
+    def _anywhere(self, call: Callable[[Any, float], T], timeout_ms: int | None) -> T:
+        """Make a read-only call to whoever answers first."""
+        limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+
+        def round_of_addresses(left_s: float | None) -> T:
+            problems = []
+            for address in dict.fromkeys([*self._known, *self._bootstrap]):
+                try:
+                    return call(self._channel(address), min(left_s or _ONE_CALL_S, _ONE_CALL_S))
+                except grpc.RpcError as failure:
+                    error = _named(address, failure)
+                    if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
+                        raise error from failure
+                    problems.append(str(error))
+            raise BootstrapError(f"no address answered: {'; '.join(problems)}")
+
+        return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses)
+
+    def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int) -> T:
+        """Make a call to the active controller, wherever it is."""
+
+        def attempt(left_s: float | None) -> T:
+            address = self._controller or self._find_controller(min(left_s or _ONE_CALL_S, _ONE_CALL_S))
+            try:
+                return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
+            except grpc.RpcError as failure:
+                self._controller = ""
+                error = _named(f"controller at {address}", failure)
+                if isinstance(error, NotControllerError):
+                    self._controller = error.metadata.get("address", "")
+                    raise error from failure
+                if isinstance(error, BrokerNotAvailableError) and not _surely_not_sent(failure):
+                    raise RequestTimedOutError(f"{error}; whether the change was made is not known") from failure
+                raise error from failure
+
+        def again(error: BaseException) -> bool:
+            return not isinstance(error, RequestTimedOutError) and is_retriable(error)
+
+        return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again)
+
+    def _find_controller(self, timeout_s: float) -> str:
+        answer = self._anywhere(_describe_cluster, int(timeout_s * 1000))
+        self._known = [address_of(info.host, info.port) for info in answer.brokers]
+        if not answer.controller_host or not answer.controller_port:
+            raise NotControllerError("no controller is active at the moment")
+        self._controller = address_of(answer.controller_host, answer.controller_port)
+        return self._controller
+
+    def _channel(self, address: str) -> Any:
+        if self._closed:
+            raise ClientClosedError("the admin client is closed")
+        return self._channels.get(address)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        self._channels.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _describe_cluster(channel: Any, timeout_s: float) -> DescribeClusterResponse:
+    answer: DescribeClusterResponse = MetadataServiceStub(channel).DescribeCluster(
+        DescribeClusterRequest(), timeout=timeout_s
+    )
+    return answer
+
+
+def _surely_not_sent(failure: grpc.RpcError) -> bool:
+    """Whether the connection could not even be made."""
+    details = str(failure.details()).lower()
+    return "failed to connect" in details or "connection refused" in details
+
+
+def _named(who: str, failure: grpc.RpcError) -> PacelineError:
+    error = from_rpc_error(failure)
+    named = type(error)(f"{who}: {error}").with_metadata(**error.metadata)
+    named.__cause__ = failure
+    return named
+
+
+def _names(topics: Iterable[str]) -> list[str]:
+    return [topics] if isinstance(topics, str) else list(topics)
+
+
+def _new_topics(topics: Iterable[NewTopic] | Mapping[str, Any]) -> list[NewTopic]:
+    if isinstance(topics, Mapping):
+        return [
+            NewTopic(name, given[0], given[1], configs=given[2] if len(given) > 2 else {})
+            for name, given in topics.items()
+        ]
+    return list(topics)
+
+
+def _wire_topic(topic: NewTopic) -> WireNewTopic:
+    return WireNewTopic(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[ReplicaAssignment(broker_ids=ids) for ids in topic.assignments],
+        configs=dict(topic.configs),
+    )
+
+
+def _topic_error(name: str, wire: TopicError) -> PacelineError:
+    return error_for(wire.code, f"topic {name}: {wire.message}")
+
+
+def _checked(results: list[TopicResult], raise_errors: bool) -> list[TopicResult]:
+    if raise_errors:
+        for result in results:
+            if result.error is not None:
+                raise result.error
+    return results
+
+
+def _cluster(answer: DescribeClusterResponse) -> ClusterDescription:
+    known = bool(answer.controller_host and answer.controller_port)
+    return ClusterDescription(
+        answer.cluster_id,
+        tuple(broker_of(info) for info in answer.brokers),
+        answer.controller_id if answer.HasField("controller_id") else None,
+        answer.controller_epoch,
+        address_of(answer.controller_host, answer.controller_port) if known else "",
+        answer.server_version,
+        answer.node_id,
+    )
+
+
+def _chosen(topic: TopicDescription, wanted: list[int] | None) -> list[PartitionDescription]:
+    if wanted is None:
+        return list(topic.partitions)
+    by_index = {partition.partition: partition for partition in topic.partitions}
+    missing = [index for index in wanted if index not in by_index]
+    if missing:
+        # Not retriable by waiting a little, so the class is one that ends at once.
+        raise error_for(
+            ErrorCode.INVALID_PARTITIONS, f"topic {topic.name} has {len(by_index)} partitions, none is {missing[0]}"
+        )
+    return [by_index[index] for index in wanted]
+
+
+def _replicas(wire: PartitionReplicas) -> PartitionReplicasDescription:
+    return PartitionReplicasDescription(
+        wire.topic,
+        wire.partition,
+        wire.leader,
+        wire.leader_epoch,
+        wire.leader_epoch_start_offset,
+        wire.high_watermark,
+        wire.log_start_offset,
+        tuple(wire.isr),
+        tuple(wire.maximal_isr),
+        tuple(
+            ReplicaDescription(
+                replica.broker_id,
+                replica.log_end_offset if replica.HasField("log_end_offset") else None,
+                replica.log_start_offset if replica.HasField("log_start_offset") else None,
+                replica.last_caught_up_ago_ms if replica.HasField("last_caught_up_ago_ms") else None,
+                replica.last_fetch_ago_ms if replica.HasField("last_fetch_ago_ms") else None,
+                replica.in_sync,
+            )
+            for replica in wire.replicas
+        ),
+    )

@@ -1,0 +1,405 @@
+"""`Consumer`: read partitions from a position on; fetching ahead happens behind it."""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from paceline.model.errors import InvalidRequestError, PacelineError, RequestTimedOutError, UnknownServerError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline_client.addresses import parse_bootstrap
+from paceline_client.errors import ClientClosedError
+from paceline_client.fetcher import FetchConfig, Fetcher
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
+from paceline_client.records import ConsumerRecord, FetchedBatches
+from paceline_client.subscription import Assignment, OffsetReset, PartitionState
+
+DEFAULT_MAX_POLL_RECORDS: Final = 10_000
+_names = itertools.count(1)
+
+
+class Consumer:
+    """Reads records. For one thread at a time; close it, or use it with ``with``.
+
+    `assign` names partitions, `subscribe` whole topics. There are no committed offsets here: a partition begins where
+    `seek` says, else at ``auto_offset_reset``. A background thread keeps one long-polling fetch per leader under way
+    and follows leaders when they move. After a fork the child must make its own consumer.
+
+        with Consumer("localhost:9092") as consumer:
+            consumer.subscribe(["flights"])
+            for record in consumer:
+                print(record.offset, record.value)
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        auto_offset_reset: str | OffsetReset = "earliest",
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = 8 * 1024 * 1024,
+        max_partition_fetch_bytes: int = 1024 * 1024,
+        max_poll_records: int = DEFAULT_MAX_POLL_RECORDS,
+        max_buffered_bytes: int = 64 * 1024 * 1024,
+        check_crcs: bool = True,
+        request_timeout_ms: int = 30_000,
+        default_api_timeout_ms: int = 60_000,
+        client_id: str | None = None,
+    ) -> None:
+        """Make a consumer; it does not wait for the cluster.
+
+        Args:
+            bootstrap: ``"host:port,host:port"`` or a list; dead ones are skipped.
+            auto_offset_reset: "earliest", "latest" or "error": where to begin without a position, and where to go when
+                the position is out of range.
+            fetch_min_bytes: a broker answers when it has this much, or after ``fetch_max_wait_ms``.
+            fetch_max_wait_ms: longest wait of a fetch at the broker.
+            fetch_max_bytes: limit of one answer.
+            max_partition_fetch_bytes: limit per partition of one answer; a larger batch comes alone.
+            max_poll_records: limit of one `poll`.
+            max_buffered_bytes: limit of what is fetched ahead, all partitions together.
+            check_crcs: verify every batch before it is decoded.
+            request_timeout_ms: longest wait for an answer beyond the broker's own wait.
+            default_api_timeout_ms: longest wait of calls without a timeout of their own.
+            client_id: name of the threads.
+
+        Raises:
+            InvalidRequestError: a setting is not valid.
+        """
+        try:
+            self._reset = OffsetReset(auto_offset_reset)
+        except ValueError:
+            raise InvalidRequestError(
+                f'auto_offset_reset is "earliest", "latest" or "error", not {auto_offset_reset!r}'
+            ) from None
+        if min(fetch_max_bytes, max_partition_fetch_bytes, max_poll_records, max_buffered_bytes) < 1:
+            raise InvalidRequestError("limits must be positive")
+        name = client_id or f"paceline-consumer-{next(_names)}"
+        addresses = parse_bootstrap(bootstrap)
+        self._max_poll_records = max_poll_records
+        self._check_crcs = check_crcs
+        self._api_timeout_ms = default_api_timeout_ms
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+        self._assignment = Assignment()
+        self._topics: tuple[str, ...] = ()
+        self._closed = False
+        self._pid = os.getpid()
+        self._channels = ChannelCache()
+        self._metadata = MetadataRefresher(
+            addresses, self._channels, on_change=self._metadata_changed, name=f"{name}-metadata"
+        )
+        self._offsets = OffsetLookup(self._metadata, self._channels)
+        self._fetcher = Fetcher(
+            FetchConfig(
+                fetch_min_bytes,
+                fetch_max_bytes,
+                fetch_max_wait_ms,
+                max_partition_fetch_bytes,
+                max_buffered_bytes,
+                request_timeout_ms,
+                self._reset,
+            ),
+            self._assignment,
+            self._metadata,
+            self._channels,
+            self._lock,
+            self._tell_news,
+            f"{name}-fetcher",
+        )
+        self._fetcher.start()
+
+    # What to read ------------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these partitions; those that were assigned before keep their position.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic or partition.
+        """
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        for topic in sorted({tp.topic for tp in wanted}):
+            self._check_partitions(topic, [tp.partition for tp in wanted if tp.topic == topic])
+        with self._lock:
+            self._raise_if_closed()
+            self._topics = ()
+            self._assignment.assign(wanted, self._reset)
+        self._fetcher.interrupt()
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Read every partition of these topics.
+
+        Partitions that are added to a topic later are read too, from their beginning.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+        """
+        names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+        counts = {topic: self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000) for topic in names}
+        with self._lock:
+            self._raise_if_closed()
+            self._topics = tuple(names)
+            self._assignment.assign(
+                (TopicPartition(topic, index) for topic, count in counts.items() for index in range(count)),
+                self._reset,
+            )
+        self._fetcher.interrupt()
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions being read."""
+        with self._lock:
+            return [state.topic_partition for state in self._assignment.states()]
+
+    def partitions_for(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop handing out and fetching these partitions; they keep their position."""
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions."""
+        self._set_paused(partitions, False)
+
+    # Where to read -----------------------------------------------------------------------------------------------
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``; what was fetched ahead is dropped.
+
+        Raises:
+            InvalidRequestError: not assigned, or negative.
+        """
+        with self._lock:
+            self._raise_if_closed()
+            self._assignment.state(topic_partition).seek(offset)
+        self._fetcher.interrupt()
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read on from the first offset still in the log, of these or of all assigned partitions."""
+        self._seek_to(partitions, OffsetReset.EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read on from the high watermark as it is when the leader is asked."""
+        self._seek_to(partitions, OffsetReset.LATEST)
+
+    def position(self, topic_partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """Return the offset of the next record that will be handed out; waits until it is looked up.
+
+        Raises:
+            RequestTimedOutError: no leader said where the log begins or ends in time.
+            NoOffsetError: there is none, and ``auto_offset_reset`` is "error".
+        """
+        deadline = time.monotonic() + (self._api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        with self._lock:
+            while True:
+                self._raise_if_closed()
+                state = self._assignment.state(topic_partition)
+                if state.position is not None:
+                    return state.position
+                if state.error is not None:
+                    raise state.take_error() or state.error
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._timed_out(f"no position of {topic_partition}")
+                self._news.wait(left)
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset still in each log."""
+        return self._ends(partitions, OffsetReset.EARLIEST, timeout_ms)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the high watermark of each partition, an exclusive end."""
+        return self._ends(partitions, OffsetReset.LATEST, timeout_ms)
+
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after a time, per partition; None when no record is that young."""
+        self._raise_if_closed()
+        queries = [query_time(TopicPartition(*tp), timestamp_ms) for tp, timestamp_ms in times_ms.items()]
+        return self._offsets.look_up(queries, self._api_timeout_ms if timeout_ms is None else timeout_ms)
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def poll(
+        self, timeout_ms: int = 1_000, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return records as soon as there are any, at most ``max_records``; an empty dict after ``timeout_ms``.
+
+        Positions are behind what was returned.
+
+        Raises:
+            LogTruncatedError: records that were handed out are gone; the next poll goes on where the logs agree.
+            NoOffsetError: the position is out of range, and ``auto_offset_reset`` is "error".
+            CorruptMessageError: a batch cannot be read.
+            PacelineError: what a leader said that waiting does not cure.
+        """
+        limit = self._max_poll_records if max_records is None else max_records
+        deadline = time.monotonic() + timeout_ms / 1000
+        with self._lock:
+            while True:
+                self._raise_pending()
+                found: dict[TopicPartition, list[ConsumerRecord]] = {}
+                room = limit
+                for state in self._assignment.in_turn():
+                    if room <= 0:
+                        break
+                    if state.paused or not state.chunks:
+                        continue
+                    records = self._hand_out(state, room, found)
+                    if records:
+                        found[state.topic_partition] = records
+                        room -= len(records)
+                if found:
+                    self._fetcher.wake()
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return {}
+                self._news.wait(left)
+
+    def poll_batches(self, timeout_ms: int = 1_000, max_bytes: int | None = None) -> list[FetchedBatches]:
+        """Return raw batches as soon as there are any: the fast way for those who decode in bulk.
+
+        Args:
+            timeout_ms: longest wait for the first byte.
+            max_bytes: stop adding fetched pieces at this size; at least one is returned.
+
+        Raises:
+            PacelineError: as `poll`, apart from what only decoding would show.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        with self._lock:
+            while True:
+                self._raise_pending()
+                found: list[FetchedBatches] = []
+                size = 0
+                for state in self._assignment.in_turn():
+                    while not state.paused and (max_bytes is None or size < max_bytes):
+                        batches = state.hand_out_raw()
+                        if batches is None:
+                            break
+                        found.append(batches)
+                        size += len(batches.data)
+                if found:
+                    self._fetcher.wake()
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return []
+                self._news.wait(left)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Yield records for ever; break when done. Positions are behind the last poll, not the last record yielded."""
+        while True:
+            for records in self.poll(timeout_ms=1_000).values():
+                yield from records
+
+    # Closing -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop and join the threads. Later calls do nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._news.notify_all()
+        self._fetcher.close()
+        self._metadata.close()
+        self._channels.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # Helpers -----------------------------------------------------------------------------------------------------
+
+    def _hand_out(
+        self, state: PartitionState, room: int, found: dict[TopicPartition, list[ConsumerRecord]]
+    ) -> list[ConsumerRecord]:
+        try:
+            return state.hand_out(room, self._check_crcs)
+        except PacelineError as error:
+            if not found:
+                raise
+            # What other partitions gave must not be lost: they have moved on. This partition tells next time.
+            state.error = error
+            return []
+
+    def _raise_pending(self) -> None:
+        self._raise_if_closed()
+        if self._fetcher.failed is not None:
+            raise UnknownServerError(f"the consumer's fetcher failed: {self._fetcher.failed!r}")
+        if not self._assignment.states():
+            raise InvalidRequestError("nothing is assigned; call assign or subscribe first")
+        for state in self._assignment.states():
+            # Records fetched before the error come first.
+            if state.error is not None and not state.chunks:
+                error = state.take_error()
+                assert error is not None
+                self._fetcher.wake()
+                raise error
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the consumer is closed")
+        if os.getpid() != self._pid:
+            raise ClientClosedError("the consumer was made before a fork; make a new one in this process")
+
+    def _check_partitions(self, topic: str, indexes: list[int]) -> None:
+        count = self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000)
+        wrong = [index for index in indexes if not 0 <= index < count]
+        if wrong:
+            raise InvalidRequestError(f"topic {topic} has {count} partitions, none is {wrong[0]}")
+
+    def _seek_to(self, partitions: Iterable[TopicPartition] | None, reset: OffsetReset) -> None:
+        with self._lock:
+            self._raise_if_closed()
+            wanted = self.assignment() if partitions is None else list(partitions)
+            for state in [self._assignment.state(tp) for tp in wanted]:
+                state.seek_to(reset)
+        self._fetcher.interrupt()
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        with self._lock:
+            for state in [self._assignment.state(tp) for tp in partitions]:
+                state.paused = paused
+        self._fetcher.wake()
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], reset: OffsetReset, timeout_ms: int | None
+    ) -> dict[TopicPartition, int]:
+        self._raise_if_closed()
+        queries = [query_end(TopicPartition(*tp), reset) for tp in partitions]
+        return plain_offsets(self._offsets.look_up(queries, self._api_timeout_ms if timeout_ms is None else timeout_ms))
+
+    def _timed_out(self, what: str) -> RequestTimedOutError:
+        cause = self._fetcher.last_error or self._metadata.last_error
+        error = RequestTimedOutError(f"{what} in time: {cause or 'no answer'}")
+        error.__cause__ = cause
+        return error
+
+    def _tell_news(self) -> None:
+        self._news.notify_all()
+
+    def _metadata_changed(self) -> None:
+        """Take in new partitions of subscribed topics and let the fetcher look at new leaders."""
+        with self._lock:
+            for topic in self._topics:
+                for index in range(self._metadata.partition_count(topic)):
+                    self._assignment.add(TopicPartition(topic, index), OffsetReset.EARLIEST)
+            self._news.notify_all()
+        self._fetcher.wake()

@@ -1,0 +1,461 @@
+"""The consumer's background thread: one long-polling fetch per leader, offsets looked up, leaders followed.
+
+Answers arrive on gRPC's threads, which only queue them. Positions and buffers are in `Assignment`, guarded by the
+consumer's lock; this thread fills the buffers ahead of `poll` up to a limit.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import (
+    ErrorCode,
+    FencedLeaderEpochError,
+    FetchSessionIdNotFoundError,
+    InvalidFetchSessionEpochError,
+    OffsetOutOfRangeError,
+    PacelineError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline.v1.errors_pb2 import PartitionError
+from paceline.v1.log_service_pb2 import (
+    FETCH_FORMAT_BATCHES,
+    FetchPartition,
+    FetchRequest,
+    ForgottenPartition,
+    ListOffsetsRequest,
+)
+from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.errors import NoOffsetError
+from paceline_client.fetch_session import FetchSessionHandler, SessionRequest, WantedPartition
+from paceline_client.metadata import Broker
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.offsets import query_end, read_result
+from paceline_client.sender import monotonic_ms, named_error
+from paceline_client.subscription import Assignment, OffsetReset, PartitionState
+from paceline_client.wire import FETCH_METHOD, FetchAnswer, FetchedPartition, decode_fetch_answer
+
+_log = logging.getLogger("paceline.client")
+
+_BUSY_WAIT_MS: Final = 20
+"""Wait of a fetch that leaves a partition out because its buffer is full: the reader may make room any moment."""
+_BACKOFF_MS: Final = 50
+_LOOKUP_TIMEOUT_S: Final = 5.0
+_LONGEST_SLEEP_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchConfig:
+    """How fetches are made; names and meaning as Kafka's."""
+
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    max_partition_fetch_bytes: int
+    max_buffered_bytes: int
+    request_timeout_ms: int
+    auto_offset_reset: OffsetReset
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    """A fetch under way, with the generation and offset each partition had when it was sent."""
+
+    broker: Broker
+    asked: dict[TopicPartition, tuple[int, int]]
+    call: Any = None
+    interrupted: bool = False
+
+
+class Fetcher:
+    """Owns the thread. `lock` is the consumer's; `on_news` is called with it held after every answer."""
+
+    def __init__(
+        self,
+        config: FetchConfig,
+        assignment: Assignment,
+        metadata: MetadataRefresher,
+        channels: ChannelCache,
+        lock: threading.RLock,
+        on_news: Callable[[], None],
+        name: str,
+    ) -> None:
+        self._config = config
+        self._assignment = assignment
+        self._metadata = metadata
+        self._channels = channels
+        self._lock = lock
+        self._on_news = on_news
+        self._wake = threading.Condition(lock)
+        self._woken = False
+        self._stopped = False
+        self._answers: deque[Callable[[], None]] = deque()
+        self._sessions: dict[int, FetchSessionHandler] = {}
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._looking_up: set[TopicPartition] = set()
+        self._lookups: set[Any] = set()
+        self._methods: dict[str, Any] = {}
+        self._quiet_until: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
+        self.last_error: PacelineError | None = None
+        """The last obstacle on the way to a leader, for messages of who waits."""
+        self.failed: BaseException | None = None
+        """Why the thread died, if it did."""
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # For the consumer --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def wake(self) -> None:
+        """Have the thread look for work."""
+        with self._lock:
+            self._woken = True
+            self._wake.notify()
+
+    def interrupt(self) -> None:
+        """After a seek or a new assignment: end waiting fetches, so the new positions are asked for at once."""
+        with self._lock:
+            calls = [each.call for each in self._outstanding.values() if each.call is not None]
+            for each in self._outstanding.values():
+                each.interrupted = True
+        for call in calls:
+            call.cancel()
+        self.wake()
+
+    def close(self) -> None:
+        """Cancel what is under way and join the thread."""
+        with self._lock:
+            self._stopped = True
+            calls = [each.call for each in self._outstanding.values() if each.call is not None]
+            calls.extend(self._lookups)
+            self._woken = True
+            self._wake.notify()
+        for call in calls:
+            call.cancel()
+        if threading.current_thread() is not self.thread:
+            self.thread.join(5.0)
+
+    # The thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._round():
+                pass
+        except BaseException as failure:
+            _log.exception("the consumer's fetcher failed")
+            with self._lock:
+                self.failed = failure
+                self._on_news()
+
+    def _round(self) -> bool:
+        with self._lock:
+            if self._stopped:
+                return False
+            answered = bool(self._answers)
+            while self._answers:
+                self._answers.popleft()()
+            now_ms = monotonic_ms()
+            lookup_wait_ms = self._look_up_positions(now_ms)
+            requests, wait_ms = self._collect(now_ms)
+            wait_ms = min(wait_ms, lookup_wait_ms)
+            if answered:
+                self._on_news()
+            if not requests:
+                if not self._woken and not self._answers:
+                    self._wake.wait(min(wait_ms / 1000, _LONGEST_SLEEP_S))
+                self._woken = False
+        for outstanding, request in requests:
+            self._send(outstanding, request)
+        return True
+
+    def _post(self, answer: Callable[[], None]) -> None:
+        self._answers.append(answer)
+        with self._lock:
+            self._woken = True
+            self._wake.notify()
+
+    # Fetching ----------------------------------------------------------------------------------------------------
+
+    def _collect(self, now_ms: int) -> tuple[list[tuple[_Outstanding, FetchRequest]], int]:
+        """Return the fetches to send now, and how long to sleep when there are none."""
+        config = self._config
+        wait_ms = int(_LONGEST_SLEEP_S * 1000)
+        full = self._assignment.buffered_bytes() >= config.max_buffered_bytes
+        by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
+        left_out: set[int] = set()
+        for state in self._assignment.states():
+            if state.position is None or state.paused or state.error is not None:
+                continue
+            leader = self._metadata.leader_of(state.topic_partition)
+            if leader is None:
+                self._metadata.request()
+                wait_ms = min(wait_ms, _BACKOFF_MS)
+                continue
+            if now_ms < state.retry_at_ms:
+                wait_ms = min(wait_ms, state.retry_at_ms - now_ms)
+                left_out.add(leader.broker_id)
+                continue
+            if full or state.buffered_bytes() >= 2 * config.max_partition_fetch_bytes:
+                left_out.add(leader.broker_id)
+                continue
+            by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
+        requests = []
+        for broker_id, (leader, states) in by_leader.items():
+            if broker_id in self._outstanding:
+                continue
+            if now_ms < self._quiet_until.get(broker_id, 0):
+                wait_ms = min(wait_ms, self._quiet_until[broker_id] - now_ms)
+                continue
+            requests.append(self._request(leader, states, broker_id in left_out))
+        return requests, max(1, wait_ms)
+
+    def _request(
+        self, leader: Broker, states: list[PartitionState], others_left_out: bool
+    ) -> tuple[_Outstanding, FetchRequest]:
+        config = self._config
+        wanted: dict[TopicPartition, WantedPartition] = {}
+        for state in states:
+            tp = state.topic_partition
+            known = self._metadata.partition(tp)
+            wanted[tp] = WantedPartition(
+                self._metadata.topic_id(tp.topic),
+                state.fetch_offset,
+                config.max_partition_fetch_bytes,
+                None if known is None else known.leader_epoch,
+                state.fetch_epoch,
+            )
+        session = self._sessions.setdefault(leader.broker_id, FetchSessionHandler()).build(wanted)
+        outstanding = _Outstanding(
+            leader, {state.topic_partition: (state.generation, state.fetch_offset) for state in states}
+        )
+        self._outstanding[leader.broker_id] = outstanding
+        wait_ms = min(config.fetch_max_wait_ms, _BUSY_WAIT_MS) if others_left_out else config.fetch_max_wait_ms
+        return outstanding, _wire_request(config, session, wait_ms)
+
+    def _send(self, outstanding: _Outstanding, request: FetchRequest) -> None:
+        try:
+            call = self._method(outstanding.broker.address).future(
+                request, timeout=(self._config.request_timeout_ms + request.max_wait_ms) / 1000
+            )
+        except Exception:
+            with self._lock:
+                self._outstanding.pop(outstanding.broker.broker_id, None)
+                if self._stopped:
+                    return
+            raise
+        with self._lock:
+            outstanding.call = call
+            over = self._stopped or outstanding.interrupted
+        if over:
+            call.cancel()
+        call.add_done_callback(lambda done: self._post(lambda: self._fetched(outstanding, done)))
+
+    def _method(self, address: str) -> Any:
+        method = self._methods.get(address)
+        if method is None:
+            method = self._methods[address] = self._channels.get(address).unary_unary(
+                FETCH_METHOD,
+                request_serializer=FetchRequest.SerializeToString,
+                response_deserializer=decode_fetch_answer,
+            )
+        return method
+
+    def _fetched(self, outstanding: _Outstanding, call: Any) -> None:
+        broker = outstanding.broker
+        self._outstanding.pop(broker.broker_id, None)
+        session = self._sessions[broker.broker_id]
+        if call.cancelled():
+            session.reset()
+            return
+        failure = call.exception()
+        if failure is not None:
+            session.reset()
+            self._fetch_failed(broker, failure)
+            return
+        self._failures.pop(broker.broker_id, None)
+        answer: FetchAnswer = call.result()
+        session.answered(answer.session_id)
+        for fetched in answer.partitions:
+            state = self._assignment.find(TopicPartition(fetched.topic, fetched.partition))
+            if state is None or outstanding.asked.get(state.topic_partition) != (state.generation, state.fetch_offset):
+                continue
+            try:
+                self._take(state, fetched, broker)
+            except PacelineError as error:
+                state.error = error
+
+    def _fetch_failed(self, broker: Broker, failure: BaseException) -> None:
+        error = (
+            named_error(broker, failure)
+            if isinstance(failure, grpc.RpcError)
+            else failure
+            if isinstance(failure, PacelineError)
+            else error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{broker}: {failure!r}")
+        )
+        if isinstance(error, (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)):
+            return
+        self.last_error = error
+        attempts = self._failures[broker.broker_id] = self._failures.get(broker.broker_id, 0) + 1
+        self._quiet_until[broker.broker_id] = monotonic_ms() + min(1_000, _BACKOFF_MS << min(attempts - 1, 8))
+        self._metadata.request()
+
+    def _take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker) -> None:
+        if fetched.error is not None:
+            self._take_error(state, fetched.error, broker)
+        elif fetched.diverging is not None:
+            state.truncated(*fetched.diverging)
+        else:
+            state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
+
+    def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
+        tp = state.topic_partition
+        error = error_for(wire.code, f"{broker}: {tp}: {wire.message}")
+        if isinstance(error, OffsetOutOfRangeError):
+            self._out_of_range(state, wire)
+            return
+        if not error.retriable and not isinstance(error, FencedLeaderEpochError):
+            state.error = error
+            return
+        self.last_error = error
+        moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
+        if not moved:
+            state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
+            self._metadata.request()
+
+    def _out_of_range(self, state: PartitionState, wire: PartitionError) -> None:
+        """The next position by policy; records fetched ahead come first, they were read before the log lost them."""
+        if state.chunks:
+            state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
+            return
+        start = wire.log_start_offset if wire.HasField("log_start_offset") else None
+        end = wire.high_watermark if wire.HasField("high_watermark") else None
+        reset = self._config.auto_offset_reset
+        if reset is OffsetReset.ERROR:
+            state.error = NoOffsetError(
+                state.topic_partition, f"offset {state.fetch_offset} is out of range, the log has [{start}, {end})"
+            )
+            return
+        _log.warning(
+            "%s: offset %s is out of range [%s, %s), going to the %s",
+            state.topic_partition,
+            state.fetch_offset,
+            start,
+            end,
+            reset.value,
+        )
+        target = start if reset is OffsetReset.EARLIEST else end
+        if target is None:
+            state.seek_to(reset)
+        else:
+            state.seek(target)
+
+    # Positions ---------------------------------------------------------------------------------------------------
+
+    def _look_up_positions(self, now_ms: int) -> int:
+        """Ask leaders for the ends that partitions without a position want; return when to look again, in ms."""
+        wait_ms = int(_LONGEST_SLEEP_S * 1000)
+        by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
+        for state in self._assignment.states():
+            tp = state.topic_partition
+            if state.position is not None or state.error is not None or tp in self._looking_up:
+                continue
+            if state.reset is None or state.reset is OffsetReset.ERROR:
+                state.error = NoOffsetError(tp, 'it has no position and auto_offset_reset is "error"; seek first')
+                self._on_news()
+                continue
+            if now_ms < state.retry_at_ms:
+                wait_ms = min(wait_ms, state.retry_at_ms - now_ms)
+                continue
+            leader = self._metadata.leader_of(tp)
+            if leader is None:
+                self._metadata.request()
+                wait_ms = min(wait_ms, _BACKOFF_MS)
+                continue
+            by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
+        for leader, states in by_leader.values():
+            self._ask_ends(leader, states)
+        return wait_ms
+
+    def _ask_ends(self, leader: Broker, states: list[PartitionState]) -> None:
+        asked = {state.topic_partition: state.generation for state in states}
+        queries = [query_end(state.topic_partition, state.reset or OffsetReset.EARLIEST) for state in states]
+        self._looking_up.update(asked)
+        call = LogServiceStub(self._channels.get(leader.address)).ListOffsets.future(
+            ListOffsetsRequest(partitions=queries), timeout=_LOOKUP_TIMEOUT_S
+        )
+        self._lookups.add(call)
+        call.add_done_callback(lambda done: self._post(lambda: self._take_ends(leader, asked, done)))
+
+    def _take_ends(self, leader: Broker, asked: dict[TopicPartition, int], call: Any) -> None:
+        self._lookups.discard(call)
+        self._looking_up.difference_update(asked)
+        failure = None if call.cancelled() else call.exception()
+        if call.cancelled() or failure is not None:
+            if isinstance(failure, grpc.RpcError):
+                self.last_error = named_error(leader, failure)
+            self._delay(asked)
+            return
+        for result in call.result().partitions:
+            tp = TopicPartition(result.topic, result.partition)
+            state = self._assignment.find(tp)
+            if state is None or asked.get(tp) != state.generation or state.position is not None:
+                continue
+            try:
+                place = read_result(result)
+            except PacelineError as error:
+                self._lookup_refused(state, error, result.error)
+            else:
+                if place is not None:
+                    state.seek(place.offset)
+
+    def _lookup_refused(self, state: PartitionState, error: PacelineError, wire: PartitionError) -> None:
+        self.last_error = error
+        if not error.retriable and not isinstance(error, FencedLeaderEpochError):
+            state.error = error
+        elif not (
+            wire.HasField("current_leader") and self._metadata.apply_hint(state.topic_partition, wire.current_leader)
+        ):
+            self._delay([state.topic_partition])
+
+    def _delay(self, partitions: Any) -> None:
+        self._metadata.request()
+        for tp in partitions:
+            state = self._assignment.find(tp)
+            if state is not None:
+                state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
+
+
+def _wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int) -> FetchRequest:
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        format=FETCH_FORMAT_BATCHES,
+        session_id=session.session_id,
+        session_epoch=session.session_epoch,
+        forgotten=[ForgottenPartition(topic=tp.topic, partition=tp.partition) for tp in session.forgotten],
+    )
+    for tp, wanted in session.partitions.items():
+        partition = FetchPartition(
+            topic=tp.topic,
+            partition=tp.partition,
+            topic_id=wanted.topic_id,
+            fetch_offset=wanted.fetch_offset,
+            max_bytes=wanted.max_bytes,
+        )
+        if wanted.current_leader_epoch is not None:
+            partition.current_leader_epoch = wanted.current_leader_epoch
+        if wanted.last_fetched_epoch is not None:
+            partition.last_fetched_epoch = wanted.last_fetched_epoch
+        request.partitions.append(partition)
+    return request

@@ -1,0 +1,144 @@
+"""Looking up offsets at the leaders: earliest, latest, by time. Blocking, with a deadline."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import grpc
+
+from paceline.model.errors import LeaderNotAvailableError, PacelineError, RequestTimedOutError, error_for
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.log_service_pb2 import (
+    OFFSET_SPEC_EARLIEST,
+    OFFSET_SPEC_LATEST,
+    OFFSET_SPEC_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResult,
+    ListOffsetsRequest,
+)
+from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.metadata import Broker
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.sender import named_error
+from paceline_client.subscription import OffsetReset
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's place: its offset, its timestamp, and the leader epoch of who answered."""
+
+    offset: int
+    timestamp_ms: int | None
+    leader_epoch: int | None
+
+
+SPEC_OF_RESET = {OffsetReset.EARLIEST: OFFSET_SPEC_EARLIEST, OffsetReset.LATEST: OFFSET_SPEC_LATEST}
+
+
+def query_end(topic_partition: TopicPartition, reset: OffsetReset) -> ListOffsetsPartition:
+    """Return the question for one end of the log."""
+    topic, partition = topic_partition
+    return ListOffsetsPartition(topic=topic, partition=partition, spec=SPEC_OF_RESET[reset])
+
+
+def query_time(topic_partition: TopicPartition, timestamp_ms: int) -> ListOffsetsPartition:
+    """Return the question for the first record at or after a time."""
+    topic, partition = topic_partition
+    return ListOffsetsPartition(topic=topic, partition=partition, spec=OFFSET_SPEC_TIMESTAMP, timestamp_ms=timestamp_ms)
+
+
+def read_result(result: ListOffsetsPartitionResult) -> OffsetAndTimestamp | None:
+    """Return the offset found, None when no record is that young.
+
+    Raises:
+        PacelineError: what the leader said.
+    """
+    if result.HasField("error"):
+        raise error_for(result.error.code, f"{result.topic}-{result.partition}: {result.error.message}")
+    if not result.HasField("offset"):
+        return None
+    return OffsetAndTimestamp(
+        result.offset,
+        result.timestamp_ms if result.HasField("timestamp_ms") else None,
+        result.leader_epoch if result.leader_epoch >= 0 else None,
+    )
+
+
+class OffsetLookup:
+    """Asks leaders for offsets, following them when they move."""
+
+    def __init__(self, metadata: MetadataRefresher, channels: ChannelCache) -> None:
+        self._metadata = metadata
+        self._channels = channels
+
+    def look_up(
+        self, queries: Iterable[ListOffsetsPartition], timeout_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the offset of every partition asked about.
+
+        Raises:
+            PacelineError: the last real cause when not all leaders answered within ``timeout_ms``.
+        """
+        open_queries = {TopicPartition(query.topic, query.partition): query for query in queries}
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for topic in sorted({tp.topic for tp in open_queries}):
+            self._metadata.wait_for_topic(topic, timeout_ms / 1000)
+
+        def attempt(left_s: float | None) -> None:
+            self._ask_once(open_queries, found, min(left_s or 1.0, 5.0))
+
+        if open_queries:
+            call_with_retry(RetryPolicy(deadline_ms=timeout_ms, initial_backoff_ms=50), attempt)
+        return found
+
+    def _ask_once(
+        self,
+        open_queries: dict[TopicPartition, ListOffsetsPartition],
+        found: dict[TopicPartition, OffsetAndTimestamp | None],
+        timeout_s: float,
+    ) -> None:
+        problem: PacelineError | None = None
+        by_leader: dict[int, tuple[Broker, list[ListOffsetsPartition]]] = {}
+        for tp, query in open_queries.items():
+            leader = self._metadata.leader_of(tp)
+            if leader is None:
+                problem = LeaderNotAvailableError(f"{tp} has no leader")
+            else:
+                by_leader.setdefault(leader.broker_id, (leader, []))[1].append(query)
+        calls = [
+            (
+                leader,
+                LogServiceStub(self._channels.get(leader.address)).ListOffsets.future(
+                    ListOffsetsRequest(partitions=asked), timeout=timeout_s
+                ),
+            )
+            for leader, asked in by_leader.values()
+        ]
+        for leader, call in calls:
+            try:
+                answer = call.result(timeout=timeout_s + 1.0)
+            except grpc.FutureTimeoutError:
+                problem = RequestTimedOutError(f"{leader} did not answer")
+                continue
+            except grpc.RpcError as failure:
+                problem = named_error(leader, failure)
+                continue
+            for result in answer.partitions:
+                tp = TopicPartition(result.topic, result.partition)
+                try:
+                    found[tp] = read_result(result)
+                    open_queries.pop(tp, None)
+                except PacelineError as error:
+                    problem = error
+                    if result.error.HasField("current_leader"):
+                        self._metadata.apply_hint(tp, result.error.current_leader)
+        if problem is None and open_queries:
+            problem = RequestTimedOutError(f"no answer about {', '.join(map(str, open_queries))}")
+        if problem is not None:
+            self._metadata.request()
+            raise problem
+
+
+def plain_offsets(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
+    """Return the offsets alone; both ends of a log always exist."""
+    return {tp: place.offset for tp, place in found.items() if place is not None}

@@ -1,0 +1,249 @@
+"""Where a consumer stands in each partition: position, what is fetched ahead, what went wrong. Pure."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from paceline.log.record_batch import iterate_headers
+from paceline.model.errors import CorruptMessageError, InvalidRequestError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.errors import LogTruncatedError
+from paceline_client.records import ConsumerRecord, FetchedBatches, decode_batch
+
+
+class OffsetReset(Enum):
+    """Where to go when there is no position, or one that is out of range."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    ERROR = "error"
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Whole batches that were fetched and not handed out yet."""
+
+    data: bytes
+    next_offset: int
+    last_epoch: int
+    high_watermark: int
+    at: int = 0
+    """Byte of the first batch that is not decoded yet."""
+    decoded: list[ConsumerRecord] = field(default_factory=list)
+    """Records of the batch before ``at`` that did not fit into the last poll."""
+    decoded_end: int = 0
+    """Where the position is once those are handed out."""
+
+
+class PartitionState:
+    """One assigned partition. The consumer holds its lock around every call."""
+
+    __slots__ = (
+        "chunks",
+        "error",
+        "fetch_epoch",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "log_start_offset",
+        "paused",
+        "position",
+        "position_epoch",
+        "reset",
+        "retry_at_ms",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
+        self.topic_partition = topic_partition
+        self.position: int | None = None
+        """Offset of the next record to hand out; None until it is looked up."""
+        self.position_epoch: int | None = None
+        """Leader epoch of the last record handed out, None after a seek."""
+        self.reset = reset
+        """Which end to look up while there is no position."""
+        self.fetch_offset = 0
+        self.fetch_epoch: int | None = None
+        self.generation = 0
+        """Grows with every jump; answers to requests from before it are dropped."""
+        self.chunks: deque[_Chunk] = deque()
+        self.high_watermark: int | None = None
+        self.log_start_offset: int | None = None
+        self.paused = False
+        self.error: PacelineError | None = None
+        """To be raised by the next poll, once."""
+        self.retry_at_ms = 0
+
+    def buffered_bytes(self) -> int:
+        """Return the bytes fetched ahead."""
+        return sum(len(chunk.data) for chunk in self.chunks)
+
+    def seek(self, offset: int, epoch: int | None = None) -> None:
+        """Go to ``offset`` and drop what was fetched ahead.
+
+        Raises:
+            InvalidRequestError: the offset is negative.
+        """
+        if offset < 0:
+            raise InvalidRequestError(f"{self.topic_partition}: offset {offset} is negative")
+        self._jump()
+        self.position = self.fetch_offset = offset
+        self.position_epoch = self.fetch_epoch = epoch
+        self.reset = None
+
+    def seek_to(self, reset: OffsetReset) -> None:
+        """Forget the position; it will be looked up."""
+        self._jump()
+        self.position = self.position_epoch = self.fetch_epoch = None
+        self.reset = reset
+
+    def _jump(self) -> None:
+        self.generation += 1
+        self.chunks.clear()
+        self.error = None
+        self.retry_at_ms = 0
+
+    def take_fetched(self, data: bytes, high_watermark: int, log_start_offset: int) -> None:
+        """Keep what a fetch at ``fetch_offset`` brought; a cut batch at the end is dropped and fetched again."""
+        self.high_watermark = high_watermark
+        self.log_start_offset = log_start_offset
+        if not data:
+            return
+        end, next_offset, epoch = 0, self.fetch_offset, self.fetch_epoch
+        for at, header in iterate_headers(data):
+            end = at + header.size
+            next_offset = header.last_offset + 1
+            epoch = header.leader_epoch
+        if not end:
+            raise CorruptMessageError(f"{self.topic_partition}: {len(data)} bytes at {self.fetch_offset} hold no batch")
+        if next_offset <= self.fetch_offset:
+            raise CorruptMessageError(
+                f"{self.topic_partition}: a fetch at {self.fetch_offset} brought batches that end at {next_offset}"
+            )
+        whole = data if end == len(data) else data[:end]
+        self.chunks.append(_Chunk(whole, next_offset, -1 if epoch is None else epoch, high_watermark))
+        self.fetch_offset = next_offset
+        self.fetch_epoch = epoch if epoch is not None and epoch >= 0 else None
+
+    def truncated(self, epoch: int, end_offset: int) -> None:
+        """The log no longer agrees with what was fetched: it does only below ``end_offset`` (KIP-320, KIP-595).
+
+        Records fetched ahead are fetched again. Only when records that were handed out are gone does the next poll
+        raise `LogTruncatedError`.
+        """
+        position = self.position
+        assert position is not None
+        if end_offset >= position:
+            known_epoch = self.position_epoch
+            self.seek(position, known_epoch)
+            return
+        self.seek(max(0, end_offset), epoch if epoch >= 0 else None)
+        self.error = LogTruncatedError(self.topic_partition, position, max(0, end_offset))
+
+    def hand_out(self, max_records: int, verify: bool) -> list[ConsumerRecord]:
+        """Return up to ``max_records`` records and move the position behind them.
+
+        Raises:
+            CorruptMessageError: a batch is malformed; the position stays before it, and it is fetched again.
+        """
+        out: list[ConsumerRecord] = []
+        while self.chunks and len(out) < max_records:
+            chunk = self.chunks[0]
+            if not chunk.decoded and chunk.at < len(chunk.data):
+                try:
+                    self._decode_next(chunk, verify)
+                except PacelineError:
+                    if out:
+                        return out
+                    assert self.position is not None
+                    self.seek(self.position, self.position_epoch)
+                    raise
+            self._move(chunk, out, max_records - len(out))
+            if not chunk.decoded and chunk.at >= len(chunk.data):
+                self.chunks.popleft()
+                self.position = chunk.next_offset
+        return out
+
+    def _decode_next(self, chunk: _Chunk, verify: bool) -> None:
+        assert self.position is not None
+        at, header = next(iterate_headers(chunk.data, chunk.at))
+        chunk.decoded = decode_batch(self.topic_partition, chunk.data, at, header, self.position, verify)
+        chunk.at = at + header.size
+        chunk.decoded_end = header.last_offset + 1
+        if header.leader_epoch >= 0:
+            self.position_epoch = header.leader_epoch
+
+    def _move(self, chunk: _Chunk, out: list[ConsumerRecord], room: int) -> None:
+        if len(chunk.decoded) <= room:
+            out.extend(chunk.decoded)
+            chunk.decoded = []
+            self.position = chunk.decoded_end
+        else:
+            out.extend(chunk.decoded[:room])
+            chunk.decoded = chunk.decoded[room:]
+            self.position = chunk.decoded[0].offset
+
+    def hand_out_raw(self) -> FetchedBatches | None:
+        """Return the oldest fetched bytes, undecoded, and move the position behind them."""
+        if not self.chunks:
+            return None
+        position = self.position
+        assert position is not None
+        chunk = self.chunks.popleft()
+        self.position = chunk.next_offset
+        self.position_epoch = chunk.last_epoch if chunk.last_epoch >= 0 else None
+        return FetchedBatches(self.topic_partition, chunk.data, position, chunk.next_offset, chunk.high_watermark)
+
+    def take_error(self) -> PacelineError | None:
+        """Return what the next poll shall raise, once."""
+        error, self.error = self.error, None
+        return error
+
+
+class Assignment:
+    """The partitions a consumer reads, served in turn."""
+
+    def __init__(self) -> None:
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._turn = 0
+
+    def assign(self, partitions: Iterable[TopicPartition], reset: OffsetReset | None) -> None:
+        """Read exactly these partitions; those that stay keep their position."""
+        wanted = list(dict.fromkeys(partitions))
+        self._states = {tp: self._states.get(tp) or PartitionState(tp, reset) for tp in wanted}
+
+    def add(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
+        """Read one more."""
+        self._states.setdefault(topic_partition, PartitionState(topic_partition, reset))
+
+    def state(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return one partition's state.
+
+        Raises:
+            InvalidRequestError: it is not assigned.
+        """
+        state = self._states.get(topic_partition)
+        if state is None:
+            raise InvalidRequestError(f"{topic_partition} is not assigned to this consumer")
+        return state
+
+    def find(self, topic_partition: TopicPartition) -> PartitionState | None:
+        """Return one partition's state, None when it is not assigned."""
+        return self._states.get(topic_partition)
+
+    def states(self) -> list[PartitionState]:
+        """Return all states in the order of assignment."""
+        return list(self._states.values())
+
+    def in_turn(self) -> list[PartitionState]:
+        """Return the states to serve, beginning with another one every time so that none starves."""
+        states = self.states()
+        if not states:
+            return []
+        self._turn = (self._turn + 1) % len(states)
+        return states[self._turn :] + states[: self._turn]
+
+    def buffered_bytes(self) -> int:
+        """Return the bytes fetched ahead, all together."""
+        return sum(state.buffered_bytes() for state in self._states.values())
