@@ -122,9 +122,14 @@ class Admin:
         bootstrap: str | Iterable[str],
         *,
         default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        client_id: str | None = None,
+        describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
     ) -> None:
         """Make an admin client; it connects with the first call.
+
+        Args:
+            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead ones are skipped.
+            default_timeout_ms: longest wait of calls that change something.
+            describe_timeout_ms: longest wait of calls that only look.
 
         Raises:
             InvalidRequestError: the addresses cannot be parsed.
