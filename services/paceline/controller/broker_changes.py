@@ -12,6 +12,7 @@ from paceline.controller.parts import ControllerParts
 from paceline.controller.reassignment import resume_reassignments
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode
+from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
@@ -34,6 +35,10 @@ def on_broker_change(parts: ControllerParts) -> Flow[None]:
         parts.channels.add_broker(current[broker_id])
     for broker_id in dead:
         parts.channels.remove_broker(broker_id)
+    for broker_id in [*new, *bounced]:
+        parts.log.note(StateChangeKind.BROKER_UP, broker_id, f"broker epoch {current[broker_id].broker_epoch}")
+    for broker_id in dead:
+        parts.log.note(StateChangeKind.BROKER_DOWN, broker_id)
     if new:
         context.brokers.update({broker_id: current[broker_id] for broker_id in new})
         yield from on_broker_startup(parts, new)

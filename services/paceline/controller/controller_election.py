@@ -154,27 +154,6 @@ class ControllerElection:
 
     # addresses
 
-    def create_persistent_nodes(self) -> Flow[None]:
-        """Create what every process creates at start; nodes that exist are left alone."""
-        paths: dict[str, None] = {}
-        for path in znodes.PERSISTENT_NODES:
-            paths.update(dict.fromkeys([*znodes.parent_paths(path), path]))
-        responses = yield from send([Exists(path) for path in paths])
-        missing = [path for path, response in zip(paths, responses, strict=True) if not response.ok]
-        for response in (yield from send([Create(path) for path in missing])):
-            if not response.ok and response.code is not ZkCode.NODE_EXISTS:
-                raise UnexpectedResponseError(response.code, "create the persistent nodes")
-
-    def cluster_id(self, new_cluster_id: str) -> Flow[str]:
-        """Return the cluster id, ``new_cluster_id`` if there was none."""
-        parents = znodes.parent_paths(znodes.CLUSTER_ID)
-        yield from send([Create(path) for path in parents])
-        yield from send([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(new_cluster_id))])
-        (response,) = yield from send([GetData(znodes.CLUSTER_ID)])
-        if not response.ok:
-            raise UnexpectedResponseError(response.code, f"read {znodes.CLUSTER_ID}")
-        return znodes.decode_cluster_id(znodes.CLUSTER_ID, response.data)
-
     def publish_address(self) -> Flow[bool]:
         """Publish the own endpoints; False while an earlier session's node still stands, which is watched."""
         path = znodes.controller_path(self._controller_id)

@@ -25,8 +25,11 @@ from paceline.controller.preferred_election import (
     rebalance_leaders,
 )
 from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
+from paceline.coordination import znodes
+from paceline.coordination.errors import SessionLostError
+from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
 from paceline.model.errors import ErrorCode
-from paceline.model.identifiers import new_id
+from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow, Sleep
 from paceline.runtime.ports import Cancellable
 
@@ -65,7 +68,7 @@ class ControllerMachine:
         self._parts.log.cause = event.name
         try:
             yield from self._dispatch(event)
-        except (ControllerMovedError, IllegalStateError) as error:
+        except (ControllerMovedError, IllegalStateError, SessionLostError) as error:
             LOG.warning("%s ends this controller's term: %s", event.name, error)
             event.preempt()
             yield from self._move()
@@ -81,6 +84,8 @@ class ControllerMachine:
             self._rebalance.cancel()
             self._rebalance = None
         was_active, self.is_active = self.is_active, False
+        if was_active:
+            self._parts.log.note(StateChangeKind.CONTROLLER_RESIGNED)
         self._parts.reset()
         if was_active:
             LOG.info("resigned as controller")
@@ -128,6 +133,7 @@ class ControllerMachine:
         parts.context.epoch = term.controller_epoch
         parts.context.epoch_zk_version = term.epoch_zk_version
         self.is_active = True
+        parts.log.note(StateChangeKind.CONTROLLER_ELECTED)
         self.active_controller = ActiveController(parts.config.controller_id, parts.endpoints)
         try:
             yield from on_failover(parts)
@@ -197,8 +203,8 @@ class ControllerMachine:
                 raise AssertionError(f"no handler for {event.name}")
 
     def _startup(self) -> Flow[None]:
-        yield from self._election.create_persistent_nodes()
-        self.cluster_id = yield from self._election.cluster_id(new_id(self._parts.rng))
+        yield from ensure_paths(znodes.PERSISTENT_NODES)
+        self.cluster_id = yield from get_or_create_cluster_id(self._parts.rng)
         yield from self._election.publish_address()
         yield from self._maybe_resign()
         yield from self._elect()

@@ -28,6 +28,7 @@ from paceline.controller.storage import Storage
 from paceline.controller.unclean_config import UncleanElectionConfig
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
@@ -148,13 +149,18 @@ class PartitionStateMachine:
                 LOG.error("%s cannot go from %s to %s", topic_partition, state.value, target.value)
         return valid
 
-    def _set(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+    def _set(
+        self,
+        topic_partition: TopicPartition,
+        state: PartitionState,
+        kind: StateChangeKind = StateChangeKind.TRANSITION,
+    ) -> None:
         before = self._context.partition_state(topic_partition)
         if state is PartitionState.NON_EXISTENT:
             self._context.partition_states.pop(topic_partition, None)
         else:
             self._context.partition_states[topic_partition] = state
-        self._log.record(topic_partition, before, state)
+        self._log.record(topic_partition, before, state, kind=kind)
 
     # New -> Online
 
@@ -219,7 +225,7 @@ class PartitionStateMachine:
         self.unclean_elections += election.unclean
         assignment = self._context.assignment(topic_partition)
         self._batch.add_leader_and_isr(election.recipients, topic_partition, state, assignment, is_new=False)
-        self._set(topic_partition, PartitionState.ONLINE)
+        self._set(topic_partition, PartitionState.ONLINE, StateChangeKind.LEADER_ELECTED)
 
     def _decide(
         self,

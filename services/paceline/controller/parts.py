@@ -46,7 +46,7 @@ class ControllerParts:
         self.storage = Storage(self.context)
         self.channels = ChannelManager(config, scheduler, transport, on_response)
         self.log = StateChangeLog(
-            f"controller {config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
+            f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )
         committer = StateCommitter(config, self.context, self.storage)
         unclean_config = UncleanElectionConfig(self.storage, config.unclean_leader_election_enable)

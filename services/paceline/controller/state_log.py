@@ -5,7 +5,7 @@ from enum import Enum
 
 from paceline.controller.context import ControllerContext
 from paceline.model.identifiers import TopicPartition
-from paceline.model.state_change import StateChange
+from paceline.model.state_change import StateChange, StateChangeKind
 
 
 class StateChangeLog:
@@ -24,22 +24,44 @@ class StateChangeLog:
         self._sink = sink
         self.cause = "Startup"
 
-    def record(self, topic_partition: TopicPartition, before: Enum, after: Enum, replica: int | None = None) -> None:
+    def record(
+        self,
+        topic_partition: TopicPartition,
+        before: Enum,
+        after: Enum,
+        replica: int | None = None,
+        kind: StateChangeKind = StateChangeKind.TRANSITION,
+    ) -> None:
         """Report a transition; leadership is what the context holds after it."""
         known = self._context.leadership.get(topic_partition)
         self._sink(
             StateChange(
                 who=self._who,
+                wall_ms=self._wall_ms(),
+                kind=kind,
                 topic_partition=topic_partition,
+                topic_id=self._context.topic_ids.get(topic_partition.topic),
+                replica=replica,
                 from_state=str(before.value),
                 to_state=str(after.value),
                 controller_epoch=self._context.epoch,
                 leader=None if known is None else known.leader,
                 leader_epoch=None if known is None else known.leader_epoch,
-                isr=() if known is None else known.isr,
+                isr=None if known is None else known.isr,
                 zk_version=None if known is None else known.zk_version,
                 cause=self.cause,
-                replica=replica,
+            )
+        )
+
+    def note(self, kind: StateChangeKind, replica: int | None = None, cause: str | None = None) -> None:
+        """Report something about the controller itself, or about the broker ``replica``."""
+        self._sink(
+            StateChange(
+                who=self._who,
                 wall_ms=self._wall_ms(),
+                kind=kind,
+                replica=replica,
+                controller_epoch=self._context.epoch,
+                cause=cause or self.cause,
             )
         )

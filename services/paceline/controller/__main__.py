@@ -1,0 +1,56 @@
+"""`python -m paceline.controller --config FILE --controller-id 1000001 ...`; `--help` names what there is."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from paceline import __version__
+from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent
+from paceline.runtime.logging import configure_logging
+from paceline.runtime.settings import ControllerSettings, SettingsError, load_controller, process_options
+from paceline.runtime.settings_help import help_text
+from paceline.runtime.settings_keys import ControllerKeys
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a controller and return the exit code (`runtime.lifecycle.ExitCode`)."""
+    try:
+        options, _ = process_options(arguments)
+        if options.show_help:
+            sys.stdout.write(help_text("controller", ControllerKeys))
+            return ExitCode.OK
+        if options.show_version:
+            sys.stdout.write(f"paceline {__version__}\n")
+            return ExitCode.OK
+        settings = load_controller(arguments, environment)
+    except SettingsError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return ExitCode.USAGE
+    if options.print_config:
+        sys.stdout.write(f"{settings.print_config()}\n")
+        return ExitCode.OK
+    if options.die_with_parent:
+        die_with_parent()
+    return run(settings)
+
+
+def run(settings: ControllerSettings) -> int:
+    """Run a controller with these settings."""
+    from paceline.controller.driver import ControllerProcess
+
+    keys = settings.keys
+    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)
+
+    async def process() -> ExitCode:
+        return await ControllerProcess(settings, asyncio.get_running_loop()).run()
+
+    try:
+        return asyncio.run(process())
+    except StartupError as failure:
+        sys.stderr.write(f"paceline controller: {failure}\n")
+        return failure.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,261 @@
+"""The controller as a process: what is started in which order, and stopped in which.
+
+Start: ports are bound, the ZooKeeper session opens, the node stands for election, health says SERVING; a standby is as
+healthy as the active one. Stop: health says NOT_SERVING, the node resigns and closes its session, which lets the next
+controller take over at once, then running calls get a grace period.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from typing import Any, Final
+
+from paceline import __version__
+from paceline.controller.driver_transport import GrpcControlTransport
+from paceline.controller.events import Event
+from paceline.controller.node import ControllerNode
+from paceline.controller.servicer import AdminServicer, ControllerServicer, MetadataServicer, NodeHandle
+from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.zookeeper import KazooZooKeeper
+from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.model.control import Endpoint
+from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
+from paceline.runtime.logging import state_change_logger
+from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.settings import ControllerSettings
+from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
+
+_log = logging.getLogger("paceline.controller")
+
+_POLL_S: Final = 0.05
+_REFRESH_S: Final = 1.0
+_STOP_GRACE_S: Final = 1.0
+_STOP_LIMIT_S: Final = 15.0
+CONTROL_THREADS: Final = 4
+
+
+class ControllerServers:
+    """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on threads of its own."""
+
+    def __init__(
+        self, settings: ControllerSettings, handle: NodeHandle, scheduler: AsyncioScheduler, metrics: Metrics
+    ) -> None:
+        self._settings = settings
+        self._handle = handle
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._aio: list[AioRpcServer] = []
+        self._control: ThreadPoolRpcServer | None = None
+        self.advertised: tuple[Endpoint, ...] = ()
+        """What others are told, with the bound ports."""
+
+    async def start(self) -> None:
+        """Bind every listener, then accept calls.
+
+        Raises:
+            StartupError: a port cannot be had.
+        """
+        bound: dict[str, int] = {}
+        try:
+            for listener in self._settings.listeners:
+                if listener.listener == "CONTROL":
+                    self._control = self._control_server()
+                    bound["CONTROL"] = self._control.bind(listener.host, listener.port)
+                else:
+                    server = self._client_server(listener.listener)
+                    self._aio.append(server)
+                    bound[listener.listener] = server.bind(listener.host, listener.port)
+        except BindError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+        self.advertised = tuple(
+            Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
+        )
+        for server in self._aio:
+            await server.start()
+        if self._control is not None:
+            self._control.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell health checks on every listener."""
+        for server in self._aio:
+            await server.set_serving(serving)
+        if self._control is not None:
+            self._control.set_serving(serving)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop every server."""
+        for server in self._aio:
+            await server.stop(grace_s)
+        if self._control is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._control.stop, grace_s)
+
+    def _client_server(self, name: str) -> AioRpcServer:
+        admin = AdminServicer(self._handle, name)
+        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id)
+        return AioRpcServer(
+            name,
+            [
+                Service(
+                    "paceline.v1.AdminService",
+                    lambda server: admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server),
+                ),
+                Service(
+                    "paceline.v1.MetadataService",
+                    lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),
+                ),
+            ],
+            max_request_bytes=self._settings.keys.socket_request_max_bytes,
+            observe=self._metrics.observe_request,
+            with_reflection=self._settings.keys.reflection_enable,
+        )
+
+    def _control_server(self) -> ThreadPoolRpcServer:
+        servicer = ControllerServicer(self._handle, self._scheduler.post)
+        add = controller_service_pb2_grpc.add_ControllerServiceServicer_to_server
+        return ThreadPoolRpcServer(
+            "CONTROL",
+            [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
+            observe=self._metrics.observe_request,
+            with_reflection=self._settings.keys.reflection_enable,
+            threads=CONTROL_THREADS,
+        )
+
+
+class ControllerProcess:
+    """One controller from start to stop; `run` returns the exit code."""
+
+    def __init__(self, settings: ControllerSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._scheduler = AsyncioScheduler(loop)
+        self._metrics = Metrics()
+        self._handle = NodeHandle()
+        self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics)
+        self._transport = GrpcControlTransport(self._scheduler.post)
+        self._over: asyncio.Future[str] = loop.create_future()
+        self._node: ControllerNode | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> ExitCode:
+        """Start, serve until told to stop, stop.
+
+        Raises:
+            StartupError: the controller could not start; everything it had opened is closed again.
+        """
+        self._loop.set_exception_handler(self._unexpected)
+        on_stop_signals(self._loop, self._stop_asked)
+        begin = time.monotonic()
+        try:
+            await self._start(begin)
+            ended = await self._over
+        except BaseException:
+            await self._stop()
+            raise
+        _log.info("stopping on %s", ended)
+        await self._stop()
+        return ExitCode.OK
+
+    async def _start(self, begin: float) -> None:
+        await self._servers.start()
+        metrics_port = self._serve_metrics()
+        zookeeper = PatientZooKeeper(
+            KazooZooKeeper(
+                self._settings.zookeeper_hosts,
+                self._settings.keys.zookeeper_session_timeout_ms,
+                self._scheduler.post,
+            )
+        )
+        self._node = ControllerNode(
+            self._settings.config,
+            self._servers.advertised,
+            self._scheduler,
+            zookeeper,
+            self._transport,
+            random.Random(os.urandom(16)),
+            state_change_logger(),
+            self._event_handled,
+        )
+        self._handle.set(self._node)
+        self._node.start()
+        await self._until_connected(zookeeper)
+        await self._servers.set_serving(True)
+        self._tasks = [
+            self._loop.create_task(watch_event_loop(self._metrics)),
+            self._loop.create_task(self._refresh()),
+        ]
+        listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
+        _log.info(
+            "controller %d, paceline %s, ready after %.2f s: %s, ZooKeeper %s, metrics port %s",
+            self._settings.keys.controller_id, __version__, time.monotonic() - begin, listeners,
+            self._settings.zookeeper_hosts, metrics_port,
+        )  # fmt: skip
+
+    def _serve_metrics(self) -> int | None:
+        keys = self._settings.keys
+        if keys.metrics_port < 0:
+            return None
+        try:
+            return self._metrics.serve(keys.metrics_host, keys.metrics_port)
+        except MetricsError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+
+    async def _until_connected(self, zookeeper: PatientZooKeeper) -> None:
+        timeout_ms = self._settings.zookeeper_connection_timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        while not zookeeper.connected:
+            if self._over.done():
+                raise StartupError(f"stopped by {self._over.result()} before it was ready", ExitCode.INTERRUPTED)
+            if time.monotonic() > deadline:
+                raise StartupError(
+                    f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within {timeout_ms} ms "
+                    "(zookeeper.connection.timeout.ms)",
+                    ExitCode.ZOOKEEPER_UNREACHABLE,
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _stop(self) -> None:
+        finished = exit_now_after(_STOP_LIMIT_S, lambda: _log.error("the stop took too long; exiting anyway"))
+        for task in self._tasks:
+            task.cancel()
+        await self._servers.set_serving(False)
+        if self._node is not None:
+            self._node.stop()
+        await self._servers.stop(_STOP_GRACE_S)
+        await self._loop.run_in_executor(None, self._transport.close_all)
+        self._metrics.close()
+        finished()
+        _log.info("stopped")
+
+    def _stop_asked(self, signal_name: str) -> None:
+        if not self._over.done():
+            self._over.set_result(signal_name)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the core has failed: a bug. Say so and go on."""
+        _log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+    def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
+        self._metrics.controller_event_seconds.labels(event.name).observe(handled_ms / 1000)
+
+    async def _refresh(self) -> None:
+        """Carry the core's figures to where others look, once a second."""
+        assert self._node is not None
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            gauges = self._node.gauges()
+            self._metrics.refresh(
+                {
+                    "active_controller": gauges.active,
+                    "controller_queue_size": gauges.event_queue_size,
+                    "controller_request_queue_size": gauges.request_queue_size,
+                    "offline_partitions": gauges.offline_partitions,
+                    "preferred_replica_imbalance": gauges.preferred_replica_imbalance,
+                    "topics": gauges.topics,
+                    "partitions": gauges.partitions,
+                    "topics_to_delete": gauges.topics_to_delete,
+                }
+            )
