@@ -84,7 +84,7 @@ class SmallCore:
         self.fetch_answer: FetchResponse | None = None
         self.fetch_replies: list[Callable[[FetchResponse], None]] = []
         self.control_outcome: ControlResponse | Exception = ControlResponse()
-        self.producer_id: int | PacelineError = 4_000
+        self.producer_id: tuple[int, int] | PacelineError = (4_000, 0)
 
     def produce(
         self,
@@ -110,16 +110,16 @@ class SmallCore:
         ]
         reply(ReplicaFetchResponse(9, results))
 
-    def offsets_for_leader_epoch(self, queries: list[EpochQuery]) -> list[EpochAnswer]:
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         return [EpochAnswer(query.topic_partition, None, EpochEnd(query.leader_epoch, 12)) for query in queries]
 
-    def list_offsets(self, queries: list[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
+    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
         return [OffsetAnswer(query.topic_partition, offset=5, leader_epoch=2) for query in queries]
 
-    def describe_replicas(self, topic: str, partitions: list[int]) -> list[PartitionReplicasView]:
+    def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         return [PartitionReplicasView(TopicPartition(topic, index), leader=1) for index in partitions]
 
-    def init_producer_id(self, reply: Callable[[int | PacelineError], None]) -> None:
+    def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
         reply(self.producer_id)
 
     def handle_control(self, request: ControlRequest) -> ControlResponse:

@@ -25,13 +25,10 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 class BrokerCore(Protocol):
     """The broker; every method is called on the node's event loop, every reply comes there, at most once."""
 
-    @property
-    def metadata(self) -> MetadataCache:
-        """What the broker knows of the cluster."""
-
-    @property
-    def cluster_id(self) -> str | None:
-        """Id of the cluster; None before registration."""
+    metadata: MetadataCache
+    """What the broker knows of the cluster."""
+    cluster_id: str | None
+    """Id of the cluster; None before registration."""
 
     def handle_control(self, request: ControlRequest) -> ControlResponse:
         """Carry out a control request; raises `PacelineError` when it must be sent again later."""
@@ -39,7 +36,7 @@ class BrokerCore(Protocol):
     def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
         """Answer a follower's fetch, now or after its wait."""
 
-    def offsets_for_leader_epoch(self, queries: list[EpochQuery]) -> list[EpochAnswer]:
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         """Tell where epochs ended."""
 
     def produce(
@@ -54,14 +51,14 @@ class BrokerCore(Protocol):
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
         """Answer a client's fetch, now or after its wait."""
 
-    def list_offsets(self, queries: list[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
+    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
         """Find offsets."""
 
-    def describe_replicas(self, topic: str, partitions: list[int]) -> list[PartitionReplicasView]:
+    def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show what this broker knows of the replicas of partitions it leads; no partitions means all of them."""
 
-    def init_producer_id(self, reply: Callable[[int | PacelineError], None]) -> None:
-        """Reply with a producer id that nobody else has, or with why there is none."""
+    def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
+        """Reply with (producer id that nobody else has, its epoch), or with why there is none."""
 
 
 class CoreHandle:

@@ -245,7 +245,8 @@ class LogServicer(log_service_pb2_grpc.LogServiceServicer):
         answer = await answer_of(core.init_producer_id, convert.DEFAULT_TIMEOUT_MS)
         if isinstance(answer, Exception):
             raise answer
-        return pb.InitProducerIdResponse(producer_id=answer, producer_epoch=0)
+        producer_id, producer_epoch = answer
+        return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
 
 
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):

@@ -1,0 +1,56 @@
+"""`python -m paceline.broker --config FILE --broker-id 1 --log-dirs DIR ...`; `--help` names what there is."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from paceline import __version__
+from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent
+from paceline.runtime.logging import configure_logging
+from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, process_options
+from paceline.runtime.settings_help import help_text
+from paceline.runtime.settings_keys import BrokerKeys
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a broker and return the exit code (`runtime.lifecycle.ExitCode`)."""
+    try:
+        options, _ = process_options(arguments)
+        if options.show_help:
+            sys.stdout.write(help_text("broker", BrokerKeys))
+            return ExitCode.OK
+        if options.show_version:
+            sys.stdout.write(f"paceline {__version__}\n")
+            return ExitCode.OK
+        settings = load_broker(arguments, environment)
+    except SettingsError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return ExitCode.USAGE
+    if options.print_config:
+        sys.stdout.write(f"{settings.print_config()}\n")
+        return ExitCode.OK
+    if options.die_with_parent:
+        die_with_parent()
+    return run(settings)
+
+
+def run(settings: BrokerSettings) -> int:
+    """Run a broker with these settings."""
+    from paceline.broker.driver import BrokerProcess
+
+    keys = settings.keys
+    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)
+
+    async def process() -> ExitCode:
+        return await BrokerProcess(settings, asyncio.get_running_loop()).run()
+
+    try:
+        return asyncio.run(process())
+    except StartupError as failure:
+        sys.stderr.write(f"paceline broker: {failure}\n")
+        return failure.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,328 @@
+"""The broker as a process: what is started in which order, and stopped in which.
+
+Start: ports are bound and answer "starting", logs are loaded, the ZooKeeper session opens, the node registers, health
+says SERVING. Stop: health says NOT_SERVING, leadership moves away, logs are closed, running calls get a grace period.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from paceline import __version__
+from paceline.broker.core_port import CoreHandle
+from paceline.broker.driver_identity import broker_id_of, generated_broker_id
+from paceline.broker.driver_servers import BrokerServers
+from paceline.broker.driver_transport import GrpcBrokerTransport
+from paceline.broker.node import BrokerNode
+from paceline.coordination.errors import DuplicateBrokerIdError
+from paceline.coordination.interface import ZooKeeper
+from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.zookeeper import KazooZooKeeper
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LoadReport, LogManager
+from paceline.log.os_files import OsFiles
+from paceline.model.errors import InvalidConfigError, KafkaStorageError
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
+from paceline.runtime.logging import state_change_logger
+from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.settings import BrokerSettings
+
+_log = logging.getLogger("paceline.broker")
+
+_BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_POLL_S: Final = 0.05
+_REFRESH_S: Final = 1.0
+_STOP_GRACE_S: Final = 1.0
+
+
+class BrokerProcess:
+    """One broker from start to stop; `run` returns the exit code."""
+
+    def __init__(self, settings: BrokerSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._scheduler = AsyncioScheduler(loop)
+        self._metrics = Metrics()
+        self._core = CoreHandle()
+        self._servers = BrokerServers(settings, self._core, self._scheduler, self._metrics, self._node_id)
+        self._transport = GrpcBrokerTransport(self._scheduler.post)
+        self._broker_id = settings.keys.broker_id
+        self._over: asyncio.Future[str | Exception] = loop.create_future()
+        self._logs: LogManager | None = None
+        self._zookeeper: ZooKeeper | None = None
+        self._node: BrokerNode | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> ExitCode:
+        """Start, serve until told to stop, stop.
+
+        Raises:
+            StartupError: the broker could not start; everything it had opened is closed again.
+        """
+        self._loop.set_exception_handler(self._unexpected)
+        on_stop_signals(self._loop, self._stop_asked)
+        begin = time.monotonic()
+        try:
+            await self._start(begin)
+            ended = await self._over
+        except BaseException:
+            await self._stop()
+            raise
+        if isinstance(ended, Exception):
+            _log.error("the broker cannot go on: %s", ended, exc_info=ended)
+        else:
+            _log.info("stopping on %s", ended)
+        await self._stop()
+        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
+
+    # -- start -------------------------------------------------------------------------------------------------
+
+    async def _start(self, begin: float) -> None:
+        await self._servers.start()
+        metrics_port = self._serve_metrics()
+        report = await self._load_logs()
+        await self._resolve_broker_id()
+        self._zookeeper = self._open_zookeeper()
+        node = self._node = self._make_node(self._zookeeper, report)
+        self._core.set(node)
+        ready = self._loop.create_future()
+        node.start(lambda: None if ready.done() else ready.set_result(None))
+        await self._until(lambda: self._connected, self._settings.zookeeper_connection_timeout_ms, self._no_zookeeper)
+        await self._first_of(ready)
+        await self._servers.set_serving(True)
+        self._tasks = [
+            self._loop.create_task(watch_event_loop(self._metrics)),
+            self._loop.create_task(self._refresh()),
+        ]
+        self._summary(report, metrics_port, time.monotonic() - begin)
+
+    async def _load_logs(self) -> LoadReport:
+        logs = LogManager(
+            OsFiles(),
+            self._settings.log_dirs,
+            LogConfig.from_properties(self._settings.topic_defaults),
+            on_dir_failure=self._log_dir_failed,
+            boot_id=_boot_id(),
+        )
+        try:
+            report = await self._loop.run_in_executor(None, logs.load, self._scheduler.wall_ms())
+        except KafkaStorageError as failure:
+            raise StartupError(str(failure), ExitCode.LOG_DIR_LOCKED) from None
+        self._logs = logs
+        for directory in report.directories:
+            if directory.error is not None:
+                _log.error("log directory %s is offline: %s", directory.path, directory.error)
+            for name in directory.quarantined:
+                _log.warning("%s means nothing to us and is left alone", name)
+            for name in directory.damaged:
+                _log.warning("%s could not be read and is done without", name)
+        if not logs.live_log_dirs:
+            raise StartupError("no log directory can be used", ExitCode.LOG_DIR_LOCKED)
+        return report
+
+    async def _resolve_broker_id(self) -> None:
+        assert self._logs is not None
+        stored = self._logs.read_meta_properties()
+        known = broker_id_of(self._settings.keys.broker_id, stored)
+        if known is None:
+            zookeeper = PatientZooKeeper(self._open_zookeeper())
+            try:
+                known = await generated_broker_id(
+                    zookeeper,
+                    self._scheduler,
+                    self._settings.keys.reserved_broker_max_id,
+                    self._settings.zookeeper_connection_timeout_ms,
+                )
+            except TimeoutError:
+                raise self._no_zookeeper() from None
+            finally:
+                zookeeper.close()
+        self._broker_id = known
+
+    def _open_zookeeper(self) -> ZooKeeper:
+        keys = self._settings.keys
+        return KazooZooKeeper(self._settings.zookeeper_hosts, keys.zookeeper_session_timeout_ms, self._scheduler.post)
+
+    def _make_node(self, zookeeper: ZooKeeper, report: LoadReport) -> BrokerNode:
+        assert self._logs is not None
+        return BrokerNode(
+            self._settings.config(self._broker_id),
+            self._servers.advertised,
+            self._scheduler,
+            zookeeper,
+            self._logs,
+            self._transport,
+            random.Random(os.urandom(16)),
+            state_change_logger(),
+            self._fatal,
+            unclean_restart=report.is_unclean_restart(_boot_id()),
+        )
+
+    def _serve_metrics(self) -> int | None:
+        keys = self._settings.keys
+        if keys.metrics_port < 0:
+            return None
+        try:
+            return self._metrics.serve(keys.metrics_host, keys.metrics_port)
+        except MetricsError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+
+    def _summary(self, report: LoadReport, metrics_port: int | None, seconds: float) -> None:
+        """Say everything a person asks first in one line."""
+        node = self._node
+        assert node is not None
+        listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
+        _log.info(
+            "broker %d of cluster %s is ready: version=%s epoch=%s listeners=%s metrics=%s log.dirs=%s "
+            "logs=%d recovered=%d truncated_bytes=%d last_stop=%s seconds=%.2f",
+            self._broker_id,
+            node.cluster_id,
+            __version__,
+            node.broker_epoch,
+            listeners,
+            metrics_port if metrics_port is not None else "off",
+            ",".join(self._settings.log_dirs),
+            len(self._logs.all_logs()) if self._logs is not None else 0,
+            len(report.recovered),
+            report.truncated_bytes,
+            _last_stop(report),
+            seconds,
+        )
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    async def _until(self, condition: Callable[[], bool], timeout_ms: int, failure: Callable[[], Exception]) -> None:
+        deadline = time.monotonic() + timeout_ms / 1000
+        while not condition():
+            if self._over.done():
+                self._raise_ended()
+            if time.monotonic() > deadline:
+                raise failure()
+            await asyncio.sleep(_POLL_S)
+
+    async def _first_of(self, ready: "asyncio.Future[None]") -> None:
+        waiting: set[asyncio.Future[Any]] = {ready, self._over}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            self._raise_ended()
+
+    def _raise_ended(self) -> None:
+        """The end came before the broker was ready."""
+        ended = self._over.result()
+        if isinstance(ended, DuplicateBrokerIdError):
+            raise StartupError(
+                f"broker id {self._broker_id} is taken: {ended}; stop the other process or choose another broker.id",
+                ExitCode.DUPLICATE_ID,
+            )
+        if isinstance(ended, InvalidConfigError):
+            raise StartupError(str(ended), ExitCode.USAGE)
+        if isinstance(ended, Exception):
+            raise StartupError(f"the broker cannot start: {ended}", ExitCode.FATAL) from ended
+        raise StartupError(f"stopped by {ended} before it was ready", ExitCode.INTERRUPTED)
+
+    @property
+    def _connected(self) -> bool:
+        return self._zookeeper is not None and self._zookeeper.connected
+
+    def _no_zookeeper(self) -> StartupError:
+        return StartupError(
+            f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
+            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms)",
+            ExitCode.ZOOKEEPER_UNREACHABLE,
+        )
+
+    # -- stop --------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        timeout_s = self._settings.keys.shutdown_timeout_ms / 1000
+        finished = exit_now_after(
+            timeout_s + 5.0, lambda: _log.error("the stop took longer than %.0f s; exiting anyway", timeout_s)
+        )
+        for task in self._tasks:
+            task.cancel()
+        await self._servers.set_serving(False)
+        if self._node is not None:
+            stopped = self._loop.create_future()
+            self._node.stop(lambda: None if stopped.done() else stopped.set_result(None))
+            try:
+                await asyncio.wait_for(stopped, timeout_s)
+            except TimeoutError:
+                _log.warning("the broker was not stopped in order within %.0f s; its logs may need recovery", timeout_s)
+        await self._servers.stop(_STOP_GRACE_S)
+        await self._loop.run_in_executor(None, self._transport.close)
+        if self._node is None and self._logs is not None:
+            self._logs.shutdown()
+        if self._zookeeper is not None:
+            self._zookeeper.close()
+        self._metrics.close()
+        finished()
+        _log.info("stopped")
+
+    # -- events ------------------------------------------------------------------------------------------------
+
+    def _node_id(self) -> int:
+        return self._broker_id
+
+    def _stop_asked(self, signal_name: str) -> None:
+        if not self._over.done():
+            self._over.set_result(signal_name)
+
+    def _fatal(self, failure: Exception) -> None:
+        if not self._over.done():
+            self._over.set_result(failure)
+
+    def _log_dir_failed(self, path: str, failure: Exception) -> None:
+        _log.error("log directory %s went offline: %s", path, failure)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the core has failed: a bug. Say so; the process goes on, as its other partitions can."""
+        _log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+    async def _refresh(self) -> None:
+        """Carry the core's counters and readiness to where others look, once a second."""
+        assert self._node is not None
+        serving = True
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
+            if self._node.ready != serving:
+                serving = self._node.ready
+                await self._servers.set_serving(serving)
+
+
+def _last_stop(report: LoadReport) -> str:
+    if all(directory.stored_boot_id is None for directory in report.directories):
+        return "none"
+    return "clean" if report.clean_shutdown else "unclean"
+
+
+_METRIC_NAMES: Final = {
+    "replica_max_lag_records": "replica_lag_records",
+    "leader_count": "leader_partitions",
+    "partition_count": "hosted_partitions",
+}
+"""Where the core's word differs from the one in the list of metrics."""
+
+
+def _numbers(snapshot: Any) -> dict[str, float]:
+    values = {field.name: getattr(snapshot, field.name) for field in dataclasses.fields(snapshot)}
+    return {
+        _METRIC_NAMES.get(name, name): float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and name != "broker_epoch"
+    }
+
+
+def _boot_id() -> str:
+    """Return the kernel's boot id, which tells a restart after power loss from one after a crash (design 3.6)."""
+    try:
+        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
