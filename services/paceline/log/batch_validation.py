@@ -211,7 +211,7 @@ def check_client_records(
             if record.offset != expected:
                 raise InvalidRecordError(f"record {expected - header.base_offset} has another offset delta")
             timestamp = record.timestamp
-            if timestamp is not None:
+            if timestamp is not None and timestamp != NO_TIMESTAMP:  # some versions of the codec say None
                 if timestamp > largest:
                     largest, largest_at = timestamp, expected - header.base_offset
                 if timestamp < smallest:

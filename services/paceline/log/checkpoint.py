@@ -135,11 +135,11 @@ class MetaProperties:
 def encode_meta_properties(meta: MetaProperties, date: str) -> bytes:
     """Return ``meta.properties``; ``date`` is the comment line Java writes."""
     lines = ["#", f"#{date}"]
-    if meta.cluster_id is not None:
-        lines.append(f"cluster.id={meta.cluster_id}")
-    lines.append("version=0")
     if meta.broker_id is not None:
         lines.append(f"broker.id={meta.broker_id}")
+    lines.append("version=0")
+    if meta.cluster_id is not None:
+        lines.append(f"cluster.id={meta.cluster_id}")
     lines.extend(f"{key}={value}" for key, value in sorted(meta.extra.items()))
     return ("\n".join(lines) + "\n").encode()
 

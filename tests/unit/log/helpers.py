@@ -1,0 +1,69 @@
+"""Short ways to batches and logs for the tests of the log package."""
+
+from collections.abc import Sequence
+
+from paceline.log.compression import Codec
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LoadReport, LogManager
+from paceline.log.partition_log import PartitionLog
+from paceline.log.record_batch import NewRecord, Record, decode_records, encode_batch
+from paceline.model.identifiers import TopicPartition
+from tests.unit.log.memory_files import MemoryFiles
+
+ROOT = "/data"
+TP = TopicPartition("orders-eu.v1", 0)
+NOW_MS = 1_700_000_000_000
+
+
+def batch(
+    *values: bytes | None,
+    timestamp: int = 1000,
+    codec: Codec = Codec.NONE,
+    producer: tuple[int, int, int] | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    key: bytes | None = b"k",
+) -> bytes:
+    """One batch with these values; ``producer`` is (id, epoch, base sequence); timestamps rise by one."""
+    producer_id, producer_epoch, base_sequence = producer or (-1, -1, -1)
+    return encode_batch(
+        [NewRecord(timestamp + i, key, value) for i, value in enumerate(values)],
+        codec=codec,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def manager(
+    files: MemoryFiles, config: LogConfig | None = None, dirs: Sequence[str] = (ROOT,), boot_id: str = "boot"
+) -> tuple[LogManager, LoadReport]:
+    """A loaded log manager; directory failures are only remembered by the directories."""
+    found = LogManager(files, dirs, config or LogConfig(), on_dir_failure=lambda _path, _error: None, boot_id=boot_id)
+    return found, found.load(NOW_MS)
+
+
+def new_log(files: MemoryFiles, config: LogConfig | None = None) -> PartitionLog:
+    """A log in a fresh manager."""
+    return manager(files, config)[0].get_or_create(TP, None, True)
+
+
+def crash(files: MemoryFiles) -> None:
+    """End the process without a word: locks go, files stay as the page cache has them."""
+    files.locked.clear()
+
+
+def records_of(log: PartitionLog) -> list[Record]:
+    """Every record of the log, read the way a follower reads."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, log.log_end_offset)
+        if not data:
+            break
+        records = list(decode_records(data))
+        found.extend(record for record in records if record.offset >= log.log_start_offset)
+        offset = records[-1].offset + 1
+    return found
