@@ -23,6 +23,7 @@ class MetadataSnapshot:
     brokers: Mapping[int, LiveBroker] = field(default_factory=dict)
     topics: Mapping[str, Partitions] = field(default_factory=dict)
     controller_id: int | None = None
+    controller_epoch: int = 0
     controller_endpoints: tuple[Endpoint, ...] = ()
 
     def partition(self, topic_partition: TopicPartition) -> UpdateMetadataPartition | None:
@@ -88,6 +89,7 @@ class MetadataCache:
             brokers={broker.broker_id: broker for broker in request.live_brokers},
             topics=topics,
             controller_id=request.stamp.controller_id,
+            controller_epoch=request.stamp.controller_epoch,
             controller_endpoints=request.controller_endpoints,
         )
         return tuple(removed)

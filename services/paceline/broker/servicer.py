@@ -279,6 +279,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             cluster_id=core.cluster_id or "",
             brokers=brokers,
             controller_id=snapshot.controller_id,
+            controller_epoch=snapshot.controller_epoch,
             controller_host=controller.host if controller else "",
             controller_port=controller.port if controller else 0,
             server_version=__version__,
