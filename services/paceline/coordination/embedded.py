@@ -1,0 +1,270 @@
+"""A real ZooKeeper server as a child process, from the jars PySpark brings along (design, section 1).
+
+For development and tests. Standard library only; needs a Java runtime.
+"""
+
+import atexit
+import ctypes
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError, ZooKeeperStartError
+
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+_PORT_ATTEMPTS = 3
+_PR_SET_PDEATHSIG = 1
+
+
+def java_path() -> str:
+    """Return the java command.
+
+    Raises:
+        JavaNotFoundError: there is none on the PATH.
+    """
+    found = shutil.which("java")
+    if found is None:
+        raise JavaNotFoundError(
+            "java is not on the PATH; the embedded ZooKeeper needs Java 17 or later: "
+            "apt-get install openjdk-17-jre-headless"
+        )
+    return found
+
+
+def jars_path() -> Path:
+    """Return the folder with PySpark's jars.
+
+    Raises:
+        ZooKeeperJarsNotFoundError: PySpark is not installed, or has no ZooKeeper in it.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
+    jars = Path(locations[0]) / "jars" if locations else None
+    if jars is None or not list(jars.glob("zookeeper-3*.jar")):
+        raise ZooKeeperJarsNotFoundError(
+            "PySpark jars not found; the embedded ZooKeeper comes with them: pip install 'paceline[pipeline]'"
+        )
+    return jars
+
+
+class EmbeddedZooKeeper:
+    """One standalone server. Its data stays in ``data_dir`` when it stops, so it can be started again.
+
+    Args:
+        data_dir: created if need be; holds snapshots, transaction log, configuration and ``zookeeper.log``.
+        port: 0 picks a free one, kept over restarts.
+        tick_time_ms: a session ends within its timeout plus one tick.
+        max_session_timeout_ms: longest session a client gets.
+        heap_mib: size of the Java heap.
+        host: address to listen on.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        port: int = 0,
+        tick_time_ms: int = 500,
+        max_session_timeout_ms: int = 60_000,
+        heap_mib: int = 128,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self.data_dir = Path(data_dir)
+        self.host = host
+        self.port = port
+        self._tick_time_ms = tick_time_ms
+        self._max_session_timeout_ms = max_session_timeout_ms
+        self._heap_mib = heap_mib
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients; add a chroot behind it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        """Where the server's output goes."""
+        return self.data_dir / "zookeeper.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._process.pid if self._process is not None and self.running else None
+
+    def __enter__(self) -> "EmbeddedZooKeeper":
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers; harmless when it runs.
+
+        Raises:
+            JavaNotFoundError: no Java.
+            ZooKeeperJarsNotFoundError: no PySpark.
+            ZooKeeperStartError: it did not come up; the message has the end of its log.
+        """
+        if self.running:
+            return
+        java, jars = java_path(), jars_path()
+        pick_port = self.port == 0
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            if pick_port:
+                self.port = _free_port(self.host)
+            try:
+                self._launch(java, jars)
+                return
+            except ZooKeeperStartError:
+                # Somebody else may have taken the free port in the meantime.
+                if not pick_port or attempt == _PORT_ATTEMPTS:
+                    raise
+
+    def stop(self) -> None:
+        """Stop the server, by force if it does not go by itself; harmless when it does not run."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._process = None
+        atexit.unregister(self.stop)
+
+    def kill(self) -> None:
+        """Kill the server as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            atexit.unregister(self.stop)
+
+    def pause(self) -> None:
+        """Freeze the process: connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._signal(signal.SIGCONT)
+
+    def command(self, word: str, timeout_s: float = 5.0) -> str:
+        """Return the answer to a four-letter word such as ``srvr`` or ``cons``; raises OSError without one."""
+        with socket.create_connection((self.host, self.port), timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(word.encode("ascii"))
+            parts = []
+            while part := connection.recv(65_536):
+                parts.append(part)
+        return b"".join(parts).decode(errors="replace")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        self._process.send_signal(number)
+
+    def _launch(self, java: str, jars: Path) -> None:
+        config = self._write_config()
+        command = [
+            java,
+            f"-Xmx{self._heap_mib}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Xshare:auto",
+            "-Dzookeeper.admin.enableServer=false",
+            "-Dorg.apache.logging.log4j.level=WARN",
+            "-cp",
+            _class_path(jars),
+            _MAIN,
+            str(config),
+        ]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent()
+            )
+        atexit.register(self.stop)
+        self._await_answer(self._process)
+
+    def _write_config(self) -> Path:
+        data = self.data_dir / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        config = self.data_dir / "zoo.cfg"
+        config.write_text(
+            f"dataDir={data.resolve()}\n"
+            f"clientPort={self.port}\n"
+            f"clientPortAddress={self.host}\n"
+            f"tickTime={self._tick_time_ms}\n"
+            f"maxSessionTimeout={self._max_session_timeout_ms}\n"
+            "maxClientCnxns=0\n"
+            "admin.enableServer=false\n"
+            "4lw.commands.whitelist=*\n"
+            "autopurge.purgeInterval=1\n"
+            "forceSync=no\n"
+        )
+        return config
+
+    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if process.poll() is not None:
+                break
+            try:
+                if "Mode: standalone" in self.command("srvr", timeout_s=1.0):
+                    return
+            except OSError:
+                pass
+            time.sleep(_POLL_S)
+        state = "did not answer" if process.poll() is None else f"ended with status {process.returncode}"
+        self.kill()
+        raise ZooKeeperStartError(f"ZooKeeper {state}; end of {self.log_path}:\n{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return self.log_path.read_text(errors="replace")[-2_000:]
+
+
+def _class_path(jars: Path) -> str:
+    # The few jars that are used come first: the JVM opens them in order, and Spark's folder has hundreds.
+    first = [str(path) for pattern in ("zookeeper*", "slf4j-api*", "log4j-*") for path in sorted(jars.glob(pattern))]
+    return ":".join([*first, f"{jars}/*"])
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what makes a child on Linux end with this process, however that ends.
+
+    The kernel ties the child to the *thread* that started it, so this is left out on other threads than the main one.
+    """
+    if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    number = int(signal.SIGKILL)
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+    return prepare

@@ -1,0 +1,29 @@
+"""Fixtures every test may use: the real ZooKeeper, one per test run, with a chroot per test."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.coordination.embedded import EmbeddedZooKeeper, jars_path, java_path
+from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
+
+_chroots = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A running server; do not stop or pause it, others use it too."""
+    try:
+        java_path()
+        jars_path()
+    except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
+        pytest.skip(str(error))
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_chroot(zookeeper_server: EmbeddedZooKeeper) -> str:
+    """Connection string with a chroot that nobody else uses: ``127.0.0.1:port/test-1``."""
+    return f"{zookeeper_server.address}/test-{next(_chroots)}"

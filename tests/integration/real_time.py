@@ -1,0 +1,72 @@
+"""The `Scheduler` port on the real clock, pumped by the test itself; nothing runs outside of `run_until`."""
+
+import heapq
+import itertools
+import queue
+import time
+from collections.abc import Callable
+
+_POLL_S = 0.02
+"""Conditions may depend on more than callbacks, so they are looked at this often."""
+
+
+class _Timer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class PumpedScheduler:
+    """All callbacks run on the thread that waits, one at a time; `post` is for other threads."""
+
+    def __init__(self) -> None:
+        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._count = itertools.count()
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._posted.put(callback)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._posted.put(callback)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> _Timer:
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (time.monotonic() + max(delay_ms, 0) / 1000, next(self._count), timer))
+        return timer
+
+    def run_until(self, condition: Callable[[], bool], within_ms: float = 20_000) -> None:
+        """Run callbacks until the condition holds; fails when it does not in time."""
+        end_s = time.monotonic() + within_ms / 1000
+        while not condition():
+            now_s = time.monotonic()
+            assert now_s < end_s, f"not reached within {within_ms} ms"
+            if self._run_due_timer():
+                continue
+            due_s = min([now_s + _POLL_S, end_s] + [timer[0] for timer in self._timers[:1]])
+            try:
+                callback = self._posted.get(timeout=max(due_s - now_s, 0.001))
+            except queue.Empty:
+                continue
+            callback()
+
+    def run_for(self, duration_ms: float) -> None:
+        """Run callbacks for a while; only to show that something does *not* happen."""
+        end_s = time.monotonic() + duration_ms / 1000
+        self.run_until(lambda: time.monotonic() >= end_s, within_ms=duration_ms + 5_000)
+
+    def _run_due_timer(self) -> bool:
+        if not self._timers or self._timers[0][0] > time.monotonic():
+            return False
+        callback = heapq.heappop(self._timers)[2].callback
+        if callback is not None:
+            callback()
+        return True

@@ -1,0 +1,97 @@
+"""The embedded server: real ZooKeeper as a child process, started, stopped, paused, killed."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.coordination import embedded
+from paceline.coordination.embedded import EmbeddedZooKeeper
+from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError, ZooKeeperStartError
+from paceline.coordination.interface import Create, Exists, GetData, SessionState, ZkCode
+from paceline.coordination.zookeeper import KazooZooKeeper
+from tests.integration.real_time import PumpedScheduler
+from tests.unit.coordination.virtual_time import Recorder
+
+needs_java = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """A server of this test alone, which may be stopped and paused."""
+    try:
+        embedded.java_path()
+        embedded.jars_path()
+    except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
+        pytest.skip(str(error))
+    with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64) as server:
+        yield server
+
+
+@needs_java
+def test_nodes_and_sessions_survive_a_restart_and_pauses_are_waited_out(own_server: EmbeddedZooKeeper) -> None:
+    scheduler = PumpedScheduler()
+    client = KazooZooKeeper(f"{own_server.address}/a/b", 10_000, scheduler.post)
+    recorder = Recorder(client)
+    created = recorder.submit(Create("/p", b"1"), Create("/e", b"2", ephemeral=True))
+    scheduler.run_until(lambda: bool(created))
+    session_id, port = client.session_id, own_server.port
+    own_server.kill()
+    scheduler.run_until(lambda: not client.connected)
+    own_server.start()
+    assert own_server.port == port
+    scheduler.run_until(lambda: client.connected)
+    assert client.session_id == session_id
+    own_server.pause()
+    answers = recorder.submit(GetData("/p"), Exists("/e"))
+    scheduler.run_for(200)
+    assert not answers
+    own_server.resume()
+    scheduler.run_until(lambda: bool(answers))
+    assert [answer.code for answer in answers] == [ZkCode.OK, ZkCode.OK]
+    assert recorder.states == [SessionState.CONNECTED, SessionState.DISCONNECTED, SessionState.CONNECTED]
+    client.close()
+
+
+@needs_java
+def test_long_and_short_sessions_are_granted_and_answers_to_four_letter_words(own_server: EmbeddedZooKeeper) -> None:
+    assert own_server.command("ruok") == "imok"
+    settings = own_server.command("conf")
+    assert "tickTime=500" in settings
+    assert "maxSessionTimeout=60000" in settings
+
+
+@needs_java
+def test_a_stopped_server_leaves_no_process_and_its_port_is_free(own_server: EmbeddedZooKeeper) -> None:
+    pid = own_server.pid
+    assert pid is not None
+    own_server.pause()
+    own_server.stop()
+    own_server.stop()
+    assert own_server.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    socket.create_server((own_server.host, own_server.port)).close()
+
+
+@needs_java
+def test_a_port_that_is_taken_is_a_start_error_with_the_reason(own_server: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = EmbeddedZooKeeper(tmp_path / "other", port=taken.getsockname()[1], heap_mib=64)
+        with pytest.raises(ZooKeeperStartError, match=r"BindException|Address already in use"):
+            server.start()
+    assert not server.running
+
+
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaNotFoundError, match="apt-get install openjdk-17-jre-headless"):
+        EmbeddedZooKeeper(tmp_path).start()
+
+
+def test_without_pysparks_jars_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ZooKeeperJarsNotFoundError, match="PySpark jars not found"):
+        embedded.jars_path()

@@ -1,0 +1,155 @@
+"""The real ZooKeeper through kazoo and the one in memory behind one handle, so a test can be played on both."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kazoo.client import KazooClient
+
+from paceline.coordination.embedded import EmbeddedZooKeeper
+from paceline.coordination.interface import Request, Response, ZooKeeper
+from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.coordination.zookeeper import KazooZooKeeper
+from tests.integration.real_time import PumpedScheduler
+from tests.integration.tcp_proxy import TcpProxy
+from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
+
+SESSION_TIMEOUT_MS = 3_000
+
+
+class Time(Protocol):
+    """A scheduler that a test drives."""
+
+    def now_ms(self) -> int: ...
+    def wall_ms(self) -> int: ...
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+    def run_until(self, condition: Callable[[], bool], within_ms: float = ...) -> None: ...
+    def run_for(self, duration_ms: float) -> None: ...
+
+
+class Client(Protocol):
+    """One client with its own network path."""
+
+    zookeeper: ZooKeeper
+    recorder: Recorder
+
+    def cut(self, *, requests: bool = True, replies: bool = True) -> None:
+        """Hold traffic back, unseen."""
+
+    def heal(self) -> None:
+        """Let traffic through."""
+
+    def sever(self) -> None:
+        """Reset the connection."""
+
+    def expire(self) -> None:
+        """Have the server end the session."""
+
+
+class Backend:
+    """Makes clients and waits for their answers."""
+
+    def __init__(self, time: VirtualScheduler | PumpedScheduler) -> None:
+        self.time = time
+        self.clients: list[Client] = []
+
+    def new_client(self) -> Client:
+        raise NotImplementedError
+
+    def client(self) -> Client:
+        """Return a connected client."""
+        client = self.new_client()
+        self.clients.append(client)
+        self.time.run_until(lambda: client.zookeeper.connected)
+        return client
+
+    def ask(self, client: Client, *requests: Request) -> list[Response]:
+        answers = client.recorder.submit(*requests)
+        self.time.run_until(lambda: len(answers) == len(requests))
+        return answers
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.zookeeper.close()
+
+
+class MemoryClient:
+    def __init__(self, server: MemoryZooKeeperServer, scheduler: VirtualScheduler) -> None:
+        self._server = server
+        self._client = MemoryZooKeeper(server, scheduler, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self.zookeeper: ZooKeeper = self._client
+        self.recorder = Recorder(self._client)
+
+    def cut(self, *, requests: bool = True, replies: bool = True) -> None:
+        self._client.link.cut(requests=requests, replies=replies)
+
+    def heal(self) -> None:
+        self._client.link.heal()
+
+    def sever(self) -> None:
+        self._client.disconnect()
+
+    def expire(self) -> None:
+        self._server.expire(self._client.session_id)
+
+
+class MemoryBackend(Backend):
+    def __init__(self, seed: int = 0) -> None:
+        scheduler = VirtualScheduler(seed)
+        super().__init__(scheduler)
+        self._scheduler = scheduler
+        self.server = MemoryZooKeeperServer(scheduler)
+
+    def new_client(self) -> Client:
+        return MemoryClient(self.server, self._scheduler)
+
+
+class RealClient:
+    def __init__(self, server: EmbeddedZooKeeper, chroot: str, scheduler: PumpedScheduler) -> None:
+        self._server = server
+        self.proxy = TcpProxy(server.host, server.port)
+        self._client = KazooZooKeeper(f"{self.proxy.address}/{chroot}", SESSION_TIMEOUT_MS, scheduler.post)
+        self.zookeeper: ZooKeeper = self._client
+        self.recorder = Recorder(self._client)
+        self._credentials: tuple[int, bytes] | None = None
+
+    def cut(self, *, requests: bool = True, replies: bool = True) -> None:
+        self._remember()
+        self.proxy.cut(requests=requests, replies=replies)
+
+    def heal(self) -> None:
+        self.proxy.heal()
+
+    def sever(self) -> None:
+        self._remember()
+        self.proxy.sever()
+
+    def expire(self) -> None:
+        """Close the session from elsewhere, with the same id and password."""
+        self._remember()
+        twin = KazooClient(self._server.address, client_id=self._credentials)
+        twin.start()
+        twin.stop()
+        twin.close()
+
+    def _remember(self) -> None:
+        self._credentials = self._client._client.client_id or self._credentials
+
+
+class RealBackend(Backend):
+    def __init__(self, server: EmbeddedZooKeeper, chroot: str) -> None:
+        scheduler = PumpedScheduler()
+        super().__init__(scheduler)
+        self._scheduler = scheduler
+        self._server = server
+        self._chroot = chroot.partition("/")[2]
+
+    def new_client(self) -> Client:
+        return RealClient(self._server, self._chroot, self._scheduler)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.heal()
+        super().close()
+        for client in self.clients:
+            assert isinstance(client, RealClient)
+            client.proxy.close()
