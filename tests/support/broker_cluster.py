@@ -1,0 +1,452 @@
+"""Real broker cores in one thread: virtual time, the in-memory ZooKeeper, logs on a memory disk, a direct transport.
+
+There is no controller here: the test plays it with `BrokerCluster.decide`, `update_metadata` and `stop_replica`.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from paceline.broker.node import BrokerNode
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, GetData, SetData
+from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
+from paceline.log.record_batch import NewRecord, decode_records, encode_batch
+from paceline.model.client_io import (
+    EpochAnswer,
+    EpochQuery,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Isolation,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
+from paceline.model.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControllerStamp,
+    ControlResponse,
+    Endpoint,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+)
+from paceline.model.errors import RequestTimedOutError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.model.settings import BrokerConfig
+from paceline.model.state_change import StateChange, StateChangeKind
+from tests.support.virtual_time import VirtualTime
+from tests.unit.log.memory_files import MemoryFiles
+
+TP = TopicPartition("orders", 0)
+CONTROLLER_ID = 1_000_000
+CONTROL_ADDRESS = Endpoint("CONTROL", "controller", 9084)
+
+
+def batch(*values: bytes) -> bytes:
+    """One batch with these values."""
+    return encode_batch([NewRecord(1000 + i, None, value) for i, value in enumerate(values)])
+
+
+class DirectTransport:
+    """Hands requests to other cores after a delay; links can be cut, answers held back."""
+
+    def __init__(self, cluster: "BrokerCluster", broker_id: int) -> None:
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self.delay_ms = 1.0
+        self.fetches: list[tuple[int, ReplicaFetchRequest]] = []
+        """Every fetch sent: leader id and request."""
+        self.answers: list[tuple[int, ReplicaFetchResponse | Exception]] = []
+        """Every answer delivered: leader id and answer."""
+        self.closed: list[tuple[int, int]] = []
+        self.hold: Callable[[int, ReplicaFetchResponse | Exception], bool] = lambda _leader, _answer: False
+        """Whether an answer is kept in `held` instead of being delivered."""
+        self.held: list[Callable[[], None]] = []
+        self.shutdown_requests: list[ControlledShutdownRequest] = []
+        self.shutdown_answers: list[ControlledShutdownResponse | Exception] = []
+
+    def replica_fetch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        request: ReplicaFetchRequest,
+        timeout_ms: int,
+        on_done: Callable[[ReplicaFetchResponse | Exception], None],
+    ) -> None:
+        leader_id = leader.broker_id
+        self.fetches.append((leader_id, request))
+        time = self._cluster.time
+        over = False
+
+        def finish(answer: ReplicaFetchResponse | Exception) -> None:
+            nonlocal over
+            if over:
+                return
+            over = True
+
+            def deliver() -> None:
+                self.answers.append((leader_id, answer))
+                on_done(answer)
+
+            if self.hold(leader_id, answer):
+                self.held.append(deliver)
+            else:
+                time.call_later(self.delay_ms, deliver)
+
+        def arrive() -> None:
+            broker = self._cluster.brokers.get(leader_id)
+            if broker is not None and broker.up and self._reaches(leader_id):
+                broker.node.handle_replica_fetch(
+                    request, lambda answer: finish(answer) if self._reaches(leader_id) else None
+                )
+
+        time.call_later(self.delay_ms, arrive)
+        time.call_later(timeout_ms, lambda: finish(RequestTimedOutError("no answer")))
+
+    def _reaches(self, other: int) -> bool:
+        return (self._broker_id, other) not in self._cluster.cuts
+
+    def offsets_for_leader_epoch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        replica_id: int,
+        queries: list[EpochQuery],
+        timeout_ms: int,
+        on_done: Callable[[list[EpochAnswer] | Exception], None],
+    ) -> None:
+        raise AssertionError("divergence is found by fetching")
+
+    def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
+        self.closed.append((leader_id, fetcher_id))
+
+    def controlled_shutdown(
+        self,
+        controller: Endpoint,
+        request: ControlledShutdownRequest,
+        timeout_ms: int,
+        on_done: Callable[[ControlledShutdownResponse | Exception], None],
+    ) -> None:
+        assert controller == CONTROL_ADDRESS
+        self.shutdown_requests.append(request)
+        answer = self.shutdown_answers.pop(0) if self.shutdown_answers else ControlledShutdownResponse()
+        self._cluster.time.call_later(self.delay_ms, lambda: on_done(answer))
+
+
+class BrokerUnderTest:
+    """One broker: its core, disk, session and what it said."""
+
+    def __init__(
+        self,
+        cluster: "BrokerCluster",
+        config: BrokerConfig,
+        log_config: LogConfig,
+        files: MemoryFiles,
+        dirs: Sequence[str],
+    ) -> None:
+        self.cluster = cluster
+        self.config = config
+        self.files = files
+        self.changes: list[StateChange] = []
+        self.fatal: list[Exception] = []
+        self.up = True
+        self.logs = LogManager(files, dirs, log_config, on_dir_failure=lambda _path, _error: None, boot_id="boot")
+        self.logs.load(cluster.time.wall_ms())
+        self.transport = DirectTransport(cluster, config.broker_id)
+        self.zookeeper = MemoryZooKeeper(
+            cluster.server, cluster.time, session_timeout_ms=config.zookeeper_session_timeout_ms
+        )
+        self.endpoints = tuple(
+            Endpoint(listener, f"broker{config.broker_id}", port)
+            for listener, port in (("CLIENT", 9092), ("REPLICATION", 9093), ("CONTROL", 9094))
+        )
+        self.node = BrokerNode(
+            config,
+            self.endpoints,
+            cluster.time,
+            self.zookeeper,
+            self.logs,
+            self.transport,
+            random.Random(config.broker_id),
+            self.changes.append,
+            self.fatal.append,
+        )
+
+    @property
+    def broker_id(self) -> int:
+        return self.config.broker_id
+
+    def log(self, tp: TopicPartition = TP) -> PartitionLog:
+        """The replica's log."""
+        log = self.logs.get(tp)
+        assert log is not None
+        return log
+
+    def values(self, tp: TopicPartition = TP) -> list[bytes]:
+        """Values in the log, all of it."""
+        log = self.log(tp)
+        found: list[bytes] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            records = list(decode_records(log.read(offset, 1 << 20, log.log_end_offset)))
+            found += [record.value or b"" for record in records if record.offset >= offset]
+            offset = records[-1].offset + 1
+        return found
+
+    def epochs(self, tp: TopicPartition = TP) -> list[tuple[int, int]]:
+        """Entries of the leader-epoch cache."""
+        return [(entry.epoch, entry.start_offset) for entry in self.log(tp).epochs.entries]
+
+    def said(self, *kinds: StateChangeKind) -> list[StateChange]:
+        """State changes of these kinds."""
+        return [change for change in self.changes if change.kind in kinds]
+
+    def produce(
+        self,
+        *values: bytes,
+        tp: TopicPartition = TP,
+        acks: RequiredAcks = RequiredAcks.ALL,
+        timeout_ms: int = 30_000,
+    ) -> list[ProduceResult]:
+        """Send one batch; the list stays empty until the answer comes."""
+        answers: list[ProduceResult] = []
+        self.node.produce(acks, timeout_ms, [ProduceData(tp, None, batch(*values))], answers.extend)
+        return answers
+
+    def consume(
+        self, offset: int, tp: TopicPartition = TP, max_wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20
+    ) -> list[FetchResponse]:
+        """Send one client fetch without a session; the list stays empty until the answer comes."""
+        answers: list[FetchResponse] = []
+        request = FetchRequest(
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            Isolation.READ_UNCOMMITTED,
+            [FetchPartition(tp, None, offset, max_bytes)],
+        )
+        self.node.fetch(request, answers.append)
+        return answers
+
+    def crash(self) -> None:
+        """Die: nothing is answered any more, the session ends by its timeout; files stay as they are."""
+        self.up = False
+        self.zookeeper.crash()
+        self.files.locked.clear()
+        # The dead process's timers run on in virtual time; make sure that they find nothing to do.
+        self.node.replica_manager._stopped = True
+        self.node.replica_manager.fetchers.close()
+        self.node._stopped = True
+
+
+class BrokerCluster:
+    """Brokers that know each other; the test is their controller."""
+
+    def __init__(
+        self, broker_ids: Iterable[int] = (1, 2, 3), log_config: LogConfig | None = None, **config: object
+    ) -> None:
+        self.time = VirtualTime()
+        self.server = MemoryZooKeeperServer(self.time)
+        self.cuts: set[tuple[int, int]] = set()
+        """(from, to) of links that carry nothing."""
+        self.controller_epoch = 1
+        self.shutting_down: set[int] = set()
+        self.brokers: dict[int, BrokerUnderTest] = {}
+        self._config = config
+        self._log_config = log_config or LogConfig()
+        self._decisions: dict[TopicPartition, LeaderAndIsrPartition] = {}
+        self._zk = MemoryZooKeeper(self.server, self.time, session_timeout_ms=3_600_000)
+        self._zk.start(lambda _event: None, lambda _event: None)
+        for broker_id in broker_ids:
+            self.boot(broker_id)
+        self.time.run_until(lambda: all(broker.node.ready for broker in self.brokers.values()), 10_000)
+        self.set_controller_epoch(self.controller_epoch)
+        self.update_metadata()
+
+    def boot(
+        self, broker_id: int, files: MemoryFiles | None = None, dirs: Sequence[str] = ("/data",), **overrides: object
+    ) -> BrokerUnderTest:
+        """Start a broker process, on the disk of an earlier one if given."""
+        config = replace(BrokerConfig(broker_id), **{**self._config, **overrides})  # type: ignore[arg-type]
+        broker = BrokerUnderTest(self, config, self._log_config, files or MemoryFiles(), dirs)
+        self.brokers[broker_id] = broker
+        broker.node.start(lambda: None)
+        return broker
+
+    def restart(self, broker_id: int, wipe: bool = False) -> BrokerUnderTest:
+        """Crash a broker and start it again at once, its session ended, on its old disk or an empty one."""
+        old = self.brokers[broker_id]
+        session_id = old.zookeeper.session_id
+        old.crash()
+        self.server.expire(session_id)
+        broker = self.boot(broker_id, None if wipe else old.files)
+        self.time.run_until(lambda: broker.node.ready, 10_000)
+        return broker
+
+    def __getitem__(self, broker_id: int) -> BrokerUnderTest:
+        return self.brokers[broker_id]
+
+    # ZooKeeper
+
+    def zk(self, request: object) -> object:
+        """Carry out one request, now."""
+        answers: list[object] = []
+        self._zk.submit([request], answers.extend)  # type: ignore[list-item]
+        self.time.run_until(lambda: bool(answers), 5_000)
+        return answers[0]
+
+    def set_controller_epoch(self, epoch: int) -> None:
+        """Write ``/controller_epoch``."""
+        self.controller_epoch = epoch
+        data = znodes.encode_controller_epoch(epoch)
+        self.zk(Create(znodes.CONTROLLER_EPOCH, data))
+        self.zk(SetData(znodes.CONTROLLER_EPOCH, data))
+
+    def state(self, tp: TopicPartition = TP) -> LeaderAndIsr:
+        """The partition's state in ZooKeeper."""
+        path = znodes.partition_state_path(tp)
+        response = self.zk(GetData(path))
+        return znodes.decode_partition_state(path, response.data, response.stat.version).leader_and_isr  # type: ignore[attr-defined]
+
+    def write_state(self, state: LeaderAndIsr, tp: TopicPartition = TP) -> int:
+        """Write a partition's state as a controller would; return its version."""
+        path = znodes.partition_state_path(tp)
+        for parent in (*znodes.parent_paths(path), path):
+            self.zk(Create(parent))
+        response = self.zk(SetData(path, znodes.encode_partition_state(state)))
+        return response.stat.version  # type: ignore[attr-defined, no-any-return]
+
+    def delete(self, path: str) -> None:
+        """Delete a node."""
+        self.zk(Delete(path))
+
+    # The controller's part
+
+    def live(self, broker_ids: Iterable[int] | None = None) -> tuple[LiveBroker, ...]:
+        """Live brokers as the controller would list them."""
+        chosen = self.brokers if broker_ids is None else broker_ids
+        return tuple(
+            LiveBroker(one, self.brokers[one].endpoints, None, self.brokers[one].node.broker_epoch)
+            for one in sorted(chosen)
+            if self.brokers[one].up
+        )
+
+    def stamp(self, broker_id: int, controller_epoch: int | None = None) -> ControllerStamp:
+        """What the controller puts on a request to a broker."""
+        epoch = self.controller_epoch if controller_epoch is None else controller_epoch
+        return ControllerStamp(CONTROLLER_ID, epoch, self.brokers[broker_id].node.broker_epoch)
+
+    def partition(
+        self,
+        leader: int,
+        leader_epoch: int,
+        isr: Sequence[int],
+        replicas: Sequence[int] | None = None,
+        tp: TopicPartition = TP,
+        zk_version: int = 0,
+        is_new: bool = False,
+        topic_id: str | None = "topic-id-of-orders",
+    ) -> LeaderAndIsrPartition:
+        """One partition of a LeaderAndIsr request."""
+        return LeaderAndIsrPartition(
+            tp,
+            topic_id,
+            self.controller_epoch,
+            leader,
+            leader_epoch,
+            tuple(isr),
+            zk_version,
+            tuple(replicas if replicas is not None else sorted(self.brokers)),
+            is_new=is_new,
+        )
+
+    def send(
+        self, broker_id: int, *partitions: LeaderAndIsrPartition, live_leaders: tuple[LiveBroker, ...] = ()
+    ) -> ControlResponse:
+        """Send one LeaderAndIsr."""
+        request = LeaderAndIsrRequest(self.stamp(broker_id), live_leaders, partitions)
+        return self.brokers[broker_id].node.handle_control(request)
+
+    def decide(
+        self,
+        leader: int,
+        leader_epoch: int,
+        isr: Sequence[int],
+        replicas: Sequence[int] | None = None,
+        tp: TopicPartition = TP,
+        to: Iterable[int] | None = None,
+        is_new: bool = False,
+    ) -> LeaderAndIsrPartition:
+        """Write a decision to ZooKeeper, then tell the replicas that are up (or only those in ``to``)."""
+        decision = self.partition(leader, leader_epoch, isr, replicas, tp, is_new=is_new)
+        version = self.write_state(LeaderAndIsr(leader, leader_epoch, decision.isr, 0, decision.controller_epoch), tp)
+        decision = replace(decision, zk_version=version)
+        self._decisions[tp] = decision
+        for broker_id in decision.replicas if to is None else to:
+            if self.brokers[broker_id].up:
+                self.send(broker_id, decision)
+        self.update_metadata()
+        return decision
+
+    def update_metadata(self, live: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:
+        """Tell brokers of all live brokers and decisions."""
+        alive = self.live(live)
+        up = {broker.broker_id for broker in alive}
+        partitions = tuple(
+            UpdateMetadataPartition(
+                one.topic_partition,
+                one.topic_id,
+                one.controller_epoch,
+                one.leader,
+                one.leader_epoch,
+                one.isr,
+                one.zk_version,
+                one.replicas,
+                tuple(r for r in one.replicas if r not in up or r in self.shutting_down),
+            )
+            for one in self._decisions.values()
+        )
+        for broker_id in sorted(self.brokers) if to is None else to:
+            if self.brokers[broker_id].up:
+                request = UpdateMetadataRequest(self.stamp(broker_id), alive, partitions)
+                self.brokers[broker_id].node.handle_control(request)
+
+    def stop_replica(
+        self,
+        broker_id: int,
+        leader_epoch: int,
+        delete: bool,
+        tp: TopicPartition = TP,
+        topic_id: str | None = "topic-id-of-orders",
+    ) -> ControlResponse:
+        """Send one StopReplica."""
+        state = StopReplicaPartition(tp, topic_id, leader_epoch, delete)
+        return self.brokers[broker_id].node.handle_control(StopReplicaRequest(self.stamp(broker_id), (state,)))
+
+    # What tests wait for
+
+    def until_in_sync(self, *broker_ids: int, tp: TopicPartition = TP, max_ms: float = 20_000) -> None:
+        """Wait until these brokers hold the same log, and its leader's high watermark is at the end."""
+        self.time.run_until(lambda: self._in_sync(broker_ids, tp), max_ms)
+
+    def _in_sync(self, broker_ids: Sequence[int], tp: TopicPartition) -> bool:
+        logs = [self.brokers[one].log(tp) for one in broker_ids]
+        ends = {log.log_end_offset for log in logs}
+        leaders = [
+            self.brokers[one].log(tp)
+            for one in broker_ids
+            if (hosted := self.brokers[one].node.replica_manager.partitions.get(tp)) is not None and hosted.is_leader
+        ]
+        return len(ends) == 1 and all(log.high_watermark == log.log_end_offset for log in leaders)

@@ -1,0 +1,155 @@
+"""Sessions on the leader: numbering, slots and marks (KIP-227)."""
+
+import random
+
+import pytest
+
+from paceline.model.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
+from paceline.model.identifiers import TopicPartition
+from paceline.replication.fetch_session import (
+    EVICTION_MS,
+    MAX_EPOCH,
+    FetchPosition,
+    FetchSession,
+    FetchSessionCache,
+    News,
+)
+
+A, B, C = (TopicPartition("t", index) for index in range(3))
+FOLLOWER, CLIENT = 7, None
+
+
+def position(tp: TopicPartition, offset: int = 0) -> FetchPosition:
+    return FetchPosition(tp, None, offset, 1_000, 0, None)
+
+
+def cache(slots: int = 2) -> tuple[FetchSessionCache, list[FetchSession]]:
+    closed: list[FetchSession] = []
+    return FetchSessionCache(slots, random.Random(1), closed.append), closed
+
+
+def opened(sessions: FetchSessionCache, owner: int | None, now_ms: int = 0, broker_epoch: int = 1) -> FetchSession:
+    session = sessions.open(owner, broker_epoch, now_ms)
+    assert session is not None
+    return session
+
+
+def test_a_session_counts_its_requests_and_refuses_a_lost_or_repeated_one() -> None:
+    sessions, _ = cache()
+    session = opened(sessions, FOLLOWER)
+    assert sessions.resume(session.session_id, 1, FOLLOWER, 10) is session
+    assert session.clock.last_fetch_ms == 10
+    for epoch in (1, 3):
+        with pytest.raises(InvalidFetchSessionEpochError):
+            sessions.resume(session.session_id, epoch, FOLLOWER, 20)
+    assert session.clock.last_fetch_ms == 10
+    assert sessions.resume(session.session_id, 2, FOLLOWER, 30) is session
+
+
+def test_the_epoch_wraps_to_one() -> None:
+    sessions, _ = cache()
+    session = opened(sessions, FOLLOWER)
+    session.next_epoch = MAX_EPOCH
+    sessions.resume(session.session_id, MAX_EPOCH, FOLLOWER, 0)
+    assert session.next_epoch == 1
+
+
+def test_nobody_fetches_in_anothers_session() -> None:
+    sessions, closed = cache()
+    session = opened(sessions, FOLLOWER)
+    for owner in (8, CLIENT):
+        with pytest.raises(FetchSessionIdNotFoundError):
+            sessions.resume(session.session_id, 1, owner, 0)
+        sessions.close(session.session_id, owner)
+    assert not closed
+    sessions.close(session.session_id, FOLLOWER)
+    assert closed == [session] and session.closed and len(sessions) == 0
+
+
+def test_a_full_cache_goes_on_without_a_session() -> None:
+    sessions, closed = cache()
+    opened(sessions, CLIENT)
+    opened(sessions, CLIENT)
+    assert sessions.open(CLIENT, -1, EVICTION_MS) is None
+    assert not closed
+
+
+def test_a_silent_session_gives_way_to_any_and_a_clients_to_a_follower() -> None:
+    sessions, closed = cache()
+    first, second = opened(sessions, CLIENT, now_ms=0), opened(sessions, FOLLOWER, now_ms=10)
+    assert opened(sessions, 8, now_ms=100)
+    assert closed == [first]
+    sessions.open(CLIENT, -1, EVICTION_MS + 11)
+    assert closed == [first, second]
+
+
+def test_the_least_recently_used_is_the_first_to_go() -> None:
+    sessions, closed = cache()
+    first, second = opened(sessions, CLIENT, 0), opened(sessions, CLIENT, 0)
+    sessions.resume(first.session_id, 1, CLIENT, 5)
+    sessions.open(CLIENT, -1, EVICTION_MS + 1)
+    assert closed == [second]
+
+
+def test_a_follower_that_registered_anew_loses_the_sessions_of_its_earlier_life() -> None:
+    sessions, closed = cache(slots=5)
+    old, other = opened(sessions, FOLLOWER, broker_epoch=1), opened(sessions, 8, broker_epoch=1)
+    opened(sessions, FOLLOWER, broker_epoch=1)
+    assert not closed
+    opened(sessions, FOLLOWER, broker_epoch=2)
+    assert old in closed and other not in closed and len(sessions) == 2
+
+
+def test_a_fetch_looks_at_marked_partitions_only() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    for tp in (A, B, C):
+        assert session.put(position(tp))
+    assert [one.topic_partition for one in session.take_marked()] == [A, B, C]
+    assert session.take_marked() == []
+    session.mark(B, News.APPENDED)
+    session.mark(TopicPartition("u", 0), News.APPENDED)
+    assert [one.topic_partition for one in session.take_marked()] == [B]
+
+
+def test_unsettled_partitions_are_looked_at_every_time() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    for tp in (A, B):
+        session.put(position(tp))
+    session.take_marked()
+    session.unsettled[A] = None
+    session.mark(B, News.APPENDED)
+    assert [one.topic_partition for one in session.take_marked()] == [B, A]
+    assert [one.topic_partition for one in session.take_marked()] == [A]
+
+
+def test_what_was_left_out_comes_first_next_time() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    for tp in (A, B, C):
+        session.put(position(tp))
+    session.mark_first([C])
+    assert list(session.marked) == [C, A, B]
+
+
+def test_a_waiting_fetch_is_told_once_of_all_news_of_a_partition() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    session.put(position(A))
+    assert not session.mark(A, News.APPENDED)
+    session.waiting = lambda: None
+    assert session.mark(A, News.APPENDED) and session.mark(A, News.ROLE)
+    assert session.take_fresh() == {A: News.APPENDED | News.ROLE}
+    assert session.take_fresh() == {}
+
+
+def test_a_changed_position_keeps_what_its_reader_was_told() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    session.put(position(A))
+    session.partitions[A].sent_high_watermark = 5
+    assert not session.put(position(A, offset=3))
+    assert session.partitions[A].fetch_offset == 3 and session.partitions[A].sent_high_watermark == 5
+
+
+def test_a_forgotten_partition_leaves_no_mark() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    session.put(position(A))
+    assert session.remove(A) and not session.remove(A)
+    assert session.take_marked() == []

@@ -1,0 +1,65 @@
+"""When ISR changes are told to the controller: the three timings of spec/replica-manager.md section 6.4."""
+
+from paceline.model.identifiers import TopicPartition
+from paceline.replication.isr_propagation import IsrPropagation
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+TICK_MS = 2_500
+
+
+def propagation() -> IsrPropagation:
+    return IsrPropagation(quiet_ms=5_000, max_wait_ms=60_000)
+
+
+def test_s2_10_after_a_quiet_minute_a_change_goes_out_at_the_next_tick() -> None:
+    changes = propagation()
+    changes.record(A, 100_000)
+    assert changes.take_due(100_001) == (A,)
+
+
+def test_s2_10_within_a_minute_of_the_last_propagation_it_waits_for_five_seconds_of_silence() -> None:
+    changes = propagation()
+    changes.record(A, 0)
+    assert changes.take_due(0) == (A,)
+    changes.record(B, 10_000)
+    assert changes.take_due(14_999) == ()
+    assert changes.take_due(15_000) == ()
+    assert changes.take_due(15_001) == (B,)
+
+
+def test_s2_10_under_constant_churn_one_goes_out_per_minute() -> None:
+    changes = propagation()
+    told_ms = []
+    for now_ms in range(0, 300_000, TICK_MS):
+        changes.record(A, now_ms)
+        if changes.take_due(now_ms):
+            told_ms.append(now_ms)
+    assert told_ms == [0, 62_500, 125_000, 187_500, 250_000]
+
+
+def test_the_minute_counts_from_the_last_propagation_and_is_strict() -> None:
+    changes = propagation()
+    changes.record(A, 0)
+    changes.take_due(0)
+    changes.record(B, 59_999)
+    assert changes.take_due(60_000) == ()
+    changes.record(B, 60_000)
+    assert changes.take_due(60_001) == (B,)
+
+
+def test_s2_11_the_set_holds_each_partition_once_and_is_empty_after_propagation() -> None:
+    changes = propagation()
+    for tp in (B, A, B):
+        changes.record(tp, 1)
+    assert changes.pending == (B, A)
+    assert changes.take_due(2) == (B, A)
+    assert changes.pending == () and changes.take_due(10**6) == ()
+
+
+def test_what_could_not_be_written_goes_out_later_with_what_came_since() -> None:
+    changes = propagation()
+    changes.record(A, 0)
+    failed = changes.take_due(0)
+    changes.record(B, 1)
+    changes.put_back(failed)
+    assert changes.take_due(10_000) == (A, B)
