@@ -1,0 +1,349 @@
+"""Brokers as processes: with controllers and a real ZooKeeper from topic to fetch, and every way a start can fail."""
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.coordination.embedded import EmbeddedZooKeeper
+from paceline.runtime.lifecycle import ExitCode
+from paceline.v1 import admin_service_pb2 as admin_pb
+from paceline.v1 import admin_service_pb2_grpc, log_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import log_service_pb2 as log_pb
+from paceline.v1 import metadata_service_pb2 as metadata_pb
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
+
+DEV = Path(__file__).resolve().parents[2] / "config" / "dev.properties"
+SESSION_TIMEOUT_MS = 2_000
+BROKER_LISTENERS = ("CLIENT", "REPLICATION", "CONTROL")
+CONTROLLER_LISTENERS = ("CLIENT", "CONTROL")
+
+
+class Process:
+    """A service under test; its output is kept."""
+
+    def __init__(self, role: str, directory: Path, zookeeper: str, *flags: str) -> None:
+        self.output_path = directory / f"{role}-{time.monotonic_ns()}.log"
+        listeners = BROKER_LISTENERS if role == "broker" else CONTROLLER_LISTENERS
+        argv = [
+            sys.executable,
+            "-m",
+            f"paceline.{role}",
+            f"--config={DEV}",
+            f"--zookeeper-connect={zookeeper}",
+            f"--zookeeper-session-timeout-ms={SESSION_TIMEOUT_MS}",
+            "--listeners=" + ",".join(f"{name}://127.0.0.1:0" for name in listeners),
+            "--die-with-parent",
+            *flags,
+        ]
+        with self.output_path.open("wb") as output:
+            self.popen = subprocess.Popen(argv, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+
+    @property
+    def output(self) -> str:
+        """What it has said so far."""
+        return self.output_path.read_text(encoding="utf-8")
+
+    def wait_said(self, pattern: str, timeout_s: float = 30.0) -> re.Match[str]:
+        """Return the match once the process has said it."""
+        found: list[re.Match[str]] = []
+
+        def said() -> bool:
+            match = re.search(pattern, self.output)
+            found.extend([match] if match else [])
+            assert match or self.popen.poll() is None, f"it ended with {self.popen.returncode}:\n{self.output}"
+            return match is not None
+
+        until(said, timeout_s, lambda: f"it never said {pattern!r}:\n{self.output}")
+        return found[0]
+
+    def exit_code(self, timeout_s: float = 30.0) -> int:
+        """Wait for the end and return the exit code."""
+        try:
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end:\n{self.output}") from None
+
+    def stop(self) -> int:
+        """Ask it to stop and return the exit code."""
+        self.popen.terminate()
+        return self.exit_code()
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait(10)
+
+
+class Broker(Process):
+    """A broker process."""
+
+    def __init__(self, directory: Path, zookeeper: str, name: str, *flags: str) -> None:
+        super().__init__("broker", directory, zookeeper, f"--log-dirs={directory / name}", *flags)
+
+    def ready(self) -> "Broker":
+        """Wait until it says that it is ready."""
+        self.wait_said(r"broker \d+ of cluster \S+ is ready")
+        return self
+
+    @property
+    def client(self) -> str:
+        """Address of the CLIENT listener."""
+        return str(self.wait_said(r"CLIENT://([^,\s]+)")[1])
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 30.0, why: Callable[[], str] = lambda: "") -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, why() or "the condition did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server.address
+
+
+@pytest.fixture
+def processes() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def started(stack: contextlib.ExitStack, process: Any) -> Any:
+    stack.callback(process.end)
+    return process
+
+
+class Stubs:
+    """Bare stubs to every process of a cluster."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def log(self, address: str) -> Any:
+        return log_service_pb2_grpc.LogServiceStub(self._channel(address))
+
+    def metadata(self, address: str) -> Any:
+        return metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
+
+    def admin(self, address: str) -> Any:
+        return admin_service_pb2_grpc.AdminServiceStub(self._channel(address))
+
+    def _channel(self, address: str) -> Any:
+        if address not in self._channels:
+            self._channels[address] = self._stack.enter_context(grpc.insecure_channel(address))
+        return self._channels[address]
+
+
+def test_a_topic_is_created_written_and_read_and_outlives_its_leader(
+    zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    connect = f"{zookeeper}/first"
+    for number in range(2):
+        started(processes, Process("controller", tmp_path, connect, f"--controller-id={1_000_000 + number}"))
+    brokers = {
+        number: started(processes, Broker(tmp_path, connect, f"b{number}", f"--broker-id={number}"))
+        for number in (1, 2, 3)
+    }
+    addresses = {number: broker.ready().client for number, broker in brokers.items()}
+    stubs = Stubs(processes)
+
+    controller = wait_for_controller(stubs, addresses[1])
+    request = admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(name="rides", partitions=1, replication_factor=3)])
+    (created,) = stubs.admin(controller).CreateTopics(request, timeout=30).topics
+    assert not created.HasField("error")
+
+    leader = wait_for_leader(stubs, addresses, 1)
+    write = log_pb.ProduceRequest(partitions=[log_pb.ProducePartition(topic="rides")])
+    for number in range(5):
+        write.partitions[0].records.records.add(key=b"rider", value=b"%d" % number)
+    (result,) = stubs.log(addresses[leader]).Produce(write, timeout=30).partitions
+    assert (result.HasField("error"), result.base_offset) == (False, 0)
+
+    follower = next(number for number in addresses if number != leader)
+    (refused,) = stubs.log(addresses[follower]).Produce(write, timeout=30).partitions
+    hint = refused.error.current_leader
+    assert (hint.leader_id, f"{hint.host}:{hint.port}") == (leader, addresses[leader])
+
+    brokers[leader].popen.kill()
+    survivors = {number: address for number, address in addresses.items() if number != leader}
+    next_leader = wait_for_leader(stubs, survivors, follower, other_than=leader)
+    (result,) = stubs.log(addresses[next_leader]).Produce(write, timeout=30).partitions
+    assert (result.HasField("error"), result.base_offset) == (False, 5)
+
+    read = log_pb.FetchRequest(max_wait_ms=1_000, partitions=[log_pb.FetchPartition(topic="rides", fetch_offset=3)])
+    (fetched,) = stubs.log(addresses[next_leader]).Fetch(read, timeout=30).partitions
+    assert [record.offset for record in fetched.records.records] == [3, 4, 5, 6, 7, 8, 9]
+    assert [record.value for record in fetched.records.records] == [b"3", b"4", b"0", b"1", b"2", b"3", b"4"]
+
+    brokers[leader].exit_code()
+    back = started(processes, Broker(tmp_path, connect, f"b{leader}", f"--broker-id={leader}"))
+    assert "last_stop=unclean" in back.ready().output
+
+    def caught_up() -> bool:
+        ask = metadata_pb.DescribeReplicasRequest(topic="rides")
+        (view,) = stubs.metadata(addresses[next_leader]).DescribeReplicas(ask, timeout=30).partitions
+        return sorted(view.isr) == [1, 2, 3]
+
+    until(caught_up)
+    assert back.stop() == ExitCode.OK
+
+
+def wait_for_controller(stubs: Stubs, broker: str) -> str:
+    found: list[str] = []
+
+    def known() -> bool:
+        answer = stubs.metadata(broker).DescribeCluster(metadata_pb.DescribeClusterRequest(), timeout=30)
+        if len(answer.brokers) == 3 and answer.controller_port:
+            found.append(f"{answer.controller_host}:{answer.controller_port}")
+        return bool(found)
+
+    until(known)
+    return found[0]
+
+
+def wait_for_leader(stubs: Stubs, addresses: dict[int, str], ask: int, other_than: int | None = None) -> int:
+    found: list[int] = []
+
+    def known() -> bool:
+        request = metadata_pb.DescribeTopicsRequest(topics=["rides"])
+        (topic,) = stubs.metadata(addresses[ask]).DescribeTopics(request, timeout=30).topics
+        leaders = [one.leader for one in topic.partitions if one.HasField("leader")]
+        if leaders and leaders[0] != other_than:
+            found.append(leaders[0])
+        return bool(found)
+
+    until(known)
+    return found[0]
+
+
+def test_an_id_that_is_not_given_is_generated_kept_and_told(
+    zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    broker = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data"))
+    assert "broker 1001 of cluster" in broker.ready().output
+    assert "broker.id=1001" in (tmp_path / "data" / "meta.properties").read_text()
+    assert broker.stop() == ExitCode.OK
+    again = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data"))
+    assert "broker 1001 of cluster" in again.ready().output
+    assert "last_stop=clean" in again.output
+    assert again.stop() == ExitCode.OK
+    other = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data", "--broker-id=7"))
+    assert other.exit_code() == ExitCode.USAGE
+    assert "broker.id is 7, but the log directories belong to broker 1001" in other.output
+
+
+def test_metrics_and_the_state_change_log_are_there(
+    zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    changes = tmp_path / "state-change.log"
+    flags = ("--broker-id=1", "--metrics-port=0", f"--state-change-log-path={changes}")
+    broker = started(processes, Broker(tmp_path, f"{zookeeper}/metrics", "data", *flags)).ready()
+    port = broker.wait_said(r"metrics=(\d+)")[1]
+    text = ""
+
+    def refreshed() -> bool:
+        nonlocal text
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return "paceline_hosted_partitions 0.0" in text and "paceline_event_loop_lag_seconds_count" in text
+
+    until(refreshed, why=lambda: text)
+    assert '"kind":"broker-registered"' in changes.read_text()
+
+
+def test_a_port_in_use_is_told_by_message_and_exit_code(
+    zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        listeners = f"--listeners=CLIENT://127.0.0.1:{port},REPLICATION://127.0.0.1:0,CONTROL://127.0.0.1:0"
+        broker = started(processes, Broker(tmp_path, zookeeper, "data", listeners))
+        assert broker.exit_code() == ExitCode.PORT_IN_USE
+    assert f"paceline broker: port {port} is in use (CLIENT listener on 127.0.0.1:{port})" in broker.output
+    assert "Traceback" not in broker.output
+
+
+def test_a_log_directory_of_a_running_broker_is_refused(
+    zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    connect = f"{zookeeper}/locked"
+    started(processes, Broker(tmp_path, connect, "data", "--broker-id=1")).ready()
+    second = started(processes, Broker(tmp_path, connect, "data", "--broker-id=2"))
+    assert second.exit_code() == ExitCode.LOG_DIR_LOCKED
+    assert "is locked by another process" in second.output
+
+
+def test_a_zookeeper_that_is_not_there_ends_the_start(tmp_path: Path, processes: contextlib.ExitStack) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        flag = "--zookeeper-connection-timeout-ms=700"
+        for broker_id in ("--broker-id=1", "--broker-id=-1"):
+            broker = started(processes, Broker(tmp_path, address, f"data{broker_id}", flag, broker_id))
+            assert broker.exit_code() == ExitCode.ZOOKEEPER_UNREACHABLE
+            assert f"ZooKeeper at {address}/paceline was not reached within 700 ms" in broker.output
+
+
+def test_an_id_in_use_by_a_live_broker_is_refused(
+    zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    connect = f"{zookeeper}/twice"
+    started(processes, Broker(tmp_path, connect, "one", "--broker-id=1")).ready()
+    second = started(processes, Broker(tmp_path, connect, "two", "--broker-id=1"))
+    assert second.exit_code() == ExitCode.DUPLICATE_ID
+    assert "broker id 1 is taken" in second.output
+
+
+def test_a_stop_before_it_is_ready_is_an_orderly_one(tmp_path: Path, processes: contextlib.ExitStack) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()  # accepts and never answers
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        broker = started(processes, Broker(tmp_path, address, "data", "--broker-id=1"))
+        until(lambda: (tmp_path / "data" / ".lock").exists())
+        broker.popen.send_signal(signal.SIGINT)
+        assert broker.exit_code() == ExitCode.INTERRUPTED
+    assert "stopped by SIGINT before it was ready" in broker.output
+
+
+def test_wrong_settings_end_with_usage_and_a_hint(tmp_path: Path, processes: contextlib.ExitStack) -> None:
+    broker = started(processes, Broker(tmp_path, "zk", "data", "--replica-lag-time-max=5"))
+    assert broker.exit_code() == ExitCode.USAGE
+    assert broker.output == (
+        "flag --replica-lag-time-max: unknown key --replica-lag-time-max; did you mean --replica-lag-time-max-ms?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--print-config", f"replica.lag.time.max.ms                        2000                  file {DEV}:"),
+        ("--help", "--replica-lag-time-max-ms"),
+        ("--version", "paceline 0."),
+    ],
+)
+def test_questions_are_answered_without_starting_anything(
+    tmp_path: Path, processes: contextlib.ExitStack, flag: str, expected: str
+) -> None:
+    broker = started(processes, Broker(tmp_path, "nowhere", "data", flag))
+    assert broker.exit_code() == ExitCode.OK
+    assert re.sub(r" +", " ", expected) in re.sub(r" +", " ", broker.output)
+    assert not (tmp_path / "data").exists()
