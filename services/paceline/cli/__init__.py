@@ -1,1 +1,5 @@
-"""The `paceline` command."""
+"""The `paceline` command.
+
+Read `main.py` for the groups; each file holds one. Data goes to stdout, notes to stderr; `failures.py` has the exit
+codes.
+"""

@@ -67,6 +67,7 @@ class EmbeddedZooKeeper:
         max_session_timeout_ms: longest session a client gets.
         heap_mib: size of the Java heap.
         host: address to listen on.
+        detached: the server outlives this process; otherwise it ends with it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class EmbeddedZooKeeper:
         max_session_timeout_ms: int = 60_000,
         heap_mib: int = 128,
         host: str = "127.0.0.1",
+        detached: bool = False,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.host = host
@@ -84,6 +86,7 @@ class EmbeddedZooKeeper:
         self._tick_time_ms = tick_time_ms
         self._max_session_timeout_ms = max_session_timeout_ms
         self._heap_mib = heap_mib
+        self._detached = detached
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -199,10 +202,17 @@ class EmbeddedZooKeeper:
             str(config),
         ]
         with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C in a terminal is for the process that owns the server.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent()
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=None if self._detached else _die_with_parent(),
             )
-        atexit.register(self.stop)
+        if not self._detached:
+            atexit.register(self.stop)
         self._await_answer(self._process)
 
     def _write_config(self) -> Path:

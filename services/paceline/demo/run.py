@@ -20,12 +20,11 @@ from paceline.demo.report import StreamTotals, facts_as_json, print_report, writ
 from paceline.demo.story import Story, StoryFailedError
 from paceline.demo.stream import Stream
 from paceline.demo.verify import Verdict, read_back, spark_session
-from paceline.dev.local_cluster import LocalCluster, LocalClusterError, remove
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, remove
 from paceline_client import Admin, Producer
 
 TOPIC, PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS = "flights", 6, 3, 2
 LAG_TIME_MAX_MS, SESSION_TIMEOUT_MS = 2_000, 6_000
-CONFIG_FILE = Path(__file__).resolve().parents[3] / "config" / "dev.properties"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def spark_session(scratch: Path) -> Any:
     """Return a local session that knows the data source and writes only below ``scratch``."""
     from pyspark.sql import SparkSession
 
-    from paceline.pipeline import configure
+    from paceline.pipeline.session import configure
 
     builder = (
         SparkSession.builder.master("local[2]")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -21,6 +22,10 @@ from paceline.dev.ports import PortPlan, choose_plan
 FIRST_CONTROLLER_ID = 1_000_000
 STATE_FILE = "cluster.json"
 HOST = "127.0.0.1"
+_HERE = Path(__file__).resolve()
+_PACKAGED = _HERE.with_name("dev.properties")
+CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
+"""The one settings file of local clusters and containers; a wheel carries it beside this module."""
 _STOP_SECONDS = 40.0
 
 
@@ -91,7 +96,7 @@ class LocalCluster:
             self.zookeeper = EmbeddedZooKeeper(
                 self.directory / "zookeeper", port=plan.zookeeper, heap_mib=self.heap_mib, detached=self.detached
             )
-            self.zookeeper.start(timeout_s=max(deadline - time.monotonic(), 1.0))
+            self.zookeeper.start()
             self._plan_nodes(plan)
             say(f"starting {self.controllers} controllers and {self.brokers} brokers")
             for node in self.nodes.values():
@@ -301,7 +306,7 @@ def log_tail(node: Node, lines: int = 25) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
 
 
-def read_state(directory: Path) -> dict[str, object] | None:
+def read_state(directory: Path) -> dict[str, Any] | None:
     """Return what `start` wrote about a cluster in this directory, None when there is none."""
     try:
         state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
@@ -325,19 +330,18 @@ def stop_detached(directory: Path, timeout_s: float = _STOP_SECONDS) -> list[str
     state = read_state(directory)
     if state is None:
         return []
-    nodes: list[dict[str, object]] = list(state.get("nodes", []))  # type: ignore[call-overload]
     stopped: list[str] = []
     for kind in ("broker", "controller"):
         group = [
-            (str(node["name"]), int(str(node["pid"])))
-            for node in nodes
-            if node["kind"] == kind and node["pid"] is not None and alive(int(str(node["pid"])), directory)
+            (node["name"], node["pid"])
+            for node in state["nodes"]
+            if node["kind"] == kind and node["pid"] is not None and alive(node["pid"], directory)
         ]
-        _end(((pid for _, pid in group)), directory, timeout_s)
+        _end((pid for _, pid in group), directory, timeout_s)
         stopped.extend(name for name, _ in group)
-    zookeeper: dict[str, object] = state.get("zookeeper", {})  # type: ignore[assignment]
-    if zookeeper.get("pid") and alive(int(str(zookeeper["pid"])), directory):
-        _end([int(str(zookeeper["pid"]))], directory, timeout_s)
+    zookeeper = state["zookeeper"]["pid"]
+    if zookeeper is not None and alive(zookeeper, directory):
+        _end([zookeeper], directory, timeout_s)
         stopped.append("zookeeper")
     with contextlib.suppress(FileNotFoundError):
         (directory / STATE_FILE).unlink()

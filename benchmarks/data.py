@@ -1,0 +1,152 @@
+"""Produce, fetch and acks=all latency through three real brokers, at 100 B and 1 KB, RF 3.
+
+    python -m benchmarks.data [--seconds 8] [--output build/bench/data.json]
+
+Everything runs on this machine: ZooKeeper, two controllers, three brokers, one producer. Each figure comes with that of
+the throwaway prototype that set the aim (machine of design section 4, not this one), and with the same work at
+acks=LEADER in the same run, so that the price of replication shows as a ratio that a slow machine does not change.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from benchmarks.stamp import headline, stamp
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
+from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
+
+PARTITIONS = 6
+SIZES = (100, 1024)
+PROTOTYPE = {"produce_100": 850_000, "produce_1024": 105_000}
+"""Records per second of the prototype: three processes, RF 3, acks=all, one producer, two cores."""
+
+
+def main() -> None:
+    """Run all measurements, print them and write them as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each throughput measurement")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/data.json"))
+    arguments = parser.parse_args()
+    about = stamp()
+    print(headline(about), flush=True)
+    directory = Path("build/bench/cluster")
+    remove(directory)
+    cluster = LocalCluster(directory, CONFIG_FILE, settings={"log.segment.bytes": "1073741824"})
+    results: list[dict[str, Any]] = []
+    try:
+        cluster.start()
+        for size in SIZES:
+            results += _throughput(cluster.bootstrap, size, arguments.seconds)
+            results += _latency(cluster.bootstrap, size)
+    finally:
+        cluster.stop()
+    remove(directory)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
+    for row in results:
+        print("  " + "  ".join(f"{key}={value}" for key, value in row.items()))
+    print(f"written to {arguments.output}")
+
+
+def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any]]:
+    rates = {}
+    topic = ""
+    for acks in ("leader", "all"):
+        topic = f"bench-{size}-{acks}"
+        with Admin(bootstrap) as admin:
+            admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+        rates[acks] = _produce(bootstrap, topic, size, acks, seconds)
+    consumed, consume_seconds = _consume(bootstrap, topic)
+    all_rate = rates["all"]
+    produce: dict[str, Any] = {
+        "name": f"produce_{size}",
+        "records_per_s": round(all_rate),
+        "mb_per_s": round(all_rate * size / 1e6, 1),
+        "leader_only_records_per_s": round(rates["leader"]),
+        "ratio_to_leader_only": round(all_rate / rates["leader"], 3),
+    }
+    if aim := PROTOTYPE.get(f"produce_{size}"):
+        produce["prototype_records_per_s"] = aim
+        produce["ratio_to_prototype"] = round(all_rate / aim, 3)
+    rate = consumed / consume_seconds
+    return [
+        produce,
+        {
+            "name": f"consume_{size}",
+            "records_per_s": round(rate),
+            "mb_per_s": round(rate * size / 1e6, 1),
+            "ratio_to_produce": round(rate / all_rate, 3),
+        },
+    ]
+
+
+def _produce(bootstrap: str, topic: str, size: int, acks: str, seconds: float) -> float:
+    value = bytes(range(256)) * (size // 256 + 1)
+    record = (None, value[:size])
+    with Producer(bootstrap, acks=acks, linger_ms=20) as producer:
+        producer.send_many(topic, repeat(record, 50_000)).result()
+        gc.collect()
+        began = time.monotonic()
+        producer.send_many(topic, _until(record, began + seconds)).wait(0.001)
+        producer.flush(timeout_s=120.0)
+        elapsed = time.monotonic() - began
+    with Consumer(bootstrap) as consumer:
+        partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+        written = sum(consumer.end_offsets(partitions).values())
+    return (written - 50_000) / elapsed
+
+
+def _until(record: tuple[None, bytes], deadline: float) -> Iterator[tuple[None, bytes]]:
+    while time.monotonic() < deadline:
+        yield from repeat(record, 2_000)
+
+
+def _consume(bootstrap: str, topic: str) -> tuple[int, float]:
+    with Consumer(bootstrap) as consumer:
+        partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        total = sum(consumer.end_offsets(partitions).values())
+        began = time.monotonic()
+        read = 0
+        while read < total:
+            if time.monotonic() - began > 120.0:
+                raise TimeoutError(f"read {read} of {total} records within 120 s")
+            read += sum(len(records) for records in consumer.poll(timeout_ms=1_000).values())
+        return read, time.monotonic() - began
+
+
+def _latency(bootstrap: str, size: int, count: int = 2_000) -> list[dict[str, Any]]:
+    topic = f"latency-{size}"
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
+    value = bytes(size)
+    rows = {}
+    for acks in ("leader", "all"):
+        samples = []
+        with Producer(bootstrap, acks=acks, linger_ms=0) as producer:
+            for number in range(count + 200):
+                began = time.perf_counter()
+                producer.send(topic, value).result(30.0)
+                if number >= 200:
+                    samples.append((time.perf_counter() - began) * 1000)
+        samples.sort()
+        rows[acks] = (samples[len(samples) // 2], samples[int(len(samples) * 0.99)])
+    return [
+        {
+            "name": f"latency_{size}_{name}",
+            "acks_all_ms": round(rows["all"][index], 3),
+            "acks_leader_ms": round(rows["leader"][index], 3),
+            "ratio": round(rows["all"][index] / rows["leader"][index], 2),
+        }
+        for index, name in ((0, "p50"), (1, "p99"))
+    ]
+
+
+if __name__ == "__main__":
+    main()

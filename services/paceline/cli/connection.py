@@ -1,0 +1,37 @@
+"""Where the cluster is: the flag, the environment, or the dev cluster that runs in this directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEV_DIRECTORY = Path("build/dev")
+DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
+
+bootstrap_option: Callable[[Any], Any] = click.option(
+    "-b",
+    "--bootstrap-servers",
+    "bootstrap",
+    envvar="PACELINE_BOOTSTRAP_SERVERS",
+    callback=lambda _context, _parameter, value: value or default_bootstrap(),
+    help=f"host:port,... of brokers [default: the dev cluster of this directory, else {DEFAULT_BOOTSTRAP}]",
+)
+
+
+def default_bootstrap() -> str:
+    """Return the addresses of the dev cluster in ``build/dev``, else the first broker's documented address."""
+    from paceline.dev.local_cluster import read_state
+
+    state = read_state(DEV_DIRECTORY)
+    return str(state["bootstrap"]) if state else DEFAULT_BOOTSTRAP
+
+
+def parse_partition(text: str) -> tuple[str, int | None]:
+    """Split ``topic/3`` into topic and partition; a bare topic means all partitions."""
+    topic, separator, index = text.rpartition("/")
+    if not separator:
+        return text, None
+    if not index.isdecimal():
+        raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC/PARTITION")
+    return topic, int(index)

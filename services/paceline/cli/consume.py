@@ -1,0 +1,119 @@
+"""`paceline consume`: print records."""
+
+import base64
+import json
+from typing import Any
+
+import click
+
+from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.failures import reported
+
+_ESCAPES = {"\\n": "\n", "\\t": "\t"}
+
+
+@click.command()
+@click.argument("which", metavar="TOPIC[/PARTITION]")
+@click.option("--from", "start", default="start", show_default=True, metavar="start|end|OFFSET", help="where to begin")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after so many records")
+@click.option("-e", "--exit-at-end", is_flag=True, help="stop at the end the topic had when the command began")
+@click.option(
+    "-f",
+    "--format",
+    "template",
+    default="%v\\n",
+    show_default=True,
+    help="%k key, %v value, %p partition, %o offset, %t topic, %T timestamp in ms",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "ndjson"]), default="text", show_default=True)
+@bootstrap_option
+def consume(
+    which: str, start: str, num: int | None, exit_at_end: bool, template: str, output: str, bootstrap: str
+) -> None:
+    """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end."""
+    topic, partition = parse_partition(which)
+    if start not in {"start", "end"} and not start.isdecimal():
+        raise click.BadParameter(f"{start!r} is neither start, end nor an offset", param_hint="--from")
+    for escape, character in _ESCAPES.items():
+        template = template.replace(escape, character)
+    printed = 0
+    with reported("ndjson" if output == "ndjson" else "table"):
+        from paceline_client import Admin, Consumer, TopicPartition
+
+        with Admin(bootstrap) as admin:
+            (found,) = admin.describe_topics([topic])
+        indexes = [p.partition for p in found.partitions] if partition is None else [partition]
+        partitions = [TopicPartition(topic, index) for index in indexes]
+        with Consumer(bootstrap) as consumer:
+            consumer.assign(partitions)
+            if start == "start":
+                consumer.seek_to_beginning()
+            elif start == "end":
+                consumer.seek_to_end()
+            else:
+                for tp in partitions:
+                    consumer.seek(tp, int(start))
+            ends = consumer.end_offsets(partitions) if exit_at_end else {}
+            while not exit_at_end or any(consumer.position(tp) < ends[tp] for tp in partitions):
+                for tp, records in consumer.poll(timeout_ms=500).items():
+                    for record in records:
+                        if exit_at_end and record.offset >= ends[tp]:
+                            continue
+                        click.echo(
+                            _as_json(tp, record) if output == "ndjson" else _render(template, tp, record),
+                            nl=output == "ndjson",
+                        )
+                        printed += 1
+                        if num is not None and printed >= num:
+                            return
+
+
+def _render(template: str, tp: Any, record: Any) -> str:
+    values = {
+        "%k": _text(record.key),
+        "%v": _text(record.value),
+        "%p": str(tp.partition),
+        "%o": str(record.offset),
+        "%t": tp.topic,
+        "%T": str(record.timestamp_ms),
+        "%%": "%",
+    }
+    parts = []
+    position = 0
+    while position < len(template):
+        token = template[position : position + 2]
+        if token in values:
+            parts.append(values[token])
+            position += 2
+        else:
+            parts.append(template[position])
+            position += 1
+    return "".join(parts)
+
+
+def _text(data: bytes | None) -> str:
+    return "" if data is None else bytes(data).decode("utf-8", errors="replace")
+
+
+def _as_json(tp: Any, record: Any) -> str:
+    return json.dumps(
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+            "key": _value(record.key),
+            "value": _value(record.value),
+            "headers": [[name, _value(value)] for name, value in record.headers],
+        }
+    )
+
+
+def _value(data: bytes | None) -> Any:
+    """Return text for UTF-8, else ``{"base64": ...}``, so that nothing is lost."""
+    if data is None:
+        return None
+    try:
+        return bytes(data).decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(bytes(data)).decode()}

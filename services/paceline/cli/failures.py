@@ -1,0 +1,43 @@
+"""Exit codes: 0 ok, 1 local failure, 2 usage, 3 negative verdict, 64 + gRPC status of a call, 130 interrupted."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import grpc
+
+from paceline.model.errors import PacelineError
+from paceline.rpc.errors import STATUS_OF_CODE
+
+LOCAL_FAILURE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 3, 64, 130
+
+
+@contextmanager
+def reported(output: str = "table") -> Iterator[None]:
+    """Turn errors into one clear line on stderr (an object with ``-o json``) and the exit code that belongs to them."""
+    try:
+        yield
+    except PacelineError as error:
+        _tell(output, error.code.name, str(error))
+        status = STATUS_OF_CODE.get(error.code, grpc.StatusCode.UNKNOWN)
+        sys.exit(RPC_FAILURE + int(status.value[0]))
+    except grpc.RpcError as error:
+        call = error if isinstance(error, grpc.Call) else None
+        code = call.code() if call else grpc.StatusCode.UNKNOWN
+        _tell(output, code.name, str(call.details() if call else error))
+        sys.exit(RPC_FAILURE + int(code.value[0]))
+    except (OSError, TimeoutError, ValueError) as error:
+        _tell(output, type(error).__name__, str(error))
+        sys.exit(LOCAL_FAILURE)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _tell(output: str, reason: str, message: str) -> None:
+    if output in {"json", "ndjson"}:
+        click.echo(json.dumps({"error": {"reason": reason, "message": message}}), err=True)
+    else:
+        click.echo(f"{reason}: {message}", err=True)

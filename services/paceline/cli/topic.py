@@ -1,0 +1,115 @@
+"""`paceline topic`: create, list, describe, delete."""
+
+import click
+
+from paceline.cli.connection import bootstrap_option
+from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.output import output_option, show
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=int, help="number of partitions [default: num.partitions of the controller]")
+@click.option("--replication-factor", type=int, help="replicas of each [default: default.replication.factor]")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="topic configuration; may be repeated")
+@click.option("--validate-only", is_flag=True, help="check, create nothing")
+@bootstrap_option
+def create(
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    validate_only: bool,
+    bootstrap: str,
+) -> None:
+    """Create a topic and return when every partition has a leader."""
+    pairs = dict(_key_value(text) for text in configs)
+    with reported():
+        from paceline_client import Admin, NewTopic
+
+        with Admin(bootstrap) as admin:
+            admin.create_topics(
+                [NewTopic(name, partitions, replication_factor, configs=pairs)], validate_only=validate_only
+            )
+    click.echo(f"{name} can be created" if validate_only else f"created {name}")
+
+
+@topic.command("list")
+@output_option
+@bootstrap_option
+def list_topics(output: str, bootstrap: str) -> None:
+    """List topics."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            found = admin.describe_topics()
+        rows = [
+            {
+                "topic": each.name,
+                "partitions": len(each.partitions),
+                "replication_factor": max((len(p.replicas) for p in each.partitions), default=0),
+                "under_replicated": sum(len(p.isr) < len(p.replicas) for p in each.partitions),
+                "offline": sum(p.leader is None for p in each.partitions),
+                "topic_id": each.topic_id,
+            }
+            for each in found
+        ]
+        show(rows, output)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@output_option
+@bootstrap_option
+def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
+    """Show leader, replicas and ISR of each partition; exits with 3 when a partition has no leader."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            found = admin.describe_topics(list(names))
+        rows = [
+            {
+                "topic": each.name,
+                "partition": p.partition,
+                "leader": p.leader,
+                "leader_epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "offline": list(p.offline_replicas),
+            }
+            for each in found
+            for p in each.partitions
+        ]
+        show(rows, output)
+    if any(row["leader"] is None for row in rows):
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="do not ask")
+@bootstrap_option
+def delete(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
+    """Delete topics and everything in them."""
+    if not yes:
+        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+    with reported():
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            admin.delete_topics(list(names))
+    click.echo(f"deleted {', '.join(names)}")
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE")
+    return key, value
