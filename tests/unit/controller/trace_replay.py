@@ -1,0 +1,288 @@
+"""Plays what happened around a real controller to ours, and compares what the two wrote and sent.
+
+A trace lists every ZooKeeper write of a step. Those of brokers and tools are repeated here; those behind the
+controller's fence are what ours has to come up with. The format is described in tests/golden/traces/README.md.
+"""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, GetData, SetData, WatchType
+from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
+from paceline.model.identifiers import TopicPartition
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
+
+TRACES = Path(__file__).parents[2] / "golden" / "traces"
+STANDBY_ID = CONTROLLER_ID + 1
+STATE_PATH = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
+
+Json = dict[str, Any]
+
+
+class Replay:
+    """One scenario, played step by step; `compare` after each step says what differs."""
+
+    def __init__(self, name: str) -> None:
+        self.trace: Json = json.loads((TRACES / f"{name}.json").read_text())
+        self.cluster = Cluster()
+        self.labels: dict[int, str] = {}
+        """Broker epoch (czxid) to the trace's name of that registration."""
+        self.dead: set[int] = set()
+        """Brokers that stopped during the step; whether they saw their last requests is a matter of timing."""
+        self.remaining: list[Json] = []
+        self.first_write = 0
+        self._prepare(self.trace["start"])
+
+    # start
+
+    def _prepare(self, start: Json) -> None:
+        cluster = self.cluster
+        for broker_id, label in sorted(start["brokers"].items()):
+            self._register(int(broker_id), label)
+        for topic, node in start["topics"].items():
+            data = {"version": 3, "topic_id": f"{topic:_<22}", **node}
+            cluster.zk(Create(znodes.topic_path(topic), json.dumps(data).encode()))
+        for partition, text in start["partitions"].items():
+            self._prepare_state(partition, text)
+        if start["controller"] is not None:
+            self._prepare_epoch(int(start["controller_epoch"]), start["controller_epoch_version"])
+            cluster.start_controller(CONTROLLER_ID)
+            cluster.start_controller(STANDBY_ID)
+            self._let_brokers_forget()
+        self.begin_step()
+
+    def _prepare_state(self, partition: str, text: str) -> None:
+        match = re.fullmatch(r"(-?\d+)/(\d+) isr (\[.*\]) ce (\d+) v(\d+)", text)
+        assert match, text
+        leader, epoch, isr, controller_epoch, version = match.groups()
+        state = {
+            "version": 1,
+            "leader": int(leader),
+            "leader_epoch": int(epoch),
+            "isr": json.loads(isr),
+            "controller_epoch": int(controller_epoch),
+        }
+        topic, _, number = partition.rpartition("-")
+        path = znodes.partition_state_path(TopicPartition(topic, int(number)))
+        for parent in znodes.parent_paths(path)[3:]:
+            self.cluster.zk(Create(parent), must_succeed=False)
+        self.cluster.zk(Create(path, b"{}"))
+        for _ in range(int(version) - 1):
+            self.cluster.zk(SetData(path, b"{}"))
+        if version == "0":
+            self.cluster.zk(Delete(path))
+            self.cluster.zk(Create(path, json.dumps(state).encode()))
+        else:
+            self.cluster.zk(SetData(path, json.dumps(state).encode()))
+
+    def _prepare_epoch(self, epoch: int, version: int) -> None:
+        self.cluster.zk(Create(znodes.CONTROLLER_EPOCH, b"0"))
+        for _ in range(version - 1):
+            self.cluster.zk(SetData(znodes.CONTROLLER_EPOCH, str(epoch - 1).encode()))
+
+    def _let_brokers_forget(self) -> None:
+        self.cluster.brokers.received.clear()
+
+    # steps
+
+    def begin_step(self) -> None:
+        self.first_write = len(self.cluster.writes)
+        self.cluster.brokers.received.clear()
+        self.dead.clear()
+        self.remaining.clear()
+
+    def play(self, step: Json) -> None:
+        """Do what brokers and tools did in a step, letting the controller finish after each write."""
+        shutdowns = [
+            request
+            for requests in step["requests"].values()
+            for request in requests
+            if request["type"] == "CONTROLLED_SHUTDOWN"
+        ]
+        for entry in step["zk"]:
+            if "fence" in entry or "op" not in entry:
+                continue
+            if entry["op"] == "session-close":
+                for request in shutdowns:
+                    self._shut_down(request)
+                shutdowns = []
+                self._close_session(entry["deletes"])
+            else:
+                self._write(entry)
+            self.cluster.settle()
+        for request in shutdowns:
+            self._shut_down(request)
+
+    def _shut_down(self, request: Json) -> None:
+        response = self.cluster.controlled_shutdown(request["broker"])
+        assert int(response.error) == request["error"]
+        assert [str(tp) for tp in response.remaining] == request["remaining"]
+        self.cluster.settle()
+
+    def _close_session(self, paths: list[str]) -> None:
+        cluster = self.cluster
+        sessions = []
+        if znodes.CONTROLLER in paths:
+            (active,) = [number for number, node in cluster.controllers.items() if node.is_active]
+            client = cluster.controller_clients.pop(active)
+            del cluster.controllers[active]
+            sessions.append(client.session_id)
+            client.crash()
+        for path in paths:
+            if path.startswith(znodes.BROKER_IDS):
+                broker_id = int(path.rpartition("/")[2])
+                client = cluster.broker_sessions.pop(broker_id)
+                sessions.append(client.session_id)
+                client.crash()
+                self.dead.add(broker_id)
+        for session_id in sessions:
+            cluster.server.expire(session_id)
+
+    def _register(self, broker_id: int, label: str) -> None:
+        self.cluster.start_broker(broker_id)
+        stat = self.cluster.zk(GetData(znodes.broker_path(broker_id))).stat
+        assert stat is not None
+        self.labels[stat.czxid] = label
+
+    def _write(self, entry: Json) -> None:
+        cluster, path, op = self.cluster, entry["path"], entry["op"]
+        if path == znodes.CONTROLLER and op == "create":
+            if not cluster.controllers:
+                cluster.start_controller()
+        elif path == znodes.CONTROLLER and op == "delete":
+            # Kafka repeats this until another one wins; here the owner goes with it.
+            self._close_session([znodes.CONTROLLER])
+        elif path.startswith(f"{znodes.BROKER_IDS}/"):
+            self._write_registration(entry)
+        elif path.startswith((znodes.ISR_CHANGE_PREFIX, znodes.LOG_DIR_EVENT_PREFIX, znodes.CONFIG_CHANGE_PREFIX)):
+            cluster.zk(Create(path.rstrip("0123456789"), json.dumps(entry["data"]).encode(), sequential=True))
+        elif path in (znodes.CONTROLLER_EPOCH, znodes.FEATURE, znodes.LATEST_PRODUCER_ID_BLOCK, znodes.CLUSTER_ID):
+            return
+        elif op == "create":
+            data = None if entry["data"] is None else json.dumps(self._with_topic_id(path, entry["data"])).encode()
+            cluster.zk(Create(path, data), must_succeed=data is not None)
+        elif op == "set":
+            expected = entry["version"] - 1 if STATE_PATH.fullmatch(path) else -1
+            cluster.zk(SetData(path, json.dumps(self._with_topic_id(path, entry["data"])).encode(), expected))
+        else:
+            cluster.zk(Delete(path))
+
+    def _write_registration(self, entry: Json) -> None:
+        broker_id = int(entry["path"].rpartition("/")[2])
+        if "broker_epoch" in entry:
+            self._register(broker_id, entry["broker_epoch"])
+        elif "multi" not in entry:
+            path = znodes.broker_path(broker_id)
+            self.cluster.zk(SetData(path, json.dumps(entry["data"]).encode()))
+
+    def _with_topic_id(self, path: str, data: Any) -> Any:
+        """A client that rewrites a topic's node keeps the id, which the traces of that release lack."""
+        if path.rpartition("/")[0] != znodes.TOPICS or not self.cluster.exists(path):
+            return data
+        known = self.cluster.data(path).get("topic_id")
+        return {**data, "topic_id": known} if known else data
+
+    # comparison
+
+    def states(self) -> dict[str, list[Json]]:
+        """Every state each partition went through in this step, with its version."""
+        found = defaultdict(list)
+        for write in self.cluster.writes[self.first_write :]:
+            match = STATE_PATH.fullmatch(write.change.path)
+            if match and write.change.type is not WatchType.DELETED:
+                state = json.loads(write.change.new_data or b"{}")
+                found[f"{match[1]}-{match[2]}"].append({**state, "version": write.change.new_version})
+        return dict(found)
+
+    def expected_states(self, step: Json) -> dict[str, list[Json]]:
+        found = defaultdict(list)
+        for entry in step["zk"]:
+            match = STATE_PATH.fullmatch(entry.get("path", ""))
+            if match and entry["op"] != "delete":
+                found[f"{match[1]}-{match[2]}"].append({**entry["data"], "version": entry.get("version", 0)})
+        return dict(found)
+
+    def requests(self) -> dict[str, list[Json]]:
+        """What each broker was told, in the words of the traces."""
+        found: dict[str, list[Json]] = defaultdict(list)
+        for broker_id, request in self.cluster.brokers.received:
+            found[f"broker {broker_id}"].append(self._described(request))
+        return dict(found)
+
+    def expected_requests(self, step: Json) -> dict[str, list[Json]]:
+        found = {}
+        for broker, requests in step["requests"].items():
+            rows = [
+                {key: value for key, value in request.items() if key in {
+                    "type", "controller_epoch", "broker_epoch", "live", "partitions"}}
+                for request in requests
+                if request["type"] in ("LeaderAndIsr", "UpdateMetadata", "StopReplica")
+            ]  # fmt: skip
+            for row in rows:
+                if isinstance(row.get("live"), list):
+                    row["live"] = [broker if isinstance(broker, int) else broker["id"] for broker in row["live"]]
+                elif isinstance(row.get("live"), dict):
+                    row["live"] = sorted(int(broker_id) for broker_id in row["live"])
+            if rows:
+                found[broker] = rows
+        return found
+
+    def _described(self, request: ControlRequest) -> Json:
+        row: Json = {
+            "controller_epoch": request.stamp.controller_epoch,
+            "broker_epoch": self.labels[request.stamp.broker_epoch or -1],
+        }
+        if isinstance(request, LeaderAndIsrRequest):
+            row["type"] = "LeaderAndIsr"
+            row["live"] = [broker.broker_id for broker in request.live_leaders]
+            row["partitions"] = {}
+            for told in request.partitions:
+                described = row["partitions"][str(told.topic_partition)] = {
+                    "leader": told.leader,
+                    "leader_epoch": told.leader_epoch,
+                    "isr": list(told.isr),
+                    "ce": told.controller_epoch,
+                    "zkv": told.zk_version,
+                    "ar": list(told.replicas),
+                    "new": told.is_new,
+                }
+                if told.adding_replicas:
+                    described["adding"] = list(told.adding_replicas)
+                if told.removing_replicas:
+                    described["removing"] = list(told.removing_replicas)
+        elif isinstance(request, UpdateMetadataRequest):
+            row["type"] = "UpdateMetadata"
+            row["live"] = [broker.broker_id for broker in request.live_brokers]
+            row["partitions"] = {}
+            for known in request.partitions:
+                row["partitions"][str(known.topic_partition)] = {
+                    "leader": known.leader,
+                    "leader_epoch": known.leader_epoch,
+                    "isr": list(known.isr),
+                    "ce": known.controller_epoch,
+                    "zkv": known.zk_version,
+                    "ar": list(known.replicas),
+                    **({"offline": list(known.offline_replicas)} if known.offline_replicas else {}),
+                }
+        else:
+            row["type"] = "StopReplica"
+            row["partitions"] = {
+                str(stop.topic_partition): {"leader_epoch": stop.leader_epoch, "delete": stop.delete_partition}
+                for stop in request.partitions
+            }
+        return row
+
+    def partitions(self) -> dict[str, str]:
+        """Where every partition stands, in the words of the traces."""
+        found = {}
+        for topic in sorted(self.cluster.children(znodes.TOPICS)):
+            path = znodes.topic_partitions_path(topic)
+            for partition in self.cluster.children(path) if self.cluster.exists(path) else ():
+                name = f"{topic}-{partition}"
+                if self.cluster.exists(znodes.partition_state_path(TopicPartition(topic, int(partition)))):
+                    found[name] = self.cluster.state(name)
+        return found
