@@ -6,6 +6,7 @@ write may have left behind it is cut by recovery. Source: spec/log-format.md sec
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from paceline.log.files import Files, join
@@ -15,6 +16,7 @@ from paceline.log.record_batch import (
     LENGTH_PREFIX_BYTES,
     MAGIC,
     MAX_INT32,
+    MAX_INT64,
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
@@ -154,13 +156,43 @@ class Segment:
         self.time_index.write_pending()
 
     def activate(self) -> None:
-        """Prepare for appends: keep the indexes in memory.
+        """Prepare for appends: keep the indexes in memory, rebuilt first when they are not what they should be.
 
         Raises:
             OSError: storage failed.
+            CorruptMessageError: what stands in the file is no batch.
         """
+        if not self._indexes_are_sound():
+            self.rebuild_indexes()
         self.offset_index.load()
         self.time_index.load()
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the batches.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: what stands in the file is no batch.
+        """
+        headers = [found.header for found in self.headers(0)]
+        self.offset_index.start_empty()
+        self.time_index.start_empty()
+        self._reset_counters()
+        for header in headers:
+            self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+        self.seal()
+        self._bytes_since_index_entry = 0
+
+    def _indexes_are_sound(self) -> bool:
+        """Whether the last entries lead to batches that fit them; an append goes on from there."""
+        if self.offset_index.damaged or self.time_index.damaged:
+            return False
+        last, last_time = self.offset_index.last, self.time_index.last
+        if last is not None:
+            first = next(self._headers_for(MAX_INT64), None)
+            if first is None or last.position <= 0 or first.position != last.position:
+                return False
+        return last_time is None or (last_time.timestamp >= 0 and self._holds(last_time))
 
     def seal(self) -> None:
         """Finish the indexes as at a roll or close: the final maximum timestamp, everything written to the files.
@@ -229,14 +261,11 @@ class Segment:
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what the index points at is no batch, or one that starts beyond ``offset``.
+            CorruptMessageError: what stands in the file is no batch.
         """
         known = self._positions.get(offset)
-        position = known if known is not None else self.offset_index.lookup(offset).position
-        for found in self.headers(position):
+        for found in self.headers(known) if known is not None else self._headers_for(offset):
             if found.header.last_offset >= offset:
-                if known is None and position and found.header.base_offset > offset and found.position == position:
-                    raise CorruptMessageError(f"the index of {self.log_path} does not lead to offset {offset}")
                 return found
         return None
 
@@ -276,9 +305,9 @@ class Segment:
             OSError: storage failed.
             CorruptMessageError: the file is not what it was.
         """
-        start = max(self.time_index.lookup(timestamp).offset, from_offset)
-        position = self.offset_index.lookup(start).position
-        for found in self.headers(position):
+        entry = self.time_index.lookup(timestamp)
+        start = max(entry.offset if self._holds(entry) else self.base_offset, from_offset)
+        for found in self._headers_for(start):
             header = found.header
             if header.max_timestamp < timestamp or header.last_offset < from_offset:
                 continue
@@ -293,21 +322,36 @@ class Segment:
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the tail or the index is damaged.
+            CorruptMessageError: the tail is damaged.
         """
-        if self.size == 0:
-            return self.base_offset
-        last = self.offset_index.last
-        position = last.position if last is not None else 0
-        if last is not None and (last.offset <= self.base_offset or not 0 < position < self.size):
-            raise CorruptMessageError(f"the last entry of {self.offset_index.path} is outside the segment")
-        end = None
-        for found in self.headers(position):
+        end = self.base_offset
+        for found in self._headers_for(MAX_INT64):
             end = found.header.last_offset + 1
-            self._bytes_since_index_entry = 0
-        if end is None:
-            raise CorruptMessageError(f"{self.log_path} has no batch at {position}")
         return end
+
+    def _headers_for(self, offset: int) -> Iterator[BatchPosition]:
+        """Yield the batches from where the index leads for ``offset``, from the start when its entry is wrong.
+
+        An entry is right when it leads to a batch that ends at or before the entry's offset. So a damaged index
+        costs time and never an answer.
+        """
+        entry = self.offset_index.lookup(offset)
+        if 0 < entry.position < self.size:
+            headers = self.headers(entry.position)
+            try:
+                first = next(headers)
+            except CorruptMessageError:
+                return self.headers(0)
+            if self.base_offset <= first.header.base_offset and first.header.last_offset <= entry.offset:
+                return chain((first,), headers)
+        return self.headers(0)
+
+    def _holds(self, entry: TimestampOffset) -> bool:
+        """Whether the batch at a time index entry's offset has the entry's timestamp as its largest."""
+        if entry.timestamp < 0:
+            return True
+        found = self.locate(entry.offset)
+        return found is not None and found.header.max_timestamp == entry.timestamp
 
     # -- recovery and truncation -------------------------------------------------------------------------------
 
@@ -406,11 +450,13 @@ class Segment:
 
     def _find_largest(self) -> TimestampOffset:
         """The last time index entry, or a larger timestamp in the batches behind it."""
-        largest = self.time_index.last or TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        if self.size:
-            for found in self.headers(self.offset_index.lookup(largest.offset).position):
-                if found.header.max_timestamp > largest.timestamp:
-                    largest = TimestampOffset(found.header.max_timestamp, found.header.last_offset)
+        nothing = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        largest = self.time_index.last or nothing
+        if largest is not nothing and not (largest.timestamp >= 0 and self._holds(largest)):
+            largest = nothing
+        for found in self._headers_for(largest.offset):
+            if found.header.max_timestamp > largest.timestamp:
+                largest = TimestampOffset(found.header.max_timestamp, found.header.last_offset)
         return largest
 
 

@@ -430,8 +430,10 @@ class Model:
             self.batches = [one for one in self.batches if one[0] + len(one[1]) <= offset]
             self.end = offset
 
-    def reopened(self) -> None:
-        self.end = self.batches[-1][0] + len(self.batches[-1][1]) if self.batches else 0
+    def reopened(self, end: int) -> None:
+        """A cut inside a batch, or in a gap, leaves an end that only memory knew: it may fall back to the data."""
+        assert (self.batches[-1][0] + len(self.batches[-1][1]) if self.batches else 0) <= end <= self.end
+        self.end = end
 
     def records(self) -> list[tuple[int, bytes]]:
         return [(base + i, value) for base, values, _ in self.batches for i, value in enumerate(values)]
@@ -470,7 +472,7 @@ def test_any_sequence_of_appends_truncations_and_restarts_keeps_what_it_should(
             found, report = manager(files, SMALL)
             assert report.truncated_bytes == 0 and report.clean_shutdown is (kind == "stop")
             log = found.get_or_create(TP, None, False)
-            model.reopened()
+            model.reopened(log.log_end_offset)
         assert log.log_end_offset == model.end
     assert [(record.offset, record.value) for record in records_of(log)] == model.records()
     for base, values, epoch in model.batches:

@@ -1,0 +1,170 @@
+"""The door to real files: descriptors are bounded, links are not followed, the lock excludes."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from paceline.log.files import DirectoryEntry, FileKind, read_all, write_atomically
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
+from paceline.log.os_files import OsFiles
+from paceline.model.identifiers import TopicPartition
+from tests.unit.log.helpers import NOW_MS, TP, batch, records_of
+
+
+def open_descriptors(directory: Path) -> int:
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            found += str(descriptor.readlink()).startswith(str(directory))
+        except OSError:
+            continue
+    return found
+
+
+def test_files_do_what_the_interface_says(tmp_path: Path) -> None:
+    files, root = OsFiles(), str(tmp_path)
+    files.append(f"{root}/a", b"hello ")
+    files.append(f"{root}/a", memoryview(b"world"))
+    assert files.read_at(f"{root}/a", 6, 100) == b"world"
+    assert files.size(f"{root}/a") == 11
+    files.truncate(f"{root}/a", 5)
+    files.append(f"{root}/a", b"!")
+    assert read_all(files, f"{root}/a") == b"hello!"
+    files.create(f"{root}/a")
+    assert files.size(f"{root}/a") == 0
+    files.make_directory(f"{root}/x/y/z")
+    files.make_directory(f"{root}/x")
+    files.append(f"{root}/x/f", b"1")
+    files.rename(f"{root}/x", f"{root}/w")
+    assert files.read_at(f"{root}/w/f", 0, 9) == b"1"
+    assert not files.exists(f"{root}/x/f")
+    files.sync(f"{root}/w/f")
+    files.sync_directory(f"{root}/w")
+    assert files.modified_ms(f"{root}/w/f") > 0
+    assert files.list_directory(root) == [
+        DirectoryEntry("a", FileKind.FILE),
+        DirectoryEntry("w", FileKind.DIRECTORY),
+    ]
+    files.remove_tree(f"{root}/w")
+    files.remove(f"{root}/a")
+    for missing in (lambda: files.read_at(f"{root}/a", 0, 1), lambda: files.sync(f"{root}/a")):
+        with pytest.raises(FileNotFoundError):
+            missing()
+    assert files.list_directory(root) == []
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    files, path = OsFiles(), f"{tmp_path}/checkpoint"
+    write_atomically(files, path, b"old")
+    assert read_all(files, path) == b"old"
+    write_atomically(files, path, b"newer")
+    assert read_all(files, path) == b"newer"
+    assert [entry.name for entry in files.list_directory(str(tmp_path))] == ["checkpoint"]
+
+
+def test_idle_descriptors_are_bounded_and_closed_on_rename_and_removal(tmp_path: Path) -> None:
+    files = OsFiles(max_open_files=5)
+    for i in range(50):
+        files.append(f"{tmp_path}/{i}", b"x")
+    assert open_descriptors(tmp_path) == 5
+    for i in range(50):
+        assert files.read_at(f"{tmp_path}/{i}", 0, 1) == b"x"
+    assert open_descriptors(tmp_path) == 5
+    files.remove(f"{tmp_path}/49")
+    files.rename(f"{tmp_path}/48", f"{tmp_path}/moved")
+    assert open_descriptors(tmp_path) == 3
+    files.close()
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_threads_share_descriptors_while_others_are_evicted(tmp_path: Path) -> None:
+    files = OsFiles(max_open_files=2)
+    paths = [f"{tmp_path}/{i}" for i in range(8)]
+    for path in paths:
+        files.append(path, path.encode())
+    wrong: list[str] = []
+
+    def read() -> None:
+        for _ in range(200):
+            wrong.extend(path for path in paths if files.read_at(path, 0, 1000) != path.encode())
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+    assert open_descriptors(tmp_path) <= 2
+
+
+def test_links_are_seen_and_never_followed(tmp_path: Path) -> None:
+    files = OsFiles()
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"secret")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(outside)
+    (inside / "dir").symlink_to(tmp_path)
+    assert {entry.kind for entry in files.list_directory(str(inside))} == {FileKind.OTHER}
+    for action in (
+        lambda: files.read_at(f"{inside}/link", 0, 10),
+        lambda: files.append(f"{inside}/link", b"x"),
+        lambda: files.create(f"{inside}/link"),
+        lambda: files.lock(f"{inside}/link"),
+    ):
+        with pytest.raises(OSError):
+            action()
+    assert outside.read_bytes() == b"secret"
+
+
+def test_a_lock_excludes_until_it_is_released(tmp_path: Path) -> None:
+    files = OsFiles()
+    lock = files.lock(f"{tmp_path}/.lock")
+    assert lock is not None
+    assert OsFiles().lock(f"{tmp_path}/.lock") is None
+    lock.release()
+    lock.release()
+    again = OsFiles().lock(f"{tmp_path}/.lock")
+    assert again is not None
+    again.release()
+
+
+def test_a_log_on_real_files_survives_a_stop_a_crash_and_a_deletion(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=100)
+
+    def start() -> LogManager:
+        found = LogManager(
+            OsFiles(max_open_files=4), [f"{tmp_path}/data"], config, on_dir_failure=lambda _path, error: failed(error)
+        )
+        found.load(NOW_MS)
+        return found
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    found = start()
+    log = found.get_or_create(TP, "A" * 22, True)
+    for i in range(100):
+        log.append_as_leader(batch(b"value %d" % i), i // 30, NOW_MS)
+    records = records_of(log)
+    found.shutdown()
+    found = start()
+    log = found.get_or_create(TP, "A" * 22, False)
+    assert records_of(log) == records and len(log.segments) > 3
+    log.append_as_leader(batch(b"after"), 9, NOW_MS)
+    last = Path(log.segments[-1].log_path)
+    with last.open("ab") as file:
+        file.write(b"torn")
+    for lock in found._locks.values():
+        lock.release()
+    found = start()
+    log = found.get_or_create(TP, "A" * 22, False)
+    assert [record.value for record in records_of(log)][-2:] == [b"value 99", b"after"]
+    assert log.epochs.entries == [(0, 0), (1, 30), (2, 60), (3, 90), (9, 100)]
+    found.delete(TP)
+    found.purge_deleted()
+    assert sorted(path.name for path in (tmp_path / "data").iterdir() if path.is_dir()) == []
+    assert found.get_or_create(TopicPartition("t", 0), None, True).log_end_offset == 0
+    found.shutdown()
