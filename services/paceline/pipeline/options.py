@@ -112,7 +112,8 @@ class ReadOptions:
     max_records_per_partition: int | None = None
     max_tasks: int = 8
     target_task_bytes: int = 64 * 1024 * 1024
-    fetch_max_bytes: int = 8 * 1024 * 1024
+    fetch_max_bytes: int = 4 * 1024 * 1024
+    """Size of one answer: below 4 MiB decoding gets slow, above it fresh memory costs more than it saves."""
     client_id: str = "spark-paceline-source"
     poll_timeout_ms: int = 120_000
     """Longest time without progress in one task."""

@@ -4,6 +4,7 @@ Each broker of `ServedCluster` is a server on a port of its own that answers Met
 partition logs. Leaders can be moved and faults planned; every fetch is kept for inspection.
 """
 
+import bisect
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -57,10 +58,11 @@ class ServedPartition:
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole first batch, then up to ``max_bytes``; the last batch may be cut, as a broker cuts it."""
-        for last, begin, end in self.batches:
-            if last >= offset:
-                return self.data[begin : max(end, begin + max_bytes)]
-        return b""
+        found = bisect.bisect_left(self.batches, (offset, 0, 0))
+        if found == len(self.batches):
+            return b""
+        _, begin, end = self.batches[found]
+        return self.data[begin : max(end, begin + max_bytes)]
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """First offset whose record is at or after the time."""
