@@ -92,6 +92,6 @@ def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_without_pysparks_jars_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ZooKeeperJarsNotFoundError, match="PySpark jars not found"):
         embedded.jars_path()

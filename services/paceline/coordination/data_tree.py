@@ -146,7 +146,7 @@ class DataTree:
     def _create(self, create: Create, session_id: int, zxid: int, index: int | None) -> Response:
         parent_path = parent_of(create.path)
         parent = self._nodes.get(parent_path)
-        if create.path == "/":
+        if create.path == "/" and not create.sequential:
             raise _RefusedError(ZkCode.NODE_EXISTS)
         if parent is None:
             raise _RefusedError(ZkCode.NO_NODE)

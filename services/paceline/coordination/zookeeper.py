@@ -486,6 +486,9 @@ class KazooZooKeeper:
                 return serialization.GetChildren2(path, watcher)
             case Create():
                 flags = (_EPHEMERAL if request.ephemeral else 0) | (_SEQUENTIAL if request.sequential else 0)
+                if request.sequential:
+                    # A sequential path may end in a slash: the number is the whole name.
+                    path = self._chroot + request.path
                 return serialization.Create(path, request.data, OPEN_ACL_UNSAFE, flags)
             case SetData():
                 return serialization.SetData(path, request.data, request.version)
