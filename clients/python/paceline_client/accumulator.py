@@ -5,8 +5,9 @@ Pure: no I/O, no threads, no clock. `now_ms` is handed in, and whoever owns the 
 How order and "exactly once" are kept for an idempotent producer, per partition:
 
 * A batch gets its sequence when it is first drained and keeps it, and its bytes, in every retry (reliability.md B56).
-* At most five batches have a sequence and no outcome. The broker remembers five, so a retry of a batch that is in the
-  log is always recognised, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
+* From the oldest batch without outcome on, at most five have a sequence, answered ones included (answers may overtake
+  each other). The broker remembers five, so a retry of a batch that is in the log is always recognised, and
+  OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
 * Until the leader has acknowledged a first batch of this producer id, only one is in flight: a broker that does not
   know the id accepts any sequence, and would take the second batch before the first (replica-manager.md section 18).
 * After a retriable failure only the oldest batch without outcome is sent, one at a time, until all have been resent.
@@ -14,7 +15,8 @@ How order and "exactly once" are kept for an idempotent producer, per partition:
 * A batch that fails for good leaves a gap in the sequence. Batches behind it which are surely not in the log are
   renumbered under a new producer id; one whose fate is unknown is asked about with its old number first, and fails
   when the broker does not have it. Nothing that might be in the log is ever sent under another number.
-* OUT_OF_ORDER without a gap of our own making cannot be cured: acknowledged data was lost. That is fatal.
+* OUT_OF_ORDER for a batch that was sent with nothing before it in flight, and without a gap of our own making, cannot
+  be cured: acknowledged data was lost. That is fatal.
 """
 
 from collections import OrderedDict, deque
@@ -77,6 +79,7 @@ class PartitionQueue:
         "producer_epoch",
         "producer_id",
         "retry_at_ms",
+        "started",
         "topic_partition",
         "unresolved",
     )
@@ -90,6 +93,8 @@ class PartitionQueue:
         self.producer_id: int | None = None
         self.producer_epoch = -1
         self.next_sequence = 0
+        self.started = 0
+        """How many batches were drained for the first time."""
         self.acknowledged = False
         """The leader has taken a batch of this producer id."""
         self.gap = False
@@ -274,7 +279,9 @@ class Accumulator:
         return None if oldest.on_wire else oldest
 
     def _may_send_new(self, queue: PartitionQueue) -> bool:
-        if not queue.pending or len(queue.unresolved) >= self._max_in_flight:
+        if not queue.pending:
+            return False
+        if queue.unresolved and queue.started - queue.unresolved[0].number >= self._max_in_flight:
             return False
         if not self.config.enable_idempotence:
             return True
@@ -321,6 +328,7 @@ class Accumulator:
             if queue.pending and batch is queue.pending[0]:
                 self._start(queue, batch)
             batch.on_wire = True
+            batch.was_oldest = queue.unresolved[0] is batch
             batch.attempts += 1
             drained.append(batch)
             self._active.move_to_end(topic_partition)
@@ -329,6 +337,8 @@ class Accumulator:
     def _start(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         queue.pending.popleft()
         queue.unresolved.append(batch)
+        batch.number = queue.started
+        queue.started += 1
         batch.sealed = True
         if queue.open is batch:
             queue.open = None
@@ -416,7 +426,8 @@ class Accumulator:
                 return True
             self._give_up(queue, batch, error)
             return False
-        if queue.unresolved[0] is not batch:
+        if not batch.was_oldest:
+            # It overtook an earlier batch on the way, which may have arrived since; sent alone it will tell.
             return True
         return self._fail_fatally(batch, error)
 

@@ -32,10 +32,11 @@ class RecordMetadata(NamedTuple):
 class ProducerBatch:
     """Records of one partition, encoded; `Accumulator` moves it from state to state.
 
-    The outcome (``done``, ``error``, ``base_offset``) is written once, then the event is set; readers need no lock.
+    The outcome (``error``, ``base_offset``, then ``done``) is written once; readers need no lock.
     """
 
     __slots__ = (
+        "_announced",
         "_event",
         "attempts",
         "base_offset",
@@ -51,10 +52,12 @@ class ProducerBatch:
         "last_error",
         "log_append_time_ms",
         "maybe_appended",
+        "number",
         "on_wire",
         "renumber",
         "sealed",
         "topic_partition",
+        "was_oldest",
     )
 
     def __init__(self, topic_partition: TopicPartition, encoder: BatchEncoder, created_ms: int) -> None:
@@ -69,7 +72,11 @@ class ProducerBatch:
         self.data: bytes | bytearray | None = None
         """The finished batch, kept for retries, so every attempt sends the same bytes."""
         self.base_sequence: int | None = None
+        self.number = 0
+        """How many batches of the partition were drained before this one."""
         self.on_wire = False
+        self.was_oldest = False
+        """No earlier batch of the partition was without outcome when the last attempt was sent."""
         self.attempts = 0
         self.maybe_appended = False
         """Some attempt ended without a definite answer."""
@@ -80,25 +87,30 @@ class ProducerBatch:
         self.error: PacelineError | None = None
         self.base_offset: int | None = None
         self.log_append_time_ms: int | None = None
+        self._announced = False
         self._event: threading.Event | None = None
 
     def resolve(self, base_offset: int | None, log_append_time_ms: int | None, error: PacelineError | None) -> None:
-        """Set the outcome, once, and wake who waits; callbacks are the caller's business."""
+        """Set the outcome, once; `announce` follows when the callbacks have run."""
         assert not self.done
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.error = error
         self.done = True
+
+    def announce(self) -> None:
+        """Wake who waits for the outcome."""
+        self._announced = True
         event = self._event
         if event is not None:
             event.set()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the outcome; False when the time passed first.
+        """Wait until the outcome is known and the callbacks have run; False when the time passed first.
 
         Without a timeout this still ends: every batch is delivered or fails within the delivery timeout.
         """
-        if self.done:
+        if self._announced:
             return True
         event = self._event
         if event is None:
@@ -106,8 +118,8 @@ class ProducerBatch:
                 event = self._event
                 if event is None:
                     event = self._event = threading.Event()
-        # `done` is set before the event is looked at, so one of the two sides sees the other.
-        return self.done or event.wait(timeout_s)
+        # `announce` writes before it looks at the event, so one of the two sides sees the other.
+        return self._announced or event.wait(timeout_s)
 
     def metadata(self, index: int) -> RecordMetadata:
         """Return where record ``index`` of this delivered batch is."""
@@ -154,7 +166,8 @@ class RecordFuture:
         Raises:
             RequestTimedOutError: ``timeout_s`` passed first.
         """
-        if not self._batch.wait(timeout_s):
+        # In a delivery callback the outcome is known before it is announced; waiting there would never end.
+        if not self._batch.done and not self._batch.wait(timeout_s):
             raise RequestTimedOutError(f"no outcome for a record of {self._batch.topic_partition} in {timeout_s} s")
         return self._batch.error
 

@@ -214,6 +214,7 @@ class Sender:
                     callback(None if batch.error else batch.metadata(index), batch.error)
                 except Exception:
                     _log.exception("a delivery callback failed")
+            batch.announce()
 
     # Sending -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -188,6 +189,17 @@ def test_a_batch_that_overtook_another_is_sent_again_when_its_turn_comes() -> No
     assert b.base_sequence == 2
 
 
+def test_a_batch_that_overtook_another_is_not_fatal_when_the_other_arrived_meanwhile() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 2)
+    a, b = (take(accumulator, 0)[0] for _ in range(2))
+    accumulator.complete(a, 1, None)
+    assert accumulator.fail(b, OutOfOrderSequenceNumberError("gap"), 0)
+    assert accumulator.fatal is None
+    assert take(accumulator, 0) == [b]
+
+
 def test_out_of_order_of_the_oldest_batch_is_fatal_and_never_resets_the_sequence() -> None:
     accumulator = make()
     acknowledge_one(accumulator)
@@ -352,6 +364,7 @@ class Simulation:
     futures: dict[bytes, tuple[ProducerBatch, int]] = field(default_factory=dict)
     network: list[Attempt] = field(default_factory=list)
     stragglers: list[Attempt] = field(default_factory=list)
+    answers: list[Callable[[], object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -388,6 +401,11 @@ class Simulation:
             self.append_quietly(self.stragglers.pop(self.rng.randrange(len(self.stragglers))))
         if self.network and self.rng.random() < 0.6:
             self.arrive(self.network.pop(self.rng.randrange(min(len(self.network), 4))))
+        if self.answers and self.rng.random() < 0.6:
+            self.answers.pop(self.rng.randrange(min(len(self.answers), 4)))()
+
+    def answer(self, outcome: Callable[[], object]) -> None:
+        self.answers.append(outcome)
 
     def append_quietly(self, attempt: Attempt) -> None:
         try:
@@ -403,22 +421,26 @@ class Simulation:
                 self.append_quietly(attempt)
             elif which == 1:
                 self.stragglers.append(attempt)
-            self.accumulator.fail(attempt.batch, BrokerNotAvailableError("lost"), self.now_ms, answered=False)
+            self.answer(lambda: self.fail(attempt, BrokerNotAvailableError("lost"), answered=False))
             return
         chance -= self.losses
         if chance < self.refusals:
-            self.accumulator.fail(attempt.batch, NotLeaderOrFollowerError("moved"), self.now_ms)
+            self.answer(lambda: self.fail(attempt, NotLeaderOrFollowerError("moved")))
             return
         chance -= self.refusals
         if chance < self.hard_failures:
-            self.accumulator.fail(attempt.batch, MessageTooLargeError("too large"), self.now_ms)
+            self.answer(lambda: self.fail(attempt, MessageTooLargeError("too large")))
             return
         try:
             offset = self.logs[attempt.batch.topic_partition].append(attempt.data)
-        except OutOfOrderSequenceNumberError as error:
-            self.accumulator.fail(attempt.batch, error, self.now_ms)
+        except OutOfOrderSequenceNumberError as caught:
+            error = caught
+            self.answer(lambda: self.fail(attempt, error))
         else:
-            self.accumulator.complete(attempt.batch, offset, None)
+            self.answer(lambda: self.accumulator.complete(attempt.batch, offset, None))
+
+    def fail(self, attempt: Attempt, error: PacelineError, answered: bool = True) -> None:
+        self.accumulator.fail(attempt.batch, error, self.now_ms, answered)
 
     def run(self, records: int) -> None:
         for _ in range(records):
@@ -427,7 +449,7 @@ class Simulation:
                 self.step()
         self.accumulator.flushing += 1
         for _ in range(60_000):
-            if not self.accumulator.incomplete() and not self.network:
+            if not self.accumulator.incomplete() and not self.network and not self.answers:
                 return
             self.step()
         raise AssertionError(f"seed {self.seed}: {len(self.accumulator.incomplete())} batches never ended")

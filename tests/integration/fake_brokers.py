@@ -1,0 +1,476 @@
+"""Brokers for tests of the client: real gRPC on loopback, logs in memory, and every failure on request.
+
+They keep Kafka's rules where the client depends on them: sequences of idempotent producers, leader epochs, incremental
+fetch sessions, divergence. They do not replicate: all brokers of a `FakeCluster` share its logs, so moving a leader
+loses nothing unless a test says so.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from paceline.log.record_batch import MAX_INT32, check_crc, iterate_headers, parse_header, stamp
+from paceline.model.errors import (
+    ErrorCode,
+    FetchSessionIdNotFoundError,
+    InvalidFetchSessionEpochError,
+    NotControllerError,
+    PacelineError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.errors import AbortableStatus
+from paceline.v1 import admin_service_pb2 as admin
+from paceline.v1 import log_service_pb2 as pb
+from paceline.v1 import metadata_service_pb2 as meta
+from paceline.v1.admin_service_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
+from paceline.v1.errors_pb2 import LeaderHint, PartitionError, TopicError
+from paceline.v1.log_service_pb2_grpc import LogServiceServicer, add_LogServiceServicer_to_server
+from paceline.v1.metadata_service_pb2_grpc import MetadataServiceServicer, add_MetadataServiceServicer_to_server
+
+CONTROLLER_ID = 1_000_000
+ALWAYS = 1 << 30
+
+
+class Log:
+    """One partition: whole batches, and the sequences of its producers."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.start = 0
+        self.end = 0
+        self.epoch = 0
+        self.leader: int | None = 1
+        self.epochs: list[tuple[int, int]] = [(0, 0)]
+        self.windows: dict[int, deque[tuple[int, int, int]]] = {}
+
+    def append(self, batch: bytes) -> int | ErrorCode:
+        header = parse_header(batch)
+        check_crc(batch, 0, header)
+        if header.producer_id >= 0:
+            window = self.windows.get(header.producer_id)
+            if window is not None:
+                for base, last, offset in window:
+                    if (base, last) == (header.base_sequence, header.last_sequence):
+                        return offset
+                if header.base_sequence != (window[-1][1] + 1) & MAX_INT32:
+                    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            self.windows.setdefault(header.producer_id, deque(maxlen=5)).append(
+                (header.base_sequence, header.last_sequence, self.end)
+            )
+        stamped = bytearray(batch)
+        stamp(stamped, self.end, self.epoch)
+        self.batches.append(bytes(stamped))
+        offset, self.end = self.end, self.end + header.record_count
+        return offset
+
+    def elect(self, leader: int | None) -> None:
+        self.leader = leader
+        self.epoch += 1
+        self.epochs.append((self.epoch, self.end))
+
+    def truncate(self, offset: int) -> None:
+        """An unclean election: everything from ``offset`` on, a batch boundary, is gone."""
+        self.batches = [batch for batch in self.batches if parse_header(batch).last_offset < offset]
+        self.end = offset
+        self.epochs = [(epoch, min(start, offset)) for epoch, start in self.epochs]
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (largest epoch not above ``epoch``, its end)."""
+        known = [(e, start) for e, start in self.epochs if e <= epoch]
+        later = [start for e, start in self.epochs if e > epoch]
+        return known[-1][0], (later[0] if later else self.end)
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        found: list[bytes] = []
+        size = 0
+        for batch in self.batches:
+            if parse_header(batch).last_offset < offset:
+                continue
+            if found and size + len(batch) > max_bytes:
+                break
+            found.append(batch)
+            size += len(batch)
+        return b"".join(found)
+
+
+@dataclass
+class Faults:
+    """What the brokers shall do wrong; counters run down to nothing."""
+
+    drop_before: int = 0
+    """Produce requests that break before the append."""
+    drop_after: int = 0
+    """Produce requests that break after it: the answer is lost."""
+    refuse: list[ErrorCode] = field(default_factory=list)
+    """Errors for the next partitions of Produce, nothing appended."""
+    refuse_always: ErrorCode | None = None
+    fetch_refuse: list[ErrorCode] = field(default_factory=list)
+    hold_produce: threading.Event | None = None
+    """While it is not set, Produce waits."""
+    forget_sessions: int = 0
+
+
+class FakeCluster:
+    """Logs and metadata shared by its brokers."""
+
+    def __init__(self, brokers: int = 2) -> None:
+        self.lock = threading.Condition()
+        self.logs: dict[TopicPartition, Log] = {}
+        self.faults = Faults()
+        self.brokers = {broker_id: FakeBroker(self, broker_id) for broker_id in range(1, brokers + 1)}
+        self.controller = FakeBroker(self, CONTROLLER_ID)
+        self.standby = FakeBroker(self, CONTROLLER_ID + 1)
+        self.next_producer_id = 100
+        self.hide_leader_changes = False
+        self.produce_requests = 0
+        self.fetched_partitions: list[int] = []
+        """How many partitions each fetch named."""
+        self.created: dict[str, admin.NewTopic] = {}
+        self.create_error: ErrorCode | None = None
+
+    def start(self) -> "FakeCluster":
+        for server in (*self.brokers.values(), self.controller, self.standby):
+            server.start()
+        return self
+
+    def stop(self) -> None:
+        for server in (*self.brokers.values(), self.controller, self.standby):
+            server.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def topic(self, name: str, partitions: int = 1) -> None:
+        """Make a topic whose partitions are led by the brokers in turn."""
+        with self.lock:
+            for index in range(partitions):
+                log = self.logs[TopicPartition(name, index)] = Log()
+                log.leader = 1 + index % len(self.brokers)
+
+    def move(self, topic_partition: TopicPartition, leader: int | None) -> None:
+        with self.lock:
+            self.logs[topic_partition].elect(leader)
+            self.lock.notify_all()
+
+    def values(self, topic: str) -> dict[int, list[bytes]]:
+        """Return all record values by partition, in order."""
+        from paceline.log.record_batch import decode_batch
+
+        with self.lock:
+            return {
+                tp.partition: [record.value or b"" for batch in log.batches for record in decode_batch(batch)]
+                for tp, log in self.logs.items()
+                if tp.topic == topic
+            }
+
+
+class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServicer):  # type: ignore[misc]
+    """One process, broker or controller."""
+
+    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.port = 0
+        self.server: Any = None
+        self.sessions: dict[int, tuple[int, dict[TopicPartition, pb.FetchPartition]]] = {}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.server = grpc.server(
+            ThreadPoolExecutor(16),
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 << 20)],
+        )
+        add_LogServiceServicer_to_server(self, self.server)
+        add_MetadataServiceServicer_to_server(self, self.server)
+        add_AdminServiceServicer_to_server(self, self.server)
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.server.start()
+
+    def stop(self) -> None:
+        """Break off at once, as a killed process does."""
+        if self.server is not None:
+            self.server.stop(0).wait(5)
+            self.server = None
+        self.sessions.clear()
+
+    @property
+    def alive(self) -> bool:
+        return self.server is not None
+
+    # Metadata ----------------------------------------------------------------------------------------------------
+
+    def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
+        cluster = self.cluster
+        return meta.DescribeClusterResponse(
+            cluster_id="fake",
+            brokers=[
+                meta.BrokerInfo(id=broker.node_id, host="127.0.0.1", port=broker.port)
+                for broker in cluster.brokers.values()
+                if broker.alive
+            ],
+            controller_id=CONTROLLER_ID,
+            controller_epoch=1,
+            controller_host="127.0.0.1",
+            controller_port=cluster.controller.port,
+            node_id=self.node_id,
+        )
+
+    def DescribeTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = meta.DescribeTopicsResponse()
+        with self.cluster.lock:
+            names = list(request.topics) or sorted({tp.topic for tp in self.cluster.logs})
+            for name in names:
+                logs = {tp: log for tp, log in self.cluster.logs.items() if tp.topic == name}
+                if not logs:
+                    error = TopicError(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no such topic")
+                    answer.topics.append(meta.TopicDescription(name=name, error=error))
+                    continue
+                answer.topics.append(
+                    meta.TopicDescription(
+                        name=name,
+                        topic_id=f"id-of-{name}",
+                        partitions=[
+                            meta.PartitionDescription(
+                                partition=tp.partition,
+                                leader=log.leader,
+                                leader_epoch=log.epoch,
+                                replicas=sorted(self.cluster.brokers),
+                                isr=sorted(self.cluster.brokers),
+                            )
+                            for tp, log in logs.items()
+                        ],
+                    )
+                )
+        return answer
+
+    def DescribeReplicas(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = meta.DescribeReplicasResponse()
+        with self.cluster.lock:
+            for index in request.partitions:
+                log = self.cluster.logs[TopicPartition(request.topic, index)]
+                answer.partitions.append(
+                    meta.PartitionReplicas(
+                        topic=request.topic,
+                        partition=index,
+                        leader=self.node_id,
+                        leader_epoch=log.epoch,
+                        high_watermark=log.end,
+                        isr=[1],
+                        replicas=[meta.ReplicaProgress(broker_id=self.node_id, log_end_offset=log.end, in_sync=True)],
+                    )
+                )
+        return answer
+
+    # Admin -------------------------------------------------------------------------------------------------------
+
+    def CreateTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._only_on_the_controller(context)
+        answer = admin.CreateTopicsResponse()
+        for topic in request.topics:
+            result = answer.topics.add(name=topic.name, topic_id=f"id-of-{topic.name}")
+            code = self.cluster.create_error
+            if any(tp.topic == topic.name for tp in self.cluster.logs):
+                code = ErrorCode.TOPIC_ALREADY_EXISTS
+            if code is not None:
+                result.error.CopyFrom(TopicError(code=code, message="refused"))
+                continue
+            self.cluster.created[topic.name] = topic
+            if not request.validate_only:
+                self.cluster.topic(topic.name, topic.partitions or 1)
+        return answer
+
+    def DeleteTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._only_on_the_controller(context)
+        answer = admin.DeleteTopicsResponse()
+        with self.cluster.lock:
+            for name in request.topics:
+                result = answer.topics.add(name=name)
+                gone = [tp for tp in self.cluster.logs if tp.topic == name]
+                if not gone:
+                    result.error.CopyFrom(TopicError(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="none"))
+                for tp in gone:
+                    del self.cluster.logs[tp]
+        return answer
+
+    def _only_on_the_controller(self, context: Any) -> None:
+        if self is not self.cluster.controller:
+            error = NotControllerError("not active").with_metadata(address=self.cluster.controller.address)
+            context.abort_with_status(AbortableStatus(error))
+
+    # Writing -----------------------------------------------------------------------------------------------------
+
+    def InitProducerId(self, request: Any, context: Any) -> Any:  # noqa: N802
+        with self.cluster.lock:
+            self.cluster.next_producer_id += 1
+            return pb.InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)
+
+    def Produce(self, request: Any, context: Any) -> Any:  # noqa: N802
+        faults = self.cluster.faults
+        if faults.hold_produce is not None:
+            faults.hold_produce.wait(20)
+        if not self.alive:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "stopped")
+        with self.cluster.lock:
+            self.cluster.produce_requests += 1
+            if faults.drop_before > 0:
+                faults.drop_before -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            answer = pb.ProduceResponse(partitions=[self._produce_one(piece) for piece in request.partitions])
+            self.cluster.lock.notify_all()
+            if faults.drop_after > 0:
+                faults.drop_after -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+        return pb.ProduceResponse() if request.acks == pb.ACKS_NONE else answer
+
+    def _produce_one(self, piece: Any) -> Any:
+        tp = TopicPartition(piece.topic, piece.partition)
+        result = pb.ProducePartitionResult(topic=tp.topic, partition=tp.partition, log_append_time_ms=-1)
+        code = self._refusal(tp, self.cluster.faults.refuse) or self.cluster.faults.refuse_always
+        if code is None:
+            appended = self.cluster.logs[tp].append(piece.batch)
+            if not isinstance(appended, ErrorCode):
+                result.base_offset = appended
+                return result
+            code = appended
+        result.error.CopyFrom(self._error(tp, code))
+        return result
+
+    def _refusal(self, tp: TopicPartition, planned: list[ErrorCode]) -> ErrorCode | None:
+        log = self.cluster.logs.get(tp)
+        if log is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if log.leader != self.node_id:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return planned.pop(0) if planned else None
+
+    def _error(self, tp: TopicPartition, code: ErrorCode) -> PartitionError:
+        log = self.cluster.logs.get(tp)
+        error = PartitionError(code=code, message=f"{code.name} on purpose")
+        moved = code in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
+        if moved and log is not None and log.leader is not None and not self.cluster.hide_leader_changes:
+            leader = self.cluster.brokers[log.leader]
+            error.current_leader.CopyFrom(
+                LeaderHint(leader_id=log.leader, leader_epoch=log.epoch, host="127.0.0.1", port=leader.port)
+            )
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and log is not None:
+            error.log_start_offset, error.high_watermark = log.start, log.end
+        return error
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = pb.ListOffsetsResponse()
+        with self.cluster.lock:
+            for query in request.partitions:
+                tp = TopicPartition(query.topic, query.partition)
+                result = answer.partitions.add(topic=tp.topic, partition=tp.partition)
+                code = self._refusal(tp, [])
+                if code is not None:
+                    result.error.CopyFrom(self._error(tp, code))
+                    continue
+                log = self.cluster.logs[tp]
+                result.leader_epoch = log.epoch
+                if query.spec == pb.OFFSET_SPEC_EARLIEST:
+                    result.offset = log.start
+                elif query.spec == pb.OFFSET_SPEC_TIMESTAMP:
+                    for batch in log.batches:
+                        header = parse_header(batch)
+                        if header.max_timestamp >= query.timestamp_ms:
+                            result.offset, result.timestamp_ms = header.base_offset, header.max_timestamp
+                            break
+                else:
+                    result.offset = log.end
+        return answer
+
+    def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        deadline = time.monotonic() + request.max_wait_ms / 1000
+        with self.cluster.lock:
+            self.cluster.fetched_partitions.append(len(request.partitions))
+            try:
+                session_id, wanted = self._session(request)
+            except PacelineError as error:
+                context.abort_with_status(AbortableStatus(error))
+            while True:
+                answer = pb.FetchResponse(session_id=session_id)
+                for tp, partition in wanted.items():
+                    result = self._fetch_one(tp, partition, request.session_epoch > 0)
+                    if result is not None:
+                        answer.partitions.append(result)
+                left = deadline - time.monotonic()
+                news = any(r.batches or r.HasField("error") or r.HasField("diverging_epoch") for r in answer.partitions)
+                if news or left <= 0 or not self.alive or not context.is_active():
+                    return answer
+                self.cluster.lock.wait(min(left, 0.05))
+
+    def _session(self, request: Any) -> tuple[int, dict[TopicPartition, Any]]:
+        named = {TopicPartition(p.topic, p.partition): p for p in request.partitions}
+        if request.session_epoch <= 0:
+            session_id = len(self.sessions) + 1 + 1_000 * self.node_id if request.session_epoch == 0 else 0
+            if session_id:
+                self.sessions[session_id] = (1, named)
+            return session_id, named
+        if self.cluster.faults.forget_sessions > 0:
+            self.cluster.faults.forget_sessions -= 1
+            self.sessions.clear()
+        if request.session_id not in self.sessions:
+            raise FetchSessionIdNotFoundError("no such session")
+        epoch, known = self.sessions[request.session_id]
+        if epoch != request.session_epoch:
+            raise InvalidFetchSessionEpochError(f"expected {epoch}")
+        known.update(named)
+        for dropped in request.forgotten:
+            known.pop(TopicPartition(dropped.topic, dropped.partition), None)
+        self.sessions[request.session_id] = (epoch + 1, known)
+        return request.session_id, known
+
+    def _fetch_one(self, tp: TopicPartition, wanted: Any, incremental: bool) -> Any:
+        log = self.cluster.logs.get(tp)
+        result = pb.FetchPartitionResult(topic=tp.topic, partition=tp.partition)
+        code = self._refusal(tp, self.cluster.faults.fetch_refuse)
+        if code is None and wanted.HasField("current_leader_epoch") and log is not None:
+            if wanted.current_leader_epoch < log.epoch:
+                code = ErrorCode.FENCED_LEADER_EPOCH
+            elif wanted.current_leader_epoch > log.epoch:
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH
+        if code is not None or log is None:
+            result.error.CopyFrom(self._error(tp, code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return result
+        if wanted.HasField("last_fetched_epoch"):
+            epoch, end = log.end_of_epoch(wanted.last_fetched_epoch)
+            if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+                result.diverging_epoch.CopyFrom(pb.EpochEndOffset(epoch=epoch, end_offset=end))
+                return result
+        if not log.start <= wanted.fetch_offset <= log.end:
+            result.error.CopyFrom(self._error(tp, ErrorCode.OFFSET_OUT_OF_RANGE))
+            return result
+        result.batches = log.read(wanted.fetch_offset, wanted.max_bytes or 1 << 20)
+        result.high_watermark = result.last_stable_offset = log.end
+        result.log_start_offset = log.start
+        return result if result.batches or not incremental else None
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition") -> None:
+    """Return once ``condition()`` is true.
+
+    Raises:
+        AssertionError: it was not within ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(0.01)
+
+
+def all_headers(data: bytes) -> int:
+    """Return how many whole batches ``data`` has."""
+    return sum(1 for _ in iterate_headers(data))
