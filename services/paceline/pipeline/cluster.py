@@ -31,7 +31,7 @@ from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_
 METADATA_DEADLINE_MS: Final = 30_000
 RPC_TIMEOUT_S: Final = 10.0
 FRAME_BYTES: Final = 1024 * 1024
-"""What a broker may put into one HTTP/2 frame; gRPC's 16 KiB make an answer of 4 MiB take nearly three times as long."""
+"""What a broker may put into one HTTP/2 frame; gRPC's 16 KiB make a large answer nearly three times as slow."""
 MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
 UNKNOWN_TOPIC_ATTEMPTS: Final = 3
 """A broker's cache may be a moment behind the creation of a topic, not longer."""
