@@ -107,7 +107,8 @@ def print_report(console: Console, report: dict[str, Any], verdict: Verdict) -> 
 
 
 def _delay_table(verdict: Verdict) -> Table:
-    table = Table(title="Mean departure delay in minutes, 2013, by carrier and month", title_justify="left")
+    title = "Mean departure delay in minutes, 2013, by carrier and month"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("carrier")
     for month in _MONTHS:
         table.add_column(month, justify="right")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,7 +18,7 @@ from paceline.demo.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file,
 from paceline.demo.report import StreamTotals, facts_as_json, print_report, write_report
 from paceline.demo.story import Story, StoryFailedError
 from paceline.demo.stream import Stream
-from paceline.demo.verify import Verdict, read_back, spark_session
+from paceline.demo.verify import SparkFailedError, SparkReader, Verdict
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, remove
 from paceline_client import Admin, Producer
 
@@ -47,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--clean", action="store_true", help="stop a kept cluster, remove the directory, and exit")
     arguments = parser.parse_args(argv)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=110)
     if arguments.clean:
         remove(arguments.directory)
         return 0
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; everything has been stopped[/]")
         return 130
-    except (LocalClusterError, StoryFailedError, FlightsNotFoundError) as error:
+    except (LocalClusterError, StoryFailedError, FlightsNotFoundError, SparkFailedError) as error:
         console.print(f"[red]{type(error).__name__}[/]: {error}", markup=True)
         return 1
 
@@ -89,7 +90,7 @@ class _Demo:
             },
             detached=self._options.keep,
         )
-        spark = _Background(lambda: spark_session(directory / "scratch"))
+        spark = SparkReader(directory)
         kept = False
         try:
             cluster.start(say=lambda text: console.print(f"  {text}"))
@@ -99,9 +100,7 @@ class _Demo:
                 )
             totals, story = self._stream(cluster, source)
             console.print("reading it back with Spark")
-            session = spark.result()
-            verdict = read_back(session, cluster.bootstrap, TOPIC, FLIGHT_COUNT, directory / "flights.parquet")
-            session.stop()
+            verdict = spark.read_back(cluster.bootstrap, TOPIC, FLIGHT_COUNT)
             code = self._conclude(totals, story, verdict)
             kept = self._options.keep
             return code
@@ -111,7 +110,7 @@ class _Demo:
             else:
                 console.print("stopping the cluster")
                 cluster.stop()
-                spark.abandon()
+            spark.stop()
             shutil.rmtree(directory / "scratch", ignore_errors=True)
 
     def _stream(self, cluster: LocalCluster, source: Path) -> tuple[StreamTotals, Story]:
@@ -178,36 +177,6 @@ class _Demo:
             f"  .venv/bin/paceline consume {TOPIC} --num 5 -b {cluster.bootstrap.split(',')[0]}\n"
             f"  .venv/bin/paceline dev down --directory {cluster.directory}     (or make clean)"
         )
-
-
-class _Background:
-    """Runs one call on a thread of its own, so that Spark starts while the stream goes on."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._value: object = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(call,), name="spark-start", daemon=True)
-        self._thread.start()
-
-    def _run(self, call: Callable[[], object]) -> None:
-        try:
-            self._value = call()
-        except BaseException as error:
-            self._error = error
-
-    def result(self, timeout_s: float = 120.0) -> Any:
-        self._thread.join(timeout_s)
-        if self._error is not None:
-            raise self._error
-        if self._value is None:
-            raise TimeoutError(f"Spark did not start within {timeout_s:g} s")
-        return self._value
-
-    def abandon(self) -> None:
-        """Stop the session if it has come up."""
-        self._thread.join(30.0)
-        if self._value is not None:
-            self._value.stop()  # type: ignore[attr-defined]
 
 
 class _Every:

@@ -1,6 +1,16 @@
-"""Reads the topic back with Spark, checks that nothing is lost, doubled or out of order, and tabulates delays."""
+"""Reads the topic back with Spark, checks that nothing is lost, doubled or out of order, and tabulates delays.
 
-from dataclasses import dataclass
+Spark runs in a process of its own, started while the stream goes on: its chatter goes to a file, and the demo shows
+only what was found. `SparkReader` is the near end; ``python -m paceline.demo.verify`` the far end.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +41,63 @@ class Verdict:
         return not (self.lost or self.duplicated or self.out_of_order or self.keys_on_two_partitions)
 
 
+class SparkFailedError(Exception):
+    """Spark did not come to a verdict; the message ends with the tail of its log."""
+
+
+class SparkReader:
+    """A Spark process that is ready when it is needed."""
+
+    def __init__(self, directory: Path) -> None:
+        """Start it; ``directory`` gets its log, its scratch files and the Parquet table."""
+        self._verdict = directory / "scratch" / "verdict.json"
+        self._log = directory / "spark.log"
+        self._verdict.parent.mkdir(parents=True, exist_ok=True)
+        argv = [sys.executable, "-m", "paceline.demo.verify", str(directory), str(self._verdict)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(self._verdict.parent)},
+            )
+
+    def read_back(self, bootstrap: str, topic: str, expected: int, timeout_s: float = 180.0) -> Verdict:
+        """Have the topic read and return what was found.
+
+        Raises:
+            SparkFailedError: no verdict within the time, or Spark failed.
+        """
+        question = json.dumps({"bootstrap": bootstrap, "topic": topic, "expected": expected})
+        try:
+            self._process.communicate(question.encode() + b"\n", timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise SparkFailedError(f"Spark came to no verdict within {timeout_s:g} s\n{self._tail()}") from None
+        if self._process.returncode != 0:
+            raise SparkFailedError(f"Spark ended with exit code {self._process.returncode}\n{self._tail()}")
+        answer = json.loads(self._verdict.read_text(encoding="utf-8"))
+        delays = answer.pop("delays")
+        return Verdict(
+            delays={carrier: {int(month): mean for month, mean in row.items()} for carrier, row in delays.items()},
+            **answer,
+        )
+
+    def stop(self) -> None:
+        """End the process and its JVM, whatever they are doing."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(timeout=30)
+
+    def _tail(self) -> str:
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(f"  {line}" for line in text.splitlines()[-30:])
+
+
 def spark_session(scratch: Path) -> Any:
     """Return a local session that knows the data source and writes only below ``scratch``."""
     from pyspark.sql import SparkSession
@@ -46,7 +113,6 @@ def spark_session(scratch: Path) -> Any:
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-        .config("spark.local.dir", str(scratch / "spark"))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
@@ -107,3 +173,22 @@ def read_back(session: Any, bootstrap: str, topic: str, expected: int, parquet: 
         keys_on_two_partitions=split_keys,
         delays=delays,
     )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Start a session, wait for one question on stdin, and write the verdict."""
+    directory, verdict_path = Path(argv[0]), Path(argv[1])
+    session = spark_session(directory / "scratch")
+    line = sys.stdin.readline()
+    if not line:
+        return
+    question = json.loads(line)
+    verdict = read_back(
+        session, question["bootstrap"], question["topic"], question["expected"], directory / "flights.parquet"
+    )
+    session.stop()
+    verdict_path.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
