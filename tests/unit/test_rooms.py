@@ -32,6 +32,7 @@ DOOR_FILES = {
         "servicer_internal.py",
         "servicer_records.py",
     },
+    "controller": {"driver_transport.py"},
     "log": {"os_files.py"},
     "coordination": {"zookeeper.py", "embedded.py"},
 }

@@ -97,7 +97,7 @@ def on_broker_startup(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow
     yield from parts.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
     yield from parts.partitions.trigger_online()
     started = set(broker_ids)
-    yield from resume_reassignments(parts, lambda assignment: bool(started.intersection(assignment.target)))
+    yield from resume_reassignments(parts, lambda _, assignment: bool(started.intersection(assignment.target)))
     topics = {replica.topic_partition.topic for replica in hosted}
     yield from parts.deletion.resume_topics(topics)
 

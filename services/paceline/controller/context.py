@@ -67,6 +67,8 @@ class ControllerContext:
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Partitions a broker reported with a storage error."""
+    config_changes_seen: set[str] = field(default_factory=set)
+    """Notices under ``/config/changes`` that have been looked at."""
     deletion_queued: set[str] = field(default_factory=set)
     deletion_started: set[str] = field(default_factory=set)
     deletion_ineligible: set[str] = field(default_factory=set)
@@ -221,6 +223,7 @@ class ControllerContext:
             self.partition_states,
             self.replica_states,
             self.on_offline_dirs,
+            self.config_changes_seen,
             self.deletion_queued,
             self.deletion_started,
             self.deletion_ineligible,

@@ -16,7 +16,7 @@ from paceline.model.control import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
 )
-from paceline.model.errors import ErrorCode, NotControllerError
+from paceline.model.errors import NotControllerError, PacelineError
 from paceline.model.identifiers import TopicPartition
 
 
@@ -150,6 +150,13 @@ class LogDirEventNotification(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigChange(Event):
+    """Children of ``/config/changes`` changed; only the unclean election flag matters here."""
+
+    state = ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponseReceived(Event):
     """A broker answered a LeaderAndIsr request."""
 
@@ -245,8 +252,7 @@ class PartitionReassignmentResult:
     """Whether a reassignment was accepted."""
 
     topic_partition: TopicPartition
-    error: ErrorCode = ErrorCode.NONE
-    message: str = ""
+    error: PacelineError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ Source: spec/controller.md section 4; Kafka 2.8 KafkaController.onControllerFail
 
 import logging
 
+from paceline.controller.config_changes import watch_config_changes
 from paceline.controller.isr_notifications import delete_all_notifications
 from paceline.controller.parts import ControllerParts
 from paceline.controller.preferred_election import elect_preferred_leaders, wanted_preferred_elections
-from paceline.controller.reassignment import resume_reassignments
+from paceline.controller.reassignment import on_reassignment_node, resume_reassignments
 from paceline.controller.topic_changes import add_topics, read_topics
 from paceline.coordination import znodes
 from paceline.runtime.flow import Flow
@@ -23,6 +24,7 @@ def on_failover(parts: ControllerParts) -> Flow[None]:
     """
     context = parts.context
     yield from delete_all_notifications(parts)
+    yield from watch_config_changes(parts)
     yield from _load(parts)
     for broker_id in context.registered_broker_ids():
         parts.channels.add_broker(context.brokers[broker_id])
@@ -32,7 +34,8 @@ def on_failover(parts: ControllerParts) -> Flow[None]:
     parts.send_update_metadata(context.brokers, ())
     yield from parts.replicas.start()
     yield from parts.partitions.start()
-    yield from resume_reassignments(parts, lambda _: True)
+    moved = yield from on_reassignment_node(parts)
+    yield from resume_reassignments(parts, lambda topic_partition, _: topic_partition not in moved)
     yield from parts.deletion.resume()
     yield from _pending_preferred_elections(parts)
     LOG.info(

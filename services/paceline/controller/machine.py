@@ -12,6 +12,7 @@ from paceline.controller.broker_changes import (
     on_broker_modifications,
     on_leader_and_isr_response,
 )
+from paceline.controller.config_changes import on_config_change
 from paceline.controller.context import Replica
 from paceline.controller.controlled_shutdown import on_controlled_shutdown
 from paceline.controller.controller_election import ActiveController, ControllerElection, Owner, Term
@@ -23,6 +24,11 @@ from paceline.controller.preferred_election import (
     FIRST_REBALANCE_MS,
     on_preferred_election_node,
     rebalance_leaders,
+)
+from paceline.controller.reassignment import (
+    alter_reassignments,
+    complete_finished_reassignments,
+    on_reassignment_node,
 )
 from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
 from paceline.coordination import znodes
@@ -185,6 +191,8 @@ class ControllerMachine:
                 yield from on_isr_change_notification(parts)
             case ev.LogDirEventNotification():
                 yield from on_log_dir_event(parts)
+            case ev.ConfigChange():
+                yield from on_config_change(parts)
             case ev.LeaderAndIsrResponseReceived():
                 yield from on_leader_and_isr_response(parts, event)
             case ev.StopReplicaDeletionResponseReceived():
@@ -195,6 +203,12 @@ class ControllerMachine:
                 yield from parts.topic_requests.create(event)
             case ev.DeleteTopics():
                 yield from parts.topic_requests.delete(event)
+            case ev.AlterPartitionReassignments():
+                event.reply((yield from alter_reassignments(parts, event.targets)))
+            case ev.PartitionReassignmentFromNode():
+                yield from on_reassignment_node(parts)
+            case ev.PartitionReassignmentIsrChange():
+                yield from complete_finished_reassignments(parts, [event.topic_partition])
             case ev.AutoPreferredReplicaLeaderElection():
                 yield from self._auto_rebalance()
             case ev.PreferredReplicaElectionFromNode():
@@ -222,7 +236,10 @@ class ControllerMachine:
         yield from parts.deletion.on_markers()
         yield from on_isr_change_notification(parts)
         yield from on_log_dir_event(parts)
+        yield from on_config_change(parts)
         yield from on_preferred_election_node(parts)
+        yield from on_reassignment_node(parts, only_new=True)
+        yield from complete_finished_reassignments(parts, list(parts.context.being_reassigned))
 
     def _auto_rebalance(self) -> Flow[None]:
         try:

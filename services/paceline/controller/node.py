@@ -7,7 +7,7 @@ Source: spec/zookeeper.md section 8; spec/controller.md sections 3, 5 and 18.
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.controller import events as ev
@@ -20,6 +20,7 @@ from paceline.controller.ports import ControlTransport
 from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.controller.watches import event_for
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
+from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -188,6 +189,25 @@ class ControllerNode:
     ) -> None:
         """Move leadership off a broker that is about to stop."""
         self._ask(ev.ControlledShutdown(request, _once(reply)))
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, tuple[int, ...] | None],
+        reply: Callable[[list[ev.PartitionReassignmentResult] | Exception], None],
+    ) -> None:
+        """Start, replace or, with None, cancel reassignments; the reply means submitted, not finished."""
+        self._ask(ev.AlterPartitionReassignments(dict(targets), _once(reply)))
+
+    def list_partition_reassignments(self) -> dict[TopicPartition, ReplicaAssignment]:
+        """Return the assignments that are being changed.
+
+        Raises:
+            NotControllerError: only the active controller knows.
+        """
+        if not self.is_active:
+            raise NotControllerError("this controller is not active")
+        context = self._parts.context
+        return {tp: context.assignment(tp) for tp in context.partitions() if context.assignment(tp).is_being_reassigned}
 
     def describe_cluster(self) -> ClusterDescription:
         """Return the cluster as this process knows it."""

