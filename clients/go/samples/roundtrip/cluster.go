@@ -84,17 +84,29 @@ func retry(ctx context.Context, what string, attempt func(ctx context.Context) e
 	}
 }
 
-// describe asks the brokers known so far, then the bootstrap addresses, until one of them describes the cluster.
+// describe asks the brokers known so far and the bootstrap addresses until one of them describes the cluster. A standby
+// controller knows no brokers, only who rules; then the one that rules is asked.
 func (c *cluster) describe(ctx context.Context) (*pacelinev1.DescribeClusterResponse, error) {
 	var description *pacelinev1.DescribeClusterResponse
-	err := c.askAny(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
+	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
 		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(
 			ctx, &pacelinev1.DescribeClusterRequest{})
-		description = answer
+		if err == nil {
+			description = answer
+		}
 		return err
-	})
-	if err != nil {
+	}
+	if err := c.askAny(ctx, ask); err != nil {
 		return nil, err
+	}
+	if len(description.GetBrokers()) == 0 && description.GetControllerHost() != "" {
+		connection, err := c.dial(controllerAddress(description))
+		if err != nil {
+			return nil, err
+		}
+		if err := ask(ctx, connection); err != nil {
+			return nil, err
+		}
 	}
 	if len(description.GetBrokers()) > 0 {
 		c.brokers = map[int32]string{}
@@ -103,6 +115,11 @@ func (c *cluster) describe(ctx context.Context) (*pacelinev1.DescribeClusterResp
 		}
 	}
 	return description, nil
+}
+
+// controllerAddress is where the active controller can be reached, as the description says.
+func controllerAddress(description *pacelinev1.DescribeClusterResponse) string {
+	return net.JoinHostPort(description.GetControllerHost(), strconv.Itoa(int(description.GetControllerPort())))
 }
 
 // askAny tries one address after another and returns the last failure when none gives an answer.
@@ -145,7 +162,7 @@ func (c *cluster) onController(
 					Code: pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, Message: "no controller is active",
 				}}
 			}
-			address = net.JoinHostPort(description.GetControllerHost(), strconv.Itoa(int(description.GetControllerPort())))
+			address = controllerAddress(description)
 		}
 		// Two hops reach the active controller unless it changes meanwhile; then the pause of retry is right.
 		for hop := 0; ; hop++ {

@@ -80,6 +80,9 @@ func (s *fakeServer) DescribeCluster(context.Context, *pacelinev1.DescribeCluste
 		ClusterId: "fake", ControllerId: &s.cluster.toldController, ControllerHost: "127.0.0.1",
 		ControllerPort: s.cluster.servers[s.cluster.toldController].port,
 	}
+	if s.id > 100 && s.id != s.cluster.controller {
+		return answer, nil // a standby knows no brokers
+	}
 	for _, id := range []int32{1, 2} {
 		answer.Brokers = append(answer.Brokers, &pacelinev1.BrokerInfo{Id: id, Host: "127.0.0.1", Port: s.cluster.servers[id].port})
 	}
@@ -209,10 +212,18 @@ func TestEverythingAcknowledgedIsReadBack(t *testing.T) {
 func TestTheActiveControllersAddressIsTakenFromTheStandbysRefusal(t *testing.T) {
 	c := newFakeCluster(t)
 	c.toldController = 102
-	s, err := runAgainst(t, c, 102)
+	s, err := runAgainst(t, c, 1)
 	mustMatch(t, s, err)
 	if s.ControllerRedirects != 1 {
 		t.Fatalf("followed %d redirects, not 1", s.ControllerRedirects)
+	}
+}
+
+func TestAStandbyControllerAloneIsAPlaceToStartFrom(t *testing.T) {
+	s, err := runAgainst(t, newFakeCluster(t), 102)
+	mustMatch(t, s, err)
+	if s.Brokers != 2 {
+		t.Fatalf("found %d brokers, not 2", s.Brokers)
 	}
 }
 
