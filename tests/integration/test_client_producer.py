@@ -150,7 +150,7 @@ def test_the_delivery_timeout_raises_the_last_real_cause_with_the_broker(cluster
     cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
     with Producer(cluster.bootstrap, delivery_timeout_ms=800) as producer:
         began = time.monotonic()
-        with pytest.raises(DeliveryFailedError, match="broker 1 .*NOT_ENOUGH_REPLICAS on purpose") as raised:
+        with pytest.raises(DeliveryFailedError, match=r"broker 1 .*NOT_ENOUGH_REPLICAS on purpose") as raised:
             producer.send("one", b"a").result(10)
     assert isinstance(raised.value.cause, NotEnoughReplicasError)
     assert time.monotonic() - began < 5

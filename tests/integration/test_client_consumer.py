@@ -1,0 +1,437 @@
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.log.compression import Codec
+from paceline.log.record_batch import NewRecord, encode_batch, iterate_headers
+from paceline.model.errors import (
+    CorruptMessageError,
+    ErrorCode,
+    InvalidRequestError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline_client import ClientClosedError, Consumer, ConsumerRecord, LogTruncatedError, NoOffsetError, Producer
+from tests.integration.fake_brokers import FakeCluster, wait_for
+
+ONE = TopicPartition("one", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    fake = FakeCluster().start()
+    fake.topic("t", partitions=4)
+    fake.topic("one")
+    yield fake
+    fake.stop()
+
+
+def write(cluster: FakeCluster, *values: bytes, tp: TopicPartition = ONE, codec: Codec = Codec.NONE) -> None:
+    """Append one batch, as a producer elsewhere would."""
+    batch = encode_batch([NewRecord(1_000 + index, None, value) for index, value in enumerate(values)], codec=codec)
+    with cluster.lock:
+        cluster.logs[tp].append(batch)
+        cluster.lock.notify_all()
+
+
+def read(consumer: Consumer, count: int, timeout_s: float = 10.0) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    deadline = time.monotonic() + timeout_s
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} of {count} records came"
+        for records in consumer.poll(timeout_ms=200).values():
+            found.extend(records)
+    return found
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_what_a_producer_writes_a_consumer_reads(cluster: FakeCluster, compression: str | None) -> None:
+    with Producer(cluster.bootstrap, compression=compression, linger_ms=50) as producer:
+        for number in range(200):
+            producer.send(
+                "one",
+                b"value %d" % number if number % 5 else None,
+                key=b"key %d" % number if number % 3 else None,
+                headers=[("a", b"1"), ("a", None)] if number % 7 == 0 else None,
+                timestamp_ms=1_700_000_000_000 + number,
+            )
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.subscribe(["one"])
+        records = read(consumer, 200)
+    for number, record in enumerate(records):
+        assert record == ConsumerRecord(
+            "one",
+            0,
+            number,
+            1_700_000_000_000 + number,
+            b"key %d" % number if number % 3 else None,
+            b"value %d" % number if number % 5 else None,
+            [("a", b"1"), ("a", None)] if number % 7 == 0 else [],
+        )
+
+
+def test_every_partition_of_a_topic_is_read_from_both_brokers(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        producer.send_many("t", [(b"k%d" % n, b"%d" % n) for n in range(2_000)]).result(20)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.subscribe(["t"])
+        records = read(consumer, 2_000)
+        assert sorted(int(record.value or b"") for record in records) == list(range(2_000))
+        assert {record.partition for record in records} == {0, 1, 2, 3}
+        assert [consumer.position(TopicPartition("t", p)) for p in range(4)] == [
+            len(cluster.values("t")[p]) for p in range(4)
+        ]
+
+
+def test_new_records_arrive_without_waiting_for_the_poll_to_end(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=5_000) as consumer:
+        consumer.assign([ONE])
+        assert consumer.poll(timeout_ms=50) == {}
+        threading.Timer(0.2, write, [cluster, b"late"]).start()
+        began = time.monotonic()
+        (records,) = consumer.poll(timeout_ms=8_000).values()
+        assert [record.value for record in records] == [b"late"]
+        assert time.monotonic() - began < 4
+
+
+def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        began = time.monotonic()
+        assert consumer.poll(timeout_ms=150) == {}
+        assert 0.1 < time.monotonic() - began < 3
+
+
+def test_a_poll_holds_at_most_the_asked_records_and_positions_follow(cluster: FakeCluster) -> None:
+    write(cluster, *[b"%d" % n for n in range(10)])
+    write(cluster, *[b"%d" % n for n in range(10, 15)])
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        wait_for(lambda: consumer._assignment.state(ONE).chunks)
+        seen = []
+        for expected in (4, 8, 12, 15):
+            (records,) = consumer.poll(timeout_ms=2_000, max_records=4).values()
+            seen.extend(record.offset for record in records)
+            assert consumer.position(ONE) == expected
+        assert seen == list(range(15))
+
+
+def test_seek_goes_back_and_forth_even_within_a_batch(cluster: FakeCluster) -> None:
+    write(cluster, *[b"%d" % n for n in range(10)])
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        assert len(read(consumer, 10)) == 10
+        consumer.seek(ONE, 7)
+        assert [record.offset for record in read(consumer, 3)] == [7, 8, 9]
+        consumer.seek_to_beginning()
+        assert read(consumer, 10)[0].offset == 0
+        consumer.seek_to_end()
+        assert consumer.position(ONE) == 10
+        with pytest.raises(InvalidRequestError):
+            consumer.seek(ONE, -1)
+
+
+def test_a_seek_ends_a_waiting_fetch(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=20_000) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 1)
+        assert consumer.poll(timeout_ms=100) == {}
+        consumer.seek(ONE, 0)
+        began = time.monotonic()
+        assert read(consumer, 1)[0].offset == 0
+        assert time.monotonic() - began < 5
+
+
+def test_latest_begins_at_the_end(cluster: FakeCluster) -> None:
+    write(cluster, b"old")
+    with Consumer(cluster.bootstrap, auto_offset_reset="latest") as consumer:
+        consumer.assign([ONE])
+        assert consumer.position(ONE) == 1
+        write(cluster, b"new")
+        assert [record.value for record in read(consumer, 1)] == [b"new"]
+
+
+def test_without_a_policy_a_position_has_to_be_given(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, auto_offset_reset="error") as consumer:
+        consumer.assign([ONE])
+        with pytest.raises(NoOffsetError):
+            consumer.poll(timeout_ms=2_000)
+        consumer.seek(ONE, 0)
+        assert read(consumer, 1)[0].value == b"a"
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", 5), ("latest", 10)])
+def test_out_of_range_follows_the_policy(cluster: FakeCluster, policy: str, expected: int) -> None:
+    write(cluster, *[b"%d" % n for n in range(5)])
+    write(cluster, *[b"%d" % n for n in range(5, 10)])
+    with cluster.lock:
+        cluster.logs[ONE].start = 5
+        del cluster.logs[ONE].batches[0]
+    with Consumer(cluster.bootstrap, auto_offset_reset=policy) as consumer:
+        consumer.assign([ONE])
+        consumer.seek(ONE, 2)
+        if policy == "earliest":
+            assert [record.offset for record in read(consumer, 5)] == [5, 6, 7, 8, 9]
+        else:
+            wait_for(lambda: consumer.position(ONE) == expected)
+
+
+def test_out_of_range_without_a_policy_is_told_with_the_range(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, auto_offset_reset="error") as consumer:
+        consumer.assign([ONE])
+        consumer.seek(ONE, 99)
+        with pytest.raises(NoOffsetError, match=r"99 .*\[0, 1\)"):
+            consumer.poll(timeout_ms=5_000)
+
+
+def test_a_consumer_follows_the_leader(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 1)
+        cluster.move(ONE, 2)
+        write(cluster, b"b")
+        assert [record.value for record in read(consumer, 1)] == [b"b"]
+        cluster.brokers[2].stop()
+        write(cluster, b"c")
+        cluster.move(ONE, 1)
+        assert [record.value for record in read(consumer, 1)] == [b"c"]
+
+
+def test_a_restarted_broker_knows_no_session_and_nothing_is_missed(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 1)
+        cluster.brokers[1].stop()
+        cluster.brokers[1].start()
+        write(cluster, b"b")
+        assert [record.value for record in read(consumer, 1)] == [b"b"]
+
+
+def test_a_forgotten_session_is_opened_again(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=50) as consumer:
+        consumer.subscribe(["t"])
+        wait_for(lambda: 0 in cluster.fetched_partitions, what="an incremental fetch")
+        cluster.faults.forget_sessions = 1
+        wait_for(lambda: cluster.faults.forget_sessions == 0, what="a fetch that meets no session")
+        for partition in range(4):
+            write(cluster, b"%d" % partition, tp=TopicPartition("t", partition))
+        assert sorted(record.value or b"" for record in read(consumer, 4)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_an_idle_fetch_names_no_partition(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=20) as consumer:
+        consumer.subscribe(["t"])
+        wait_for(lambda: cluster.fetched_partitions[-6:] == [0] * 6)
+        write(cluster, b"a", tp=TopicPartition("t", 2))
+        assert read(consumer, 1)[0].partition == 2
+
+
+def test_truncation_of_what_was_read_is_told_once_and_reading_goes_on(cluster: FakeCluster) -> None:
+    write(cluster, b"a0", b"a1")
+    write(cluster, b"b2", b"b3")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 4)
+        with cluster.lock:
+            cluster.logs[ONE].truncate(2)
+        cluster.move(ONE, 2)
+        write(cluster, b"c2", b"c3", b"c4")
+        with pytest.raises(LogTruncatedError) as raised:
+            read(consumer, 1)
+        assert (raised.value.position, raised.value.divergent_offset) == (4, 2)
+        assert [record.value for record in read(consumer, 3)] == [b"c2", b"c3", b"c4"]
+
+
+def test_truncation_of_what_was_only_fetched_ahead_is_not_told(cluster: FakeCluster) -> None:
+    write(cluster, b"a0", b"a1")
+    write(cluster, b"b2", b"b3")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        wait_for(lambda: consumer._assignment.state(ONE).fetch_offset == 4)
+        assert [r.value for r in next(iter(consumer.poll(max_records=2).values()))] == [b"a0", b"a1"]
+        with cluster.lock:
+            cluster.logs[ONE].truncate(2)
+        cluster.move(ONE, 2)
+        write(cluster, b"c2")
+        wait_for(lambda: consumer._assignment.state(ONE).fetch_offset == 3, what="the new batch")
+        assert [record.value for record in read(consumer, 1)] == [b"c2"]
+
+
+def test_positions_go_past_what_compaction_removed(cluster: FakeCluster) -> None:
+    write(cluster, b"a", b"b", b"c")
+    write(cluster, b"d")
+    with cluster.lock:
+        log = cluster.logs[ONE]
+        kept = bytearray(encode_batch([NewRecord(1, None, b"a")]))
+        # Kafka keeps the last offset delta of a batch whose tail was compacted away.
+        kept[23:27] = (2).to_bytes(4, "big")
+        from paceline.log.record_batch import crc_of
+
+        kept[17:21] = crc_of(kept, 0, len(kept)).to_bytes(4, "big")
+        log.batches[0] = bytes(kept)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        (records,) = consumer.poll(timeout_ms=5_000, max_records=1).values()
+        assert [record.offset for record in records] == [0]
+        assert consumer.position(ONE) == 3
+        assert [record.offset for record in read(consumer, 1)] == [3]
+
+
+def test_a_damaged_batch_is_reported_and_the_records_before_it_come_first(cluster: FakeCluster) -> None:
+    write(cluster, b"good")
+    write(cluster, b"bad")
+    with cluster.lock:
+        damaged = bytearray(cluster.logs[ONE].batches[1])
+        damaged[-2] ^= 1
+        cluster.logs[ONE].batches[1] = bytes(damaged)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        assert [record.value for record in read(consumer, 1)] == [b"good"]
+        with pytest.raises(CorruptMessageError):
+            consumer.poll(timeout_ms=5_000)
+        assert consumer.position(ONE) == 1
+        consumer.seek(ONE, 0)
+        assert [record.value for record in read(consumer, 1)] == [b"good"]
+
+
+def test_raw_batches_come_whole_with_their_place(cluster: FakeCluster) -> None:
+    for number in range(20):
+        write(cluster, b"%d" % number, b"x" * 100)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        consumer.seek(ONE, 5)
+        pieces = []
+        while consumer.position(ONE) < 40:
+            pieces.extend(consumer.poll_batches(timeout_ms=5_000))
+        assert (pieces[0].first_offset, pieces[-1].next_offset, pieces[-1].high_watermark) == (5, 40, 40)
+        bases = [header.base_offset for piece in pieces for _, header in iterate_headers(piece.data)]
+        assert bases == list(range(4, 40, 2))
+
+
+def test_a_small_buffer_limits_what_is_fetched_ahead(cluster: FakeCluster) -> None:
+    for _ in range(50):
+        write(cluster, bytes(1_000))
+    with Consumer(cluster.bootstrap, max_partition_fetch_bytes=2_000, max_buffered_bytes=3_000) as consumer:
+        consumer.assign([ONE])
+        wait_for(lambda: consumer._assignment.buffered_bytes() > 2_000)
+        assert len(read(consumer, 50)) == 50
+        assert consumer._assignment.buffered_bytes() < 6_000
+
+
+def test_a_paused_partition_rests_and_keeps_its_place(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        consumer.pause([ONE])
+        assert consumer.poll(timeout_ms=200) == {}
+        consumer.resume([ONE])
+        assert read(consumer, 1)[0].value == b"a"
+
+
+def test_ends_and_times_are_looked_up(cluster: FakeCluster) -> None:
+    write(cluster, b"a", b"b")
+    write(cluster, b"c")
+    with Consumer(cluster.bootstrap) as consumer:
+        assert consumer.beginning_offsets([ONE]) == {ONE: 0}
+        assert consumer.end_offsets([ONE, TopicPartition("t", 3)]) == {ONE: 3, TopicPartition("t", 3): 0}
+        found = consumer.offsets_for_times({ONE: 1_001, TopicPartition("t", 0): 5})
+        assert found[TopicPartition("t", 0)] is None
+        assert found[ONE] is not None
+        assert (found[ONE].offset, found[ONE].timestamp_ms) == (0, 1_001)
+
+
+def test_looking_up_offsets_waits_for_a_leader_and_then_says_why_not(cluster: FakeCluster) -> None:
+    cluster.move(ONE, None)
+    with Consumer(cluster.bootstrap) as consumer:
+        with pytest.raises(Exception, match="one-0 has no leader"):
+            consumer.end_offsets([ONE], timeout_ms=400)
+        threading.Timer(0.3, cluster.move, [ONE, 2]).start()
+        assert consumer.end_offsets([ONE], timeout_ms=8_000) == {ONE: 0}
+
+
+def test_a_position_that_cannot_be_found_ends_in_a_timeout(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        cluster.move(ONE, None)
+        consumer.seek_to_end()
+        with pytest.raises(RequestTimedOutError):
+            consumer.position(ONE, timeout_ms=300)
+
+
+def test_errors_of_fetches_that_pass_are_ridden_out(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    cluster.faults.fetch_refuse = [
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ]
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        assert read(consumer, 1)[0].value == b"a"
+    assert cluster.faults.fetch_refuse == []
+
+
+def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> None:
+    cluster.faults.fetch_refuse = [ErrorCode.INCONSISTENT_TOPIC_ID]
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        with pytest.raises(Exception, match="INCONSISTENT_TOPIC_ID on purpose"):
+            consumer.poll(timeout_ms=5_000)
+
+
+def test_iteration_yields_records_until_the_caller_stops(cluster: FakeCluster) -> None:
+    write(cluster, *[b"%d" % n for n in range(5)])
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.subscribe(["one"])
+        seen = []
+        for record in consumer:
+            seen.append(record.value)
+            if len(seen) == 5:
+                break
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_partitions_added_later_are_read_from_their_beginning(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, auto_offset_reset="latest") as consumer:
+        consumer.subscribe(["one"])
+        added = TopicPartition("one", 1)
+        with cluster.lock:
+            cluster.logs[added] = type(cluster.logs[ONE])()
+        write(cluster, b"first", tp=added)
+        consumer._metadata.request()
+        assert [(r.partition, r.value) for r in read(consumer, 1)] == [(1, b"first")]
+
+
+def test_misuse_is_refused(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=500) as consumer:
+        with pytest.raises(InvalidRequestError, match="nothing is assigned"):
+            consumer.poll()
+        with pytest.raises(InvalidRequestError, match="not assigned"):
+            consumer.seek(ONE, 0)
+        with pytest.raises(InvalidRequestError):
+            consumer.assign([TopicPartition("one", 7)])
+        with pytest.raises(UnknownTopicOrPartitionError):
+            consumer.subscribe(["nothing"])
+    with pytest.raises(ClientClosedError):
+        consumer.poll()
+    with pytest.raises(InvalidRequestError):
+        Consumer(cluster.bootstrap, auto_offset_reset="sometimes")
+
+
+def test_close_joins_every_thread_even_while_a_fetch_waits(cluster: FakeCluster) -> None:
+    consumer = Consumer(cluster.bootstrap, fetch_max_wait_ms=30_000, client_id="to-be-joined")
+    consumer.assign([ONE])
+    consumer.poll(timeout_ms=100)
+    began = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - began < 4
+    assert not any("to-be-joined" in thread.name for thread in threading.enumerate())
