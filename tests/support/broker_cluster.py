@@ -264,7 +264,7 @@ class BrokerCluster:
         self.controller_epoch = 1
         self.shutting_down: set[int] = set()
         self.brokers: dict[int, BrokerUnderTest] = {}
-        self._config = config
+        self._config = {"replica_socket_timeout_ms": 1_000, **config}
         self._log_config = log_config or LogConfig()
         self._decisions: dict[TopicPartition, LeaderAndIsrPartition] = {}
         self._zk = MemoryZooKeeper(self.server, self.time, session_timeout_ms=3_600_000)
@@ -327,6 +327,10 @@ class BrokerCluster:
             self.zk(Create(parent))
         response = self.zk(SetData(path, znodes.encode_partition_state(state)))
         return response.stat.version  # type: ignore[attr-defined, no-any-return]
+
+    def paths(self) -> list[str]:
+        """Every node there is."""
+        return self.server.tree.paths()
 
     def delete(self, path: str) -> None:
         """Delete a node."""
@@ -449,4 +453,6 @@ class BrokerCluster:
             for one in broker_ids
             if (hosted := self.brokers[one].node.replica_manager.partitions.get(tp)) is not None and hosted.is_leader
         ]
-        return len(ends) == 1 and all(log.high_watermark == log.log_end_offset for log in leaders)
+        if len(ends) != 1 or not all(log.high_watermark == log.log_end_offset for log in leaders):
+            return False
+        return all(self.brokers[one].values(tp) == self.brokers[broker_ids[0]].values(tp) for one in broker_ids)

@@ -1,0 +1,308 @@
+"""Shrinking and expanding the ISR through ZooKeeper, with every outcome of the write."""
+
+import pytest
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import GetData, SetData
+from paceline.coordination.requests import is_write
+from paceline.model.client_io import RequiredAcks
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChangeKind
+from tests.support.broker_cluster import TP, BrokerCluster
+
+LAG_MAX_MS = 2_000
+
+
+def make(**config: object) -> BrokerCluster:
+    cluster = BrokerCluster(replica_lag_time_max_ms=LAG_MAX_MS, **config)
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    return cluster
+
+
+def leader(cluster: BrokerCluster):  # type: ignore[no-untyped-def]
+    return cluster[1].node.replica_manager.partitions[TP]
+
+
+def notifications(cluster: BrokerCluster) -> list[str]:
+    return sorted(path for path in cluster.paths() if path.startswith(znodes.ISR_CHANGE_PREFIX))
+
+
+def lag(cluster: BrokerCluster, *broker_ids: int) -> int:
+    """Cut followers off, give them something to lack, and return when they were last caught up."""
+    cluster.cuts |= {(broker_id, 1) for broker_id in broker_ids}
+    cluster[1].produce(b"lacking", acks=RequiredAcks.LEADER)
+    one = leader(cluster).followers[broker_ids[0]]
+    found = one.caught_up_ms(1)
+    assert isinstance(found, int)
+    return found
+
+
+def test_s2_8_a_lagging_follower_leaves_between_one_and_one_and_a_half_times_the_limit() -> None:
+    cluster = make()
+    caught_up_ms = lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    silent_ms = cluster.time.now_ms() - caught_up_ms
+    assert LAG_MAX_MS < silent_ms <= LAG_MAX_MS * 1.5 + 20
+    assert cluster.state().isr == (1, 2)
+    (shrunk,) = cluster[1].said(StateChangeKind.ISR_SHRUNK)
+    assert (shrunk.old_isr, shrunk.isr) == ((1, 2, 3), (1, 2))
+
+
+def test_s2_8_the_timeline_of_the_specification_in_tenths() -> None:
+    # lag limit 30 s, checks at 14.9, 29.9 and 44.9 s after the follower was last caught up; here in tenths.
+    cluster = BrokerCluster(replica_lag_time_max_ms=3_000)
+    origin_ms = cluster[1].node.replica_manager.now_ms()
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    cluster.cuts.add((3, 1))
+    cluster.time.run_for(1_600)
+    # A fetch by hand, 10 ms after a check of the leader's: the last time the follower was caught up.
+    checks = 1_500
+    start_ms = 1_000_000
+    now_ms = cluster.time.now_ms()
+    next_check_ms = start_ms + ((now_ms - start_ms) // checks + 1) * checks
+    assert origin_ms >= start_ms
+    cluster.time.run_for(next_check_ms - now_ms + 10)
+    follower = leader(cluster).followers[3]
+    follower.clock = None
+    follower.record_fetch(1, 0, 1, cluster.time.now_ms(), follower.broker_epoch)
+    caught_up_ms = cluster.time.now_ms()
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    cluster.time.run_for(2_990)
+    assert cluster.time.now_ms() - caught_up_ms == 2_990 and leader(cluster).isr == (1, 2, 3)
+    assert leader(cluster).proposal is None
+    cluster.time.run_for(1_499)
+    assert leader(cluster).isr == (1, 2, 3) and leader(cluster).proposal is None
+    cluster.time.run_for(2)
+    assert leader(cluster).isr == (1, 2)
+
+
+def test_b21_an_idle_follower_at_the_log_end_is_not_removed() -> None:
+    cluster = make()
+    cluster.cuts.add((3, 1))
+    cluster.time.run_for(20 * LAG_MAX_MS)
+    assert leader(cluster).isr == (1, 2, 3)
+
+
+def test_an_idle_follower_is_not_removed_when_data_comes_after_a_long_silence() -> None:
+    cluster = make()
+    cluster.time.run_for(20 * LAG_MAX_MS)
+    cluster[1].produce(b"b")
+    cluster.until_in_sync(1, 2, 3)
+    assert not cluster[1].said(StateChangeKind.ISR_SHRUNK, StateChangeKind.ISR_PROPOSED)
+
+
+def test_the_lag_clock_starts_with_the_leadership() -> None:
+    cluster = make()
+    cluster.time.run_for(LAG_MAX_MS // 2 + 100)
+    lag(cluster, 3)
+    cluster.decide(1, 1, (1, 2, 3))
+    begin_ms = cluster.time.now_ms()
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    assert cluster.time.now_ms() - begin_ms > LAG_MAX_MS
+
+
+def test_s2_9_b20_a_produce_that_waits_for_the_removed_follower_completes_without_more_traffic() -> None:
+    cluster = make()
+    cluster.cuts.add((3, 1))
+    answer = cluster[1].produce(b"b")
+    cluster.time.run_for(LAG_MAX_MS // 2)
+    assert not answer
+    cluster.time.run_until(lambda: bool(answer), 2 * LAG_MAX_MS)
+    assert answer[0].failure is None and leader(cluster).isr == (1, 2)
+
+
+def test_a_removed_follower_joins_again_and_that_is_counted() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: 3 in leader(cluster).isr, 10_000)
+    assert cluster.state().isr == (1, 2, 3) and cluster.state().leader_epoch == 0
+    numbers = cluster[1].node.metrics_snapshot()
+    assert (numbers.isr_shrinks_total, numbers.isr_expands_total, numbers.under_replicated_partitions) == (1, 1, 0)
+
+
+def test_an_isr_write_keeps_epoch_controller_epoch_and_foreign_keys() -> None:
+    cluster = make()
+    path = znodes.partition_state_path(TP)
+    state = cluster.state()
+    data = znodes.encode_partition_state(state, {"clean_former_members": [4]})
+    cluster.zk(SetData(path, data))
+    leader(cluster).zk_version += 1
+    cluster.set_controller_epoch(2)
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    found = znodes.decode_partition_state(path, cluster.zk(GetData(path)).data, 0)  # type: ignore[attr-defined]
+    assert found.extra == {"clean_former_members": [4]}
+    assert (found.leader_and_isr.leader_epoch, found.leader_and_isr.controller_epoch) == (0, 1)
+
+
+def test_b16_a_follower_that_restarted_while_it_was_joining_is_refused() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    cluster.cuts.clear()
+    # The leader's write hangs on its way; meanwhile the follower loses its disk.
+    cluster.time.run_until(lambda: leader(cluster).proposal is not None, 10_000)
+    cluster[1].zookeeper.link.cut()
+    cluster.cuts |= {(3, 1)}
+    cluster.restart(3, wipe=True)
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: leader(cluster).proposal is None, 20_000)
+    assert cluster.state().isr == (1, 2) and leader(cluster).isr == (1, 2)
+    (refused,) = cluster[1].said(StateChangeKind.ISR_REFUSED)
+    assert refused.cause is not None and "not registered as it fetched" in refused.cause
+
+
+def test_b16_a_fetch_of_an_earlier_registration_moves_nothing() -> None:
+    cluster = make()
+    follower = leader(cluster).followers[3]
+    old_epoch = follower.broker_epoch
+    cluster.restart(3)
+    cluster.update_metadata()
+    cluster.send(3, cluster.partition(1, 0, (1, 2, 3)))
+    cluster[1].produce(b"b")
+    cluster.time.run_for(1_500)
+    assert follower.broker_epoch > old_epoch and follower.log_end_offset == 2
+    stale = cluster[3].transport.fetches[-1][1]
+    stale.broker_epoch, stale.session_id, stale.session_epoch = old_epoch, 0, -1
+    stale.partitions = [cluster[2].transport.fetches[0][1].partitions[0]]
+    answers: list[object] = []
+    cluster[1].node.handle_replica_fetch(stale, answers.append)
+    (result,) = answers[0].results  # type: ignore[attr-defined]
+    assert result.error is ErrorCode.STALE_BROKER_EPOCH and follower.log_end_offset == 2
+
+
+def test_b18_a_lost_reply_is_resolved_by_reading_back() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster[1].zookeeper.link.lose_next_reply(is_write)
+    cluster.time.run_until(lambda: leader(cluster).isr == (1, 2), 20_000)
+    assert leader(cluster).zk_version == cluster.state().zk_version
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster.state().isr == (1, 2, 3), 20_000)
+
+
+def test_b18_a_leader_whose_version_is_behind_reads_the_state_and_decides_again() -> None:
+    cluster = make()
+    state = cluster.state()
+    cluster.write_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, state.controller_epoch))
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: leader(cluster).isr == (1, 2), 10_000)
+    assert cluster.state().isr == (1, 2) and leader(cluster).zk_version == cluster.state().zk_version
+    assert cluster[1].node.metrics_snapshot().failed_isr_updates_total == 1
+
+
+def test_a_deposed_leader_proposes_nothing_more_and_counts_everybody() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.decide(2, 1, (2, 3), to=[2])
+    cluster.cuts.add((2, 1))
+    cluster.time.run_for(10 * LAG_MAX_MS)
+    assert leader(cluster).isr == (1, 2, 3) and cluster[1].log().high_watermark == 1
+    assert cluster[1].node.metrics_snapshot().failed_isr_updates_total == 1
+    assert cluster.state().isr == (2,)
+
+
+@pytest.mark.parametrize("controller_first", [True, False])
+def test_b19_a_proposal_that_crosses_a_decision_of_the_controller_leaves_no_wrong_isr(controller_first: bool) -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: leader(cluster).proposal is not None, 10_000)
+    assert leader(cluster).maximal_isr == (1, 2, 3)
+    if controller_first:
+        # The controller removes 2 before the expansion by 3 arrives.
+        cluster[1].zookeeper.link.cut()
+        decision = cluster.decide(1, 1, (1,), to=[])
+        cluster[1].zookeeper.link.heal()
+        assert set(leader(cluster).maximal_isr) == {1, 2, 3}
+        cluster.send(1, decision)
+        assert leader(cluster).maximal_isr == (1,)
+    else:
+        cluster.time.run_until(lambda: leader(cluster).proposal is None, 5_000)
+        cluster.decide(1, 1, (1, 3))
+    cluster.time.run_for(100)
+    assert leader(cluster).isr == cluster.state().isr
+    assert leader(cluster).zk_version == cluster.state().zk_version
+    cluster.update_metadata()
+    for broker_id in (2, 3):
+        cluster.send(broker_id, cluster.partition(1, 1, leader(cluster).isr))
+    cluster.time.run_until(lambda: set(cluster.state().isr) == {1, 2, 3}, 10_000)
+
+
+def test_b20_a_stopping_broker_neither_joins_nor_holds_the_high_watermark_back() -> None:
+    cluster = make()
+    cluster.shutting_down.add(3)
+    cluster.decide(1, 1, (1, 2))
+    cluster.time.run_for(1_000)
+    assert leader(cluster).isr == (1, 2)
+    assert leader(cluster).followers[3].fetched_in_epoch
+    cluster.cuts.add((3, 1))
+    answer = cluster[1].produce(b"b")
+    cluster.time.run_until(lambda: bool(answer), 100)
+    assert answer[0].failure is None
+
+
+def test_a_write_left_open_by_the_end_of_a_session_is_settled_in_the_next_one() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: leader(cluster).proposal is not None, 10_000)
+    old_epoch = cluster[1].node.broker_epoch
+    cluster[1].zookeeper.link.cut()
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_for(500)
+    assert leader(cluster).proposal is not None
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: cluster.state().isr == (1, 2), 20_000)
+    assert cluster[1].node.broker_epoch > old_epoch and leader(cluster).is_leader
+    cluster.time.run_until(lambda: leader(cluster).isr == (1, 2), 5_000)
+
+
+def test_s2_10_a_single_change_is_told_to_the_controller_at_the_next_tick() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    assert notifications(cluster) == []
+    cluster.time.run_for(2_500)
+    (path,) = notifications(cluster)
+    assert znodes.decode_partition_set(path, cluster.zk(GetData(path)).data) == (TP,)  # type: ignore[attr-defined]
+
+
+def test_s2_11_a_refused_write_is_told_to_nobody() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.decide(2, 1, (2, 3), to=[])
+    cluster.time.run_for(10_000)
+    assert cluster[1].node.replica_manager.isr_propagation.pending == ()
+    assert notifications(cluster) == []
+
+
+def test_a_notification_that_could_not_be_written_is_written_later() -> None:
+    cluster = make()
+    lag(cluster, 3)
+    cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
+    cluster[1].zookeeper.link.cut()
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_for(4_000)
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: bool(notifications(cluster)), 90_000)
+
+
+def test_many_partitions_settle_their_isr_together() -> None:
+    cluster = BrokerCluster(replica_lag_time_max_ms=LAG_MAX_MS)
+    tps = [TopicPartition("many", index) for index in range(40)]
+    for tp in tps:
+        cluster.decide(1, 0, (1,), tp=tp, is_new=True)
+    cluster.time.run_until(lambda: all(set(cluster.state(tp).isr) == {1, 2, 3} for tp in tps[-3:]), 10_000)
+    cluster.time.run_for(2_000)
+    assert all(set(cluster.state(tp).isr) == {1, 2, 3} for tp in tps)
