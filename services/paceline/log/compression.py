@@ -25,6 +25,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 _GZIP_WINDOW = 31
+_LZ4_FAST = 0
+_LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
 class Codec(IntEnum):
@@ -56,7 +58,9 @@ def compress(codec: Codec, data: bytes) -> bytes:
     if codec is Codec.SNAPPY:
         return _compress_xerial(data)
     if codec is Codec.LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        compressor = cramjam.lz4.Compressor(level=_LZ4_FAST, content_checksum=False, block_linked=False)
+        compressor.compress(data)
+        return bytes(compressor.finish())
     if codec is Codec.ZSTD:
         return bytes(cramjam.zstd.compress(data))
     return data
@@ -75,6 +79,8 @@ def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padd
             return bytearray().join((prefix, _gunzip(data, limit), bytes(padding)))
         if codec is Codec.SNAPPY:
             return bytearray().join((prefix, _unsnappy(bytes(data), limit), bytes(padding)))
+        if codec is Codec.LZ4:
+            _check_lz4_blocks(data)
         if codec is Codec.LZ4 or codec is Codec.ZSTD:
             return _decompress_growing(codec, bytes(data), limit, prefix, padding)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, OverflowError, MemoryError) as error:
@@ -84,6 +90,12 @@ def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padd
 
 def _too_large(limit: int) -> MessageTooLargeError:
     return MessageTooLargeError(f"the batch expands to more than {limit} bytes")
+
+
+def _check_lz4_blocks(data: bytes | memoryview) -> None:
+    """Refuse frames with linked blocks, which Kafka's own readers cannot read (KIP-57)."""
+    if len(data) > 4 and not data[4] & _LZ4_INDEPENDENT_BLOCKS:
+        raise CorruptMessageError("the lz4 frame has linked blocks; Kafka's readers take independent ones only")
 
 
 def _gunzip(data: bytes | memoryview, limit: int) -> bytes:
@@ -140,7 +152,7 @@ def _unsnappy_block(block: bytes, limit: int) -> bytes:
 def _decompress_growing(codec: Codec, data: bytes, limit: int, prefix: bytes, padding: int) -> bytearray:
     """Decode into a buffer that grows fourfold until the stream fits or the limit is reached."""
     decode = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
-    room = min(limit, max(16 * 1024, 4 * len(data)))
+    room = min(limit, max(64 * 1024, 8 * len(data)))
     start = len(prefix)
     while True:
         buffer = bytearray(start + room + padding)

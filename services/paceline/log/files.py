@@ -96,14 +96,17 @@ def read_all(files: Files, path: str) -> bytes:
     return files.read_at(path, 0, files.size(path))
 
 
-def write_atomically(files: Files, path: str, data: bytes) -> None:
+def write_atomically(files: Files, path: str, data: bytes, *, durable: bool = True) -> None:
     """Replace a file so that a crash leaves the old content or the new one: write aside, fsync, rename, fsync names.
 
+    Without ``durable`` this holds for a crash of the process only.
     Source: spec/log-format.md section 8; KAFKA-16541 for the order.
     """
     temporary = path + ".tmp"
     files.create(temporary)
     files.append(temporary, data)
-    files.sync(temporary)
+    if durable:
+        files.sync(temporary)
     files.rename(temporary, path)
-    files.sync_directory(parent(path))
+    if durable:
+        files.sync_directory(parent(path))

@@ -144,14 +144,14 @@ class LeaderEpochCache:
         """Note that the content of ``version`` is durable now."""
         self._durable_version = max(self._durable_version, version)
 
-    def flush(self) -> None:
-        """Write the file durably when memory knows more.
+    def flush(self, *, durable: bool = True) -> None:
+        """Write the file when memory knows more; without ``durable`` it survives a crash of the process only.
 
         Raises:
             OSError: storage failed; the cache stays dirty.
         """
         if self.dirty:
-            self.write(self.encode())
+            write_atomically(self._files, self._path, self.encode(), durable=durable)
             self._durable_version = self._version
 
 

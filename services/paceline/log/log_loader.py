@@ -20,6 +20,7 @@ from paceline.log.segment import (
     Segment,
     file_name,
 )
+from paceline.log.snapshots import SNAPSHOT_SUFFIX
 from paceline.model.errors import CorruptMessageError
 
 CLEANED_SUFFIX = ".cleaned"
@@ -247,10 +248,11 @@ class _Loader:
     def _load_producers(self) -> None:
         log = self._log
         trusted = log.log_end_offset if self._clean else min(self._recovery_point, log.log_end_offset)
-        snapshots = log.snapshots
-        snapshots.remove_above(trusted)
+        found = sorted(int(name[:20]) for name in self._names if name.endswith(SNAPSHOT_SUFFIX))
+        offsets = log.snapshots.remove_above(trusted, found)
         try:
-            log.reload_producers(log.log_end_offset)
+            log.reload_producers(log.log_end_offset, offsets)
         except CorruptMessageError:
             self._result.damaged.append(log.path)
-        snapshots.keep_only({segment.base_offset for segment in log.segments})
+        if len(offsets) > 1:
+            log.snapshots.keep_only({segment.base_offset for segment in log.segments}, offsets)

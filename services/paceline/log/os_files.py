@@ -136,6 +136,8 @@ class OsFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Rename; descriptors below either name are closed, for their paths mean something else from now on."""
+        if stat.S_ISDIR(os.lstat(source).st_mode):
+            self._forget_below(source)
         self._forget(source)
         self._forget(target)
         os.rename(source, target)
@@ -147,7 +149,7 @@ class OsFiles:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory; links inside it are removed, not followed."""
-        self._forget(path)
+        self._forget_below(path)
         shutil.rmtree(path)
 
     def sync(self, path: str) -> None:
@@ -214,9 +216,15 @@ class OsFiles:
                 os.close(handle.descriptor)
 
     def _forget(self, path: str) -> None:
+        with self._mutex:
+            handle = self._handles.pop(path, None)
+            if handle is not None:
+                self._evict(handle)
+
+    def _forget_below(self, path: str) -> None:
         prefix = path + "/"
         with self._mutex:
-            for known in [name for name in self._handles if name == path or name.startswith(prefix)]:
+            for known in [name for name in self._handles if name.startswith(prefix)]:
                 self._evict(self._handles.pop(known))
 
     @staticmethod

@@ -586,14 +586,16 @@ class PartitionLog:
         if self.checkpointed_recovery_point is not None and self.checkpointed_recovery_point > offset:
             self._directory.checkpoint_recovery_points()
 
-    def reload_producers(self, limit: int) -> None:
+    def reload_producers(self, limit: int, snapshot_offsets: list[int] | None = None) -> None:
         """Rebuild the producer state below ``limit`` from the newest snapshot and the batches behind it.
+
+        ``snapshot_offsets`` are the snapshots there are, where the caller knows.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: a batch or marker cannot be read.
         """
-        covered = max(self.snapshots.load_newest(self.producers, limit), self._log_start_offset)
+        covered = max(self.snapshots.load_newest(self.producers, limit, snapshot_offsets), self._log_start_offset)
         for segment in self._segments[max(bisect_right(self._bases, covered) - 1, 0) :]:
             if segment.size == 0 or segment.base_offset >= limit:
                 continue
@@ -705,9 +707,13 @@ class PartitionLog:
             self._write_topic_id()
             self._segments[-1].seal()
             self.snapshots.write(self._log_end_offset, self.producers)
+            if not self.size_bytes:
+                # Epochs of a log without records are dropped by the next load: not worth an fsync per empty log.
+                self.epochs.flush(durable=False)
         except OSError as error:
             self._fail(error)
-        self.flush()
+        if self.size_bytes:
+            self.flush()
         self._retired = True
 
     def retire(self) -> None:

@@ -40,15 +40,15 @@ class SnapshotFiles:
             self._files.create(path)
             self._files.append(path, producers.encode())
 
-    def load_newest(self, producers: ProducerStateManager, limit: int, known: list[int] | None = None) -> int:
+    def load_newest(self, producers: ProducerStateManager, limit: int, offsets: list[int] | None = None) -> int:
         """Fill ``producers`` from the newest sound snapshot not above ``limit``; return its offset, 0 if none.
 
-        Unsound snapshots on the way are removed.
+        Unsound snapshots on the way are removed. ``offsets`` saves the listing where the caller knows them.
 
         Raises:
             OSError: storage failed.
         """
-        for offset in reversed(self.offsets() if known is None else known):
+        for offset in reversed(self.offsets() if offsets is None else offsets):
             if offset > limit:
                 continue
             try:
@@ -60,24 +60,28 @@ class SnapshotFiles:
         producers.clear()
         return 0
 
-    def remove_above(self, limit: int) -> None:
-        """Remove snapshots beyond ``limit``.
+    def remove_above(self, limit: int, offsets: list[int] | None = None) -> list[int]:
+        """Remove snapshots beyond ``limit``; return the offsets that remain.
 
         Raises:
             OSError: storage failed.
         """
-        for offset in self.offsets():
+        kept = []
+        for offset in self.offsets() if offsets is None else offsets:
             if offset > limit:
                 self._files.remove(self._path(offset))
+            else:
+                kept.append(offset)
+        return kept
 
-    def keep_only(self, wanted: Collection[int]) -> None:
-        """Remove snapshots other than the wanted ones and the newest.
+    def keep_only(self, wanted: Collection[int], offsets: list[int]) -> None:
+        """Of ``offsets`` remove the snapshots that are neither wanted nor the newest.
 
         Raises:
             OSError: storage failed.
         """
-        for offset in self.offsets()[:-1]:
-            if offset not in wanted:
+        for offset in offsets[:-1]:
+            if offset not in wanted and self._files.exists(self._path(offset)):
                 self._files.remove(self._path(offset))
 
     def _path(self, offset: int) -> str:

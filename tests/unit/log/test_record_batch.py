@@ -99,6 +99,13 @@ def test_snappy_reads_both_framings() -> None:
     assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)))) == data
 
 
+def test_lz4_frames_have_independent_blocks_and_linked_ones_are_refused() -> None:
+    data = bytes(range(256)) * 2000
+    assert bytes(decompress(Codec.LZ4, compress(Codec.LZ4, data))) == data
+    with pytest.raises(CorruptMessageError):
+        decompress(Codec.LZ4, bytes(cramjam.lz4.compress(data)))
+
+
 def test_gzip_reads_members_one_after_the_other() -> None:
     assert bytes(decompress(Codec.GZIP, compress(Codec.GZIP, b"one") + compress(Codec.GZIP, b"two"))) == b"onetwo"
 
