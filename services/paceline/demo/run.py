@@ -153,6 +153,7 @@ class _Demo:
             progress.update(bar, completed=stream.acked, description="streamed")
         if ending:
             raise ending[0]
+        story.check_the_end()
         return totals, story
 
     def _conclude(self, totals: StreamTotals, story: Story, verdict: Verdict) -> int:

@@ -69,12 +69,20 @@ class Story:
             StoryFailedError: something that must follow did not, within its limit.
         """
         self._started = started
+        pause_at, kill_at = self._rng.uniform(*_PAUSE_AFTER_S), self._rng.uniform(*_KILL_AFTER_S)
+        self._sleep_until(pause_at)
+        self._pause_a_follower()
+        self._sleep_until(max(kill_at, self._now() + 1.0))
+        self._kill_the_leader_of_most()
+
+    def check_the_end(self) -> None:
+        """Wait until every replica is in sync once more, now that the stream is over.
+
+        Raises:
+            StoryFailedError: some broker did not stay.
+        """
         try:
-            pause_at, kill_at = self._rng.uniform(*_PAUSE_AFTER_S), self._rng.uniform(*_KILL_AFTER_S)
-            self._sleep_until(pause_at)
-            self._pause_a_follower()
-            self._sleep_until(max(kill_at, self._now() + 1.0))
-            self._kill_the_leader_of_most()
+            self._await_full_isr("after the stream")
         finally:
             self._observer.close()
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,10 +260,7 @@ class LocalCluster:
     def _spawn(self, node: Node) -> None:
         node.starts += 1
         node.paused = False
-        with node.log_path.open("ab") as log:
-            node.process = subprocess.Popen(
-                node.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        node.process = _SPAWNER.submit(_launch, node.argv, node.log_path).result()
 
     def _write_state(self) -> None:
         assert self.zookeeper is not None
@@ -287,6 +285,16 @@ class LocalCluster:
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
+
+
+# The kernel ties a child that dies with its parent to the *thread* that started it, so one thread that lives as long as
+# this process starts them all; a restart asked for by a short-lived thread would end with that thread.
+_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+
+
+def _launch(argv: list[str], log_path: Path) -> "subprocess.Popen[bytes]":
+    with log_path.open("ab") as log:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 _FAST_RECONNECT = [
