@@ -109,6 +109,7 @@ class PartitionLog:
         self.config = config
         self.topic_id = topic_id
         self._topic_id_written = topic_id_written
+        self._topic_id_unsynced = False
         self.epochs = LeaderEpochCache(files, join(path, LEADER_EPOCH_CHECKPOINT))
         self.producers = ProducerStateManager()
         self.snapshots = SnapshotFiles(files, path)
@@ -385,11 +386,11 @@ class PartitionLog:
         self._log_start_offset = self._log_end_offset = self._high_watermark = start
 
     def _write_topic_id(self) -> None:
+        """Write the topic id before the first batch; the first flush makes it durable, no append waits for that."""
         if self.topic_id is not None and not self._topic_id_written:
-            write_atomically(
-                self._files, join(self._path, PARTITION_METADATA), encode_partition_metadata(self.topic_id)
-            )
-            self._topic_id_written = True
+            data = encode_partition_metadata(self.topic_id)
+            write_atomically(self._files, join(self._path, PARTITION_METADATA), data, durable=False)
+            self._topic_id_written = self._topic_id_unsynced = True
 
     # -- rolling -----------------------------------------------------------------------------------------------
 
@@ -642,8 +643,10 @@ class PartitionLog:
                     paths.extend(segment.paths())
         except OSError as error:
             self._fail(error)
+        if self._topic_id_unsynced:
+            paths.append(join(self._path, PARTITION_METADATA))
         directories = [self._path, self._directory.path] if self._names_dirty else []
-        self._names_dirty = self._rolled = False
+        self._names_dirty = self._rolled = self._topic_id_unsynced = False
         self._flushing = True
         epochs = self.epochs
         return FlushTask(

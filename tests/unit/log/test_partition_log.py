@@ -207,6 +207,9 @@ def test_a_log_keeps_to_its_topic_id() -> None:
     assert path not in files.contents
     log.append_as_leader(batch(b"a"), 0, NOW_MS)
     assert bytes(files.contents[path]) == b"version: 0\ntopic_id: " + b"A" * 22
+    assert path not in files.synced
+    log.flush()
+    assert path in files.synced
     with pytest.raises(InconsistentTopicIdError):
         log.assign_topic_id("B" * 22)
 
