@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,31 @@ def test_a_stopped_server_leaves_no_process_and_its_port_is_free(own_server: Emb
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     socket.create_server((own_server.host, own_server.port)).close()
+
+
+@needs_java
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs PR_SET_PDEATHSIG of Linux")
+def test_the_server_does_not_outlive_a_parent_that_is_killed(
+    zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from paceline.coordination.embedded import EmbeddedZooKeeper\n"
+        f"server = EmbeddedZooKeeper({str(tmp_path / 'child')!r}, heap_mib=64); server.start()\n"
+        "print(server.pid, server.port, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid, port = map(int, parent.stdout.readline().split())
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        parent.kill()
+    PumpedScheduler().run_until(lambda: not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @needs_java

@@ -34,7 +34,7 @@ DOOR_FILES = {
     },
     "controller": {"driver_transport.py"},
     "log": {"os_files.py"},
-    "coordination": {"zookeeper.py", "embedded.py"},
+    "coordination": {"zookeeper.py", "zookeeper_wire.py", "embedded.py"},
 }
 
 

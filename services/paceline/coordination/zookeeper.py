@@ -58,6 +58,7 @@ from paceline.coordination.interface import (
 )
 from paceline.coordination.requests import Batch, is_sendable
 from paceline.coordination.znode_paths import parent_paths
+from paceline.coordination.zookeeper_wire import BufferedSocket, Contact, WakeSocket, WakeUps, select_ready
 
 _log = logging.getLogger(__name__)
 
@@ -85,118 +86,28 @@ _WATCH_TYPES = {
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
 
-class _Contact:
-    """When the server last gave a sign of life, by the time of what it answered rather than of the answer."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._give_up_s = timeout_s * 2 / 3
-        self._first_unanswered_s: float | None = None
-        self.last_s = time.monotonic()
-
-    def opened(self) -> None:
-        self._first_unanswered_s = None
-
-    def sent(self) -> None:
-        now_s = time.monotonic()
-        if self._first_unanswered_s is None:
-            self._first_unanswered_s = now_s
-        elif now_s - self._first_unanswered_s > self._give_up_s:
-            # kazoo looks for a missing heartbeat only when it has nothing to send, so it would sit on a dead
-            # connection for as long as requests keep coming.
-            raise OSError("no answer from ZooKeeper")
-
-    def received(self) -> None:
-        if self._first_unanswered_s is not None:
-            self.last_s = self._first_unanswered_s
-            self._first_unanswered_s = None
-
-
-class _WatchedSocket:
-    """A socket that reports traffic."""
-
-    def __init__(self, sock: Any, contact: _Contact) -> None:
-        self._sock = sock
-        self._contact = contact
-
-    def send(self, data: Any) -> int:
-        self._contact.sent()
-        return int(self._sock.send(data))
-
-    def recv(self, size: int) -> bytes:
-        data: bytes = self._sock.recv(size)
-        if data:
-            self._contact.received()
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
-class _WakeUps:
-    """Counts what kazoo says through a socket pair, one byte per request, and sends a byte for the first only.
-
-    A socket holds a few hundred such bytes. Then kazoo would block, under this module's lock, on the thread that alone
-    could make room.
-    """
-
-    def __init__(self, reader: Any, writer: Any) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-        self._reader = reader
-        self._writer = writer
-
-    def add(self) -> None:
-        with self._lock:
-            self._count += 1
-            if self._count == 1:
-                self._writer.send(b"\0")
-
-    def take(self) -> None:
-        with self._lock:
-            if self._count:
-                self._count -= 1
-                if self._count == 0:
-                    self._reader.recv(1)
-
-
-class _WakeSocket:
-    """One end of the pair, as far as kazoo uses it."""
-
-    def __init__(self, sock: Any, wake_ups: _WakeUps) -> None:
-        self._sock = sock
-        self._wake_ups = wake_ups
-
-    def send(self, data: bytes) -> int:
-        self._wake_ups.add()
-        return len(data)
-
-    def recv(self, size: int) -> bytes:
-        self._wake_ups.take()
-        return bytes(size)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs watch callbacks on the connection thread and lets sockets report traffic."""
+    """Runs watch callbacks on the connection thread, over sockets of our own."""
 
-    def __init__(self, contact: _Contact) -> None:
+    def __init__(self, contact: Contact) -> None:
         super().__init__()
         self._contact = contact
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_socket_pair(self) -> tuple[_WakeSocket, _WakeSocket]:
-        reader, writer = super().create_socket_pair()
-        wake_ups = _WakeUps(reader, writer)
-        return _WakeSocket(reader, wake_ups), _WakeSocket(writer, wake_ups)
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
         sock = super().create_connection(*args, **kwargs)
         self._contact.opened()
-        return _WatchedSocket(sock, self._contact)
+        return BufferedSocket(sock, self._contact)
+
+    def create_socket_pair(self) -> tuple[WakeSocket, WakeSocket]:
+        reader, writer = super().create_socket_pair()
+        wake_ups = WakeUps(reader, writer)
+        return WakeSocket(reader, wake_ups), WakeSocket(writer, wake_ups)
+
+    def select(self, readers: Any, writers: Any, exceptional: Any, timeout: float | None = None) -> Any:
+        return select_ready(readers, writers, timeout)
 
 
 class _Pending:
@@ -243,7 +154,7 @@ class KazooZooKeeper:
         self._timeout_s = session_timeout_ms / 1000
         self._post = post
         self._close_timeout_s = close_timeout_ms / 1000
-        self._contact = _Contact(self._timeout_s)
+        self._contact = Contact(self._timeout_s)
         self._client = KazooClient(
             hosts=servers,
             timeout=self._timeout_s,
