@@ -79,6 +79,7 @@ def test_a_stopped_server_leaves_no_process_and_its_port_is_free(own_server: Emb
 
 
 @needs_java
+@pytest.mark.usefixtures("zookeeper_server")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs PR_SET_PDEATHSIG of Linux")
 def test_the_server_does_not_outlive_a_parent_that_is_killed(
     zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
