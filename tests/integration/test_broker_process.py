@@ -25,7 +25,9 @@ from paceline.v1 import metadata_service_pb2 as metadata_pb
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 DEV = Path(__file__).resolve().parents[2] / "config" / "dev.properties"
-SESSION_TIMEOUT_MS = 2_000
+SESSION_TIMEOUT_MS = 4_000
+LONG_S = 60.0
+"""Far longer than anything takes; a busy machine stretches everything."""
 BROKER_LISTENERS = ("CLIENT", "REPLICATION", "CONTROL")
 CONTROLLER_LISTENERS = ("CLIENT", "CONTROL")
 
@@ -43,6 +45,7 @@ class Process:
             f"--config={DEV}",
             f"--zookeeper-connect={zookeeper}",
             f"--zookeeper-session-timeout-ms={SESSION_TIMEOUT_MS}",
+            "--replica-lag-time-max-ms=10000",
             "--listeners=" + ",".join(f"{name}://127.0.0.1:0" for name in listeners),
             "--die-with-parent",
             *flags,
@@ -55,7 +58,7 @@ class Process:
         """What it has said so far."""
         return self.output_path.read_text(encoding="utf-8")
 
-    def wait_said(self, pattern: str, timeout_s: float = 30.0) -> re.Match[str]:
+    def wait_said(self, pattern: str, timeout_s: float = LONG_S) -> re.Match[str]:
         """Return the match once the process has said it."""
         found: list[re.Match[str]] = []
 
@@ -68,7 +71,7 @@ class Process:
         until(said, timeout_s, lambda: f"it never said {pattern!r}:\n{self.output}")
         return found[0]
 
-    def exit_code(self, timeout_s: float = 30.0) -> int:
+    def exit_code(self, timeout_s: float = LONG_S) -> int:
         """Wait for the end and return the exit code."""
         try:
             return self.popen.wait(timeout_s)
@@ -104,7 +107,7 @@ class Broker(Process):
         return str(self.wait_said(r"CLIENT://([^,\s]+)")[1])
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 30.0, why: Callable[[], str] = lambda: "") -> None:
+def until(condition: Callable[[], Any], timeout_s: float = LONG_S, why: Callable[[], str] = lambda: "") -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, why() or "the condition did not come true"
@@ -165,29 +168,29 @@ def test_a_topic_is_created_written_and_read_and_outlives_its_leader(
 
     controller = wait_for_controller(stubs, addresses[1])
     request = admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(name="rides", partitions=1, replication_factor=3)])
-    (created,) = stubs.admin(controller).CreateTopics(request, timeout=30).topics
+    (created,) = stubs.admin(controller).CreateTopics(request, timeout=LONG_S).topics
     assert not created.HasField("error")
 
     leader = wait_for_leader(stubs, addresses, 1)
     write = log_pb.ProduceRequest(partitions=[log_pb.ProducePartition(topic="rides")])
     for number in range(5):
         write.partitions[0].records.records.add(key=b"rider", value=b"%d" % number)
-    (result,) = stubs.log(addresses[leader]).Produce(write, timeout=30).partitions
+    (result,) = stubs.log(addresses[leader]).Produce(write, timeout=LONG_S).partitions
     assert (result.HasField("error"), result.base_offset) == (False, 0)
 
     follower = next(number for number in addresses if number != leader)
-    (refused,) = stubs.log(addresses[follower]).Produce(write, timeout=30).partitions
+    (refused,) = stubs.log(addresses[follower]).Produce(write, timeout=LONG_S).partitions
     hint = refused.error.current_leader
     assert (hint.leader_id, f"{hint.host}:{hint.port}") == (leader, addresses[leader])
 
     brokers[leader].popen.kill()
     survivors = {number: address for number, address in addresses.items() if number != leader}
     next_leader = wait_for_leader(stubs, survivors, follower, other_than=leader)
-    (result,) = stubs.log(addresses[next_leader]).Produce(write, timeout=30).partitions
+    (result,) = stubs.log(addresses[next_leader]).Produce(write, timeout=LONG_S).partitions
     assert (result.HasField("error"), result.base_offset) == (False, 5)
 
     read = log_pb.FetchRequest(max_wait_ms=1_000, partitions=[log_pb.FetchPartition(topic="rides", fetch_offset=3)])
-    (fetched,) = stubs.log(addresses[next_leader]).Fetch(read, timeout=30).partitions
+    (fetched,) = stubs.log(addresses[next_leader]).Fetch(read, timeout=LONG_S).partitions
     assert [record.offset for record in fetched.records.records] == [3, 4, 5, 6, 7, 8, 9]
     assert [record.value for record in fetched.records.records] == [b"3", b"4", b"0", b"1", b"2", b"3", b"4"]
 
@@ -197,7 +200,7 @@ def test_a_topic_is_created_written_and_read_and_outlives_its_leader(
 
     def caught_up() -> bool:
         ask = metadata_pb.DescribeReplicasRequest(topic="rides")
-        (view,) = stubs.metadata(addresses[next_leader]).DescribeReplicas(ask, timeout=30).partitions
+        (view,) = stubs.metadata(addresses[next_leader]).DescribeReplicas(ask, timeout=LONG_S).partitions
         return sorted(view.isr) == [1, 2, 3]
 
     until(caught_up)
@@ -208,7 +211,7 @@ def wait_for_controller(stubs: Stubs, broker: str) -> str:
     found: list[str] = []
 
     def known() -> bool:
-        answer = stubs.metadata(broker).DescribeCluster(metadata_pb.DescribeClusterRequest(), timeout=30)
+        answer = stubs.metadata(broker).DescribeCluster(metadata_pb.DescribeClusterRequest(), timeout=LONG_S)
         if len(answer.brokers) == 3 and answer.controller_port:
             found.append(f"{answer.controller_host}:{answer.controller_port}")
         return bool(found)
@@ -222,7 +225,7 @@ def wait_for_leader(stubs: Stubs, addresses: dict[int, str], ask: int, other_tha
 
     def known() -> bool:
         request = metadata_pb.DescribeTopicsRequest(topics=["rides"])
-        (topic,) = stubs.metadata(addresses[ask]).DescribeTopics(request, timeout=30).topics
+        (topic,) = stubs.metadata(addresses[ask]).DescribeTopics(request, timeout=LONG_S).topics
         leaders = [one.leader for one in topic.partitions if one.HasField("leader")]
         if leaders and leaders[0] != other_than:
             found.append(leaders[0])
@@ -335,7 +338,7 @@ def test_wrong_settings_end_with_usage_and_a_hint(tmp_path: Path, processes: con
 @pytest.mark.parametrize(
     ("flag", "expected"),
     [
-        ("--print-config", f"replica.lag.time.max.ms                        2000                  file {DEV}:"),
+        ("--print-config", f"replica.fetch.wait.max.ms 500 file {DEV}:"),
         ("--help", "--replica-lag-time-max-ms"),
         ("--version", "paceline 0."),
     ],
@@ -345,5 +348,5 @@ def test_questions_are_answered_without_starting_anything(
 ) -> None:
     broker = started(processes, Broker(tmp_path, "nowhere", "data", flag))
     assert broker.exit_code() == ExitCode.OK
-    assert re.sub(r" +", " ", expected) in re.sub(r" +", " ", broker.output)
+    assert expected in re.sub(r" +", " ", broker.output)
     assert not (tmp_path / "data").exists()

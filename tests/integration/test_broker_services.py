@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.driver_servers import BrokerServers
 from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.servicer import ByteBudget, LogServicer
+from paceline.broker.servicer_internal import ReplicationServicer
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
@@ -177,6 +180,10 @@ async def door() -> AsyncIterator[Door]:
     await servers.stop(0.1)
 
 
+def errors_of(door: Door, reason: str) -> float | None:
+    return door.metrics.registry.get_sample_value("paceline_request_errors_total", {"reason": reason})
+
+
 async def failure_of(call: Any) -> PacelineError:
     with pytest.raises(grpc.RpcError) as failure:
         await call
@@ -255,9 +262,7 @@ async def test_a_long_poll_ends_when_the_client_goes_away(door: Door) -> None:
     call = door.log().Fetch(fetch_of(max_wait_ms=60_000))
     await _until(lambda: len(door.core.fetch_replies) == 1)
     call.cancel()
-    await _until(
-        lambda: door.metrics.registry.get_sample_value("paceline_request_errors_total", {"reason": "CANCELLED"}) == 1
-    )
+    await _until(lambda: errors_of(door, "CANCELLED") == 1)
     door.core.fetch_replies[0](FetchResponse([]))  # a late reply is dropped
 
 
@@ -393,6 +398,33 @@ async def test_offsets_epochs_replicas_and_producer_ids_are_answered(door: Door)
     assert isinstance(await failure_of(log.InitProducerId(log_pb.InitProducerIdRequest())), RequestTimedOutError)
 
 
+async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -> None:
+    handlers = {
+        log_pb.DESCRIPTOR.services_by_name["LogService"]: LogServicer(
+            CoreHandle(), "CLIENT", AsyncioScheduler(asyncio.get_running_loop()), ByteBudget(1), 1
+        ).handlers(),
+        replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(CoreHandle()).handlers(),
+    }
+    for service, methods in handlers.items():
+        assert {method.name for method in service.methods} == set(methods), service.full_name
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/paceline.v1.LogService/Produce",
+        "/paceline.v1.LogService/Fetch",
+        "/paceline.v1.LogService/ListOffsets",
+    ],
+)
+async def test_bytes_that_are_no_message_are_an_invalid_request(door: Door, method: str) -> None:
+    channel = door._channel("CLIENT")
+    error = await failure_of(channel.unary_unary(method)(b"\x1a\xff\xff\xff"))
+    assert isinstance(error, InvalidRequestError) and "cannot be parsed" in str(error)
+    nested = b"".join(b"\x1a" + b"\x00" for _ in range(10_001))
+    assert isinstance(await failure_of(channel.unary_unary("/paceline.v1.LogService/Produce")(nested)), PacelineError)
+
+
 async def test_a_follower_fetches_on_its_own_listener(door: Door) -> None:
     request = replica_pb.FetchRequest(
         replica_id=2, broker_epoch=7, partitions=[replica_pb.FetchPartition(topic="t", fetch_offset=3)]
@@ -444,6 +476,9 @@ async def test_a_control_request_nobody_waits_for_any_more_is_not_carried_out(do
                 stub.StopReplica(request, timeout=0.3)
             except grpc.RpcError as failure:
                 outcome.append(from_rpc_error(failure))
+        deadline = time.monotonic() + 10
+        while errors_of(door, "REQUEST_TIMED_OUT") != 1 and time.monotonic() < deadline:
+            time.sleep(0.01)  # the server's thread notices a moment after its caller does
 
     thread = threading.Thread(target=call_and_give_up)
     thread.start()

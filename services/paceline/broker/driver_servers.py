@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable
 
 from paceline.broker.core_port import CoreHandle
-from paceline.broker.servicer import ByteBudget, LogServicer, MetadataServicer
-from paceline.broker.servicer_internal import ReplicaManagerServicer, ReplicationServicer
-from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_service_pb2_grpc
+from paceline.broker.servicer import LOG_SERVICE, ByteBudget, LogServicer, MetadataServicer
+from paceline.broker.servicer_internal import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
+from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import BrokerSettings
-from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import metadata_service_pb2_grpc
 
 CONTROL_THREADS = 4
 
@@ -97,10 +97,7 @@ class BrokerServers:
         log = LogServicer(self._core, name, self._scheduler, self._budget, fetch_max_bytes)
         metadata = MetadataServicer(self._core, name, self._node_id)
         return [
-            Service(
-                "paceline.v1.LogService",
-                lambda server: log_service_pb2_grpc.add_LogServiceServicer_to_server(log, server),
-            ),
+            Service(LOG_SERVICE, log.add_to),
             Service(
                 "paceline.v1.MetadataService",
                 lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),
@@ -110,10 +107,7 @@ class BrokerServers:
     def _replication_services(self) -> list[Service]:
         servicer = ReplicationServicer(self._core)
         return [
-            Service(
-                "paceline.internal.v1.ReplicationService",
-                lambda server: replication_service_pb2_grpc.add_ReplicationServiceServicer_to_server(servicer, server),
-            )
+            Service(REPLICATION_SERVICE, servicer.add_to),
         ]
 
     def _control_server(self) -> ThreadPoolRpcServer:

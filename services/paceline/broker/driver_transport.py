@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import grpc
 
 from paceline.internal.v1 import controller_service_pb2_grpc, replication_service_pb2_grpc
+from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, LiveBroker
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
-from paceline.rpc import convert
+from paceline.rpc import convert, wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.errors import from_rpc_error
 
@@ -27,6 +28,7 @@ Post = Callable[[Callable[[], None]], None]
 T = TypeVar("T")
 
 REPLICATION = "REPLICATION"
+_FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 _CLOSE_WAIT_S = 2.0
 
 
@@ -49,9 +51,10 @@ class GrpcBrokerTransport:
         """Fetch from a leader over the fetcher's own connection."""
 
         def call(channel: Any) -> ReplicaFetchResponse:
-            stub = replication_service_pb2_grpc.ReplicationServiceStub(channel)
-            message = convert.replica_fetch_to_proto(request)
-            return convert.replica_fetch_response_from_proto(stub.Fetch(message, timeout=timeout_ms / 1000))
+            # The answer comes as bytes: the batches in it are cut out rather than parsed.
+            fetch = channel.unary_unary(_FETCH, request_serializer=replica_pb.FetchRequest.SerializeToString)
+            answer: bytes = fetch(convert.replica_fetch_to_proto(request), timeout=timeout_ms / 1000)
+            return wire.parse_replica_fetch_response(answer)
 
         self._call_leader(leader, fetcher_id, call, on_done)
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+import grpc
+
 from paceline import __version__
-from paceline.broker.core_port import BrokerCore, CoreHandle
+from paceline.broker.core_port import CoreHandle
 from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
 from paceline.model.client_io import FetchRequest, FetchResponse, ProduceData, ProduceResult, RequiredAcks
 from paceline.model.control import Endpoint, UpdateMetadataPartition
@@ -24,13 +26,15 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import validate_topic_name
-from paceline.rpc import convert
+from paceline.rpc import convert, wire
+from paceline.rpc.server import parsed, unary
 from paceline.runtime.ports import Scheduler
-from paceline.v1 import errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import errors_pb2, metadata_service_pb2_grpc
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 CLIENT: Final = "CLIENT"
+LOG_SERVICE: Final = "paceline.v1.LogService"
 
 _ANSWER_GRACE_MS = 10_000
 """How much longer than its own timeout a request waits for the core before it gives up; the core always answers."""
@@ -112,8 +116,12 @@ class Listener:
         return endpoints.get(self.name) or endpoints.get(CLIENT)
 
 
-class LogServicer(log_service_pb2_grpc.LogServiceServicer):
-    """Writes and reads records."""
+class LogServicer:
+    """Writes and reads records.
+
+    Produce and Fetch take and give the bytes of their messages, so that payloads are not copied through the protobuf
+    library (`rpc.wire`); the small calls work on the generated messages.
+    """
 
     def __init__(
         self, core: CoreHandle, listener: str, scheduler: Scheduler, budget: ByteBudget, fetch_max_bytes: int
@@ -124,54 +132,65 @@ class LogServicer(log_service_pb2_grpc.LogServiceServicer):
         self._budget = budget
         self._fetch_max_bytes = fetch_max_bytes
 
-    async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:  # noqa: N802
+    def add_to(self, server: Any) -> None:
+        """Put every method of LogService on a server."""
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(LOG_SERVICE, self.handlers()),))
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the method handlers by name."""
+        return {
+            "Produce": grpc.unary_unary_rpc_method_handler(self.produce),
+            "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
+            "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),
+            "InitProducerId": unary(self.init_producer_id, pb.InitProducerIdRequest),
+        }
+
+    async def produce(self, request: bytes, context: Any) -> bytes:
         """Append records."""
         core = self._core.get()
-        acks = convert.acks_from_proto(request.acks)
-        timeout_ms = convert.timeout_from_proto(request.timeout_ms)
-        with self._budget.reserve(request.ByteSize()):
-            data = await self._produce_data(request)
-            results = await self.append(core, acks, timeout_ms, data)
-        return pb.ProduceResponse(
+        call = wire.parse_produce(request)
+        acks = convert.acks_from_proto(call.acks)
+        timeout_ms = convert.timeout_from_proto(call.timeout_ms)
+        with self._budget.reserve(len(request)):
+            data = await self._produce_data(call)
+            del request, call  # what waits for replication holds its batches no longer than the log does
+            if acks is RequiredAcks.NONE:
+                core.produce(acks, timeout_ms, data, _drop)
+                return b""
+            results: list[ProduceResult] = await answer_of(
+                lambda reply: core.produce(acks, timeout_ms, data, reply), timeout_ms
+            )
+        answer = pb.ProduceResponse(
             partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
         )
+        return answer.SerializeToString()
 
-    async def append(
-        self, core: BrokerCore, acks: RequiredAcks, timeout_ms: int, data: list[ProduceData]
-    ) -> list[ProduceResult]:
-        """Append batches and return one result each; none for ACKS_NONE, which does not wait."""
-        if acks is RequiredAcks.NONE:
-            core.produce(acks, timeout_ms, data, _drop)
-            return []
-        return await answer_of(lambda reply: core.produce(acks, timeout_ms, data, reply), timeout_ms)
-
-    async def _produce_data(self, request: pb.ProduceRequest) -> list[ProduceData]:
+    async def _produce_data(self, call: wire.ProduceCall) -> list[ProduceData]:
         data = []
-        for one in convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"):
-            topic_partition = convert.partition_of(one)
-            form = one.WhichOneof("data")
-            if form == "batch":
-                batch = one.batch
-            elif form == "records":
-                batch = await encode_on_loop(one.records, self._scheduler.wall_ms())
-            else:
-                raise InvalidRequestError(f"there are no records for {topic_partition}")
-            data.append(ProduceData(topic_partition, convert.topic_id_of(one.topic_id), batch))
+        for part in convert.bounded(call.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"):
+            topic_partition = convert.partition_of(part.head)
+            batch = part.batch
+            if batch is None:
+                if part.head.WhichOneof("data") != "records":
+                    raise InvalidRequestError(f"there are no records for {topic_partition}")
+                batch = await encode_on_loop(part.head.records, self._scheduler.wall_ms())
+            data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch))
         convert.refuse_duplicates([one.topic_partition for one in data])
         return data
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
+    async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read records."""
-        wanted, structured = self.checked_fetch(request)
-        response = await self.read(wanted)
+        core = self._core.get()
+        wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
+        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
+        if response.failure is not None:
+            raise error_for(response.failure.code, response.failure.message)
         if structured:
-            return await self._structured(wanted, response)
-        return pb.FetchResponse(
-            session_id=response.session_id,
-            partitions=[convert.fetch_result_to_proto(one, self._listener.address_of) for one in response.results],
-        )
+            return (await self._structured(wanted, response)).SerializeToString()
+        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
 
-    def checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
+    def _checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
         """Return the fetch, within the broker's limits, and whether structured records are wanted.
 
         Raises:
@@ -188,14 +207,6 @@ class LogServicer(log_service_pb2_grpc.LogServiceServicer):
             # A stub's defaults would open a session with every call and never use it.
             wanted.session_epoch = -1
         return wanted, structured
-
-    async def read(self, wanted: FetchRequest) -> FetchResponse:
-        """Fetch, and raise what failed as a whole."""
-        core = self._core.get()
-        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
-        if response.failure is not None:
-            raise error_for(response.failure.code, response.failure.message)
-        return response
 
     async def _structured(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:
         offsets = {one.topic_partition: one.fetch_offset for one in wanted.partitions}
@@ -222,7 +233,7 @@ class LogServicer(log_service_pb2_grpc.LogServiceServicer):
         message.records.CopyFrom(records)
         return size
 
-    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
+    async def list_offsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         """Find offsets."""
         queries, isolation = convert.list_offsets_from_proto(request)
         answers = self._core.get().list_offsets(queries, isolation)
@@ -230,7 +241,7 @@ class LogServicer(log_service_pb2_grpc.LogServiceServicer):
             partitions=[convert.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )
 
-    async def OffsetForLeaderEpoch(  # noqa: N802
+    async def offset_for_leader_epoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: Any
     ) -> pb.OffsetForLeaderEpochResponse:
         """Tell where epochs ended."""
@@ -239,7 +250,7 @@ class LogServicer(log_service_pb2_grpc.LogServiceServicer):
             partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )
 
-    async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:  # noqa: N802
+    async def init_producer_id(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
         """Hand out a producer id."""
         core = self._core.get()
         answer = await answer_of(core.init_producer_id, convert.DEFAULT_TIMEOUT_MS)

@@ -4,36 +4,51 @@ import concurrent.futures
 from collections.abc import Callable
 from typing import Any, Final
 
+import grpc
+
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.servicer import answer_of
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
-from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_service_pb2_grpc
+from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as pb
 from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.errors import RequestTimedOutError
 from paceline.model.replica_fetch import ReplicaFetchResponse
-from paceline.rpc import convert
+from paceline.rpc import convert, wire
+from paceline.rpc.server import parsed, unary
 
+REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
 CONTROL_TIMEOUT_S: Final = 30.0
 """Longest wait for the event loop; the controller's own deadline is the same by default."""
 
 
-class ReplicationServicer(replication_service_pb2_grpc.ReplicationServiceServicer):
-    """Answers followers."""
+class ReplicationServicer:
+    """Answers followers; batches go around the protobuf library (`rpc.wire`)."""
 
     def __init__(self, core: CoreHandle) -> None:
         self._core = core
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
+    def add_to(self, server: Any) -> None:
+        """Put every method of ReplicationService on a server."""
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(REPLICATION_SERVICE, self.handlers()),))
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the method handlers by name."""
+        return {
+            "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "OffsetsForLeaderEpoch": unary(self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest),
+        }
+
+    async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read batches for a follower."""
         core = self._core.get()
-        wanted = convert.replica_fetch_from_proto(request)
+        wanted = convert.replica_fetch_from_proto(parsed(pb.FetchRequest, request))
         response: ReplicaFetchResponse = await answer_of(
             lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms
         )
-        return convert.replica_fetch_response_to_proto(response)
+        return wire.replica_fetch_response(response)
 
-    async def OffsetsForLeaderEpoch(  # noqa: N802
+    async def offsets_for_leader_epoch(
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
         """Tell a follower where epochs ended."""
@@ -78,7 +93,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         outcome: concurrent.futures.Future[ControlResponse] = concurrent.futures.Future()
 
         def on_loop() -> None:
-            # A caller that has given up sends the request again; carrying out the stale one after it would undo it.
+            # A caller that has given up sends the request again: doing the work twice helps nobody who waits.
             if not outcome.set_running_or_notify_cancel():
                 return
             try:

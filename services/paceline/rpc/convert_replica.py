@@ -88,25 +88,41 @@ def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
     )
 
 
+def replica_fetch_result_to_proto(result: ReplicaFetchResult, batches: bytes) -> pb.FetchPartitionResult:
+    """Return the message of one partition's result, with these batches instead of its own."""
+    return pb.FetchPartitionResult(
+        topic=result.topic_partition.topic,
+        partition=result.topic_partition.partition,
+        error=code_to_proto(result.error),
+        leader_epoch=result.leader_epoch,
+        high_watermark=result.high_watermark,
+        log_start_offset=result.log_start_offset,
+        log_end_offset=result.log_end_offset,
+        diverging_epoch=epoch_end_to_proto(result.diverging_epoch),
+        batches=batches,
+    )
+
+
+def replica_fetch_result_from_proto(message: pb.FetchPartitionResult) -> ReplicaFetchResult:
+    """Return one partition's result."""
+    return ReplicaFetchResult(
+        topic_partition=TopicPartition(message.topic, message.partition),
+        error=error_code_of(message),
+        leader_epoch=message.leader_epoch,
+        high_watermark=message.high_watermark,
+        log_start_offset=message.log_start_offset,
+        log_end_offset=message.log_end_offset,
+        diverging_epoch=epoch_end_from_proto(message, "diverging_epoch"),
+        batches=message.batches,
+    )
+
+
 def replica_fetch_response_to_proto(response: ReplicaFetchResponse) -> pb.FetchResponse:
     """Return the message."""
     return pb.FetchResponse(
         error=code_to_proto(response.error),
         session_id=response.session_id,
-        partitions=[
-            pb.FetchPartitionResult(
-                topic=one.topic_partition.topic,
-                partition=one.topic_partition.partition,
-                error=code_to_proto(one.error),
-                leader_epoch=one.leader_epoch,
-                high_watermark=one.high_watermark,
-                log_start_offset=one.log_start_offset,
-                log_end_offset=one.log_end_offset,
-                diverging_epoch=epoch_end_to_proto(one.diverging_epoch),
-                batches=one.batches,
-            )
-            for one in response.results
-        ],
+        partitions=[replica_fetch_result_to_proto(one, one.batches) for one in response.results],
     )
 
 
@@ -115,19 +131,7 @@ def replica_fetch_response_from_proto(message: pb.FetchResponse) -> ReplicaFetch
     return ReplicaFetchResponse(
         session_id=message.session_id,
         error=error_code_of(message),
-        results=[
-            ReplicaFetchResult(
-                topic_partition=TopicPartition(one.topic, one.partition),
-                error=error_code_of(one),
-                leader_epoch=one.leader_epoch,
-                high_watermark=one.high_watermark,
-                log_start_offset=one.log_start_offset,
-                log_end_offset=one.log_end_offset,
-                diverging_epoch=epoch_end_from_proto(one, "diverging_epoch"),
-                batches=one.batches,
-            )
-            for one in message.partitions
-        ],
+        results=[replica_fetch_result_from_proto(one) for one in message.partitions],
     )
 
 

@@ -7,16 +7,18 @@ wait behind data. Both are built, bound (port 0 takes a free one), started and s
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from paceline.model.errors import InvalidRequestError
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
@@ -32,6 +34,9 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+M = TypeVar("M", bound=Message)
+
+
 class BindError(Exception):
     """A listener's port could not be had; the message names listener, address and reason."""
 
@@ -44,6 +49,27 @@ class Service:
     """For example ``paceline.v1.LogService``; the name of its health entry, too."""
     add: Callable[[Any], None]
     """Adds the servicer: ``lambda server: add_LogServiceServicer_to_server(servicer, server)``."""
+
+
+def parsed(message: type[M], data: bytes) -> M:
+    """Return the message in these bytes.
+
+    Raises:
+        InvalidRequestError: they are not such a message; gRPC itself would call that an internal error.
+    """
+    try:
+        return message.FromString(data)
+    except DecodeError as failure:
+        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
+
+
+def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M]) -> Any:
+    """Return a method handler of an aio server that parses inside the handler, where errors become statuses."""
+
+    async def handler(data: bytes, context: Any) -> bytes:
+        return (await handle(parsed(request, data), context)).SerializeToString()
+
+    return grpc.unary_unary_rpc_method_handler(handler)
 
 
 def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[tuple[str, int]]:

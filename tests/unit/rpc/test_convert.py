@@ -279,9 +279,7 @@ def test_a_leaders_view_of_its_replicas_survives_the_wire(view: client_io.Partit
 
 def test_a_leader_hint_carries_the_address_of_the_listener_that_was_asked() -> None:
     failure = client_io.PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", client_io.LeaderHint(2, 8))
-    message = convert.failure_to_proto(
-        failure, lambda broker: control.Endpoint("EXTERNAL", "host", 19_000 + broker)
-    )
+    message = convert.failure_to_proto(failure, lambda broker: control.Endpoint("EXTERNAL", "host", 19_000 + broker))
     assert (message.current_leader.host, message.current_leader.port) == ("host", 19_002)
     result = log_pb.ProducePartitionResult(error=message)
     assert convert.leader_address_from_proto(result) == ("host", 19_002)

@@ -1,0 +1,298 @@
+"""The bulk messages without a second copy of their payload: only the one bytes field goes around the protobuf library.
+
+protobuf copies a bytes field when it is parsed, set, read and serialized; on Produce and Fetch that is most of a call's
+cost. The wire format stays: small fields go through the generated messages, the payload is appended to, or cut out of,
+their bytes. A message that is in any way unusual (the payload twice, groups, bad lengths) is left to the generated
+parser. Equality with the generated messages is tested in tests/unit/rpc/test_wire.py.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from paceline.internal.v1 import replication_service_pb2 as replica_pb
+from paceline.model.client_io import FetchResponse, FetchResult, ProduceData, RequiredAcks
+from paceline.model.errors import InvalidRequestError
+from paceline.model.replica_fetch import ReplicaFetchResponse, ReplicaFetchResult
+from paceline.rpc.convert_client import (
+    AddressOf,
+    acks_to_proto,
+    fetch_result_from_proto,
+    fetch_result_to_proto,
+    no_address,
+)
+from paceline.rpc.convert_common import code_to_proto, error_code_of
+from paceline.rpc.convert_replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
+from paceline.v1 import log_service_pb2 as pb
+
+WORTH_CUTTING_BYTES: Final = 1_024
+"""Smaller parts are parsed whole: the walk costs more than the copy."""
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_PRODUCE_PARTITIONS, _PRODUCE_BATCH = 3, 4
+_FETCH_PARTITIONS, _FETCH_BATCHES = 2, 8
+_REPLICA_PARTITIONS, _REPLICA_BATCHES = 3, 9
+
+M = TypeVar("M")
+
+
+class _UnusualError(Exception):
+    """The bytes are not the way our writers make them; the generated parser decides."""
+
+
+@dataclass(slots=True)
+class ProducePart:
+    """One partition of a produce request, before any check of its values."""
+
+    head: pb.ProducePartition
+    """Everything but the batch."""
+    batch: bytes | None
+    """One record batch; None when ``head`` has structured records, or nothing."""
+
+
+@dataclass(slots=True)
+class ProduceCall:
+    """A produce request."""
+
+    acks: int
+    timeout_ms: int
+    partitions: list[ProducePart]
+
+
+# -- Produce ---------------------------------------------------------------------------------------------------
+
+
+def parse_produce(data: bytes) -> ProduceCall:
+    """Return a produce request.
+
+    Raises:
+        InvalidRequestError: the bytes are not a ProduceRequest.
+    """
+    try:
+        rest, parts = _split_parts(data, _PRODUCE_PARTITIONS)
+        request = pb.ProduceRequest.FromString(rest)
+        partitions = [_produce_part(data, start, end) for start, end in parts]
+    except _UnusualError:
+        request = _parsed(pb.ProduceRequest.FromString, data)
+        partitions = [_whole_produce_part(part) for part in request.partitions]
+    except DecodeError as failure:
+        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
+    return ProduceCall(request.acks, request.timeout_ms, partitions)
+
+
+def _produce_part(data: bytes, start: int, end: int) -> ProducePart:
+    if end - start < WORTH_CUTTING_BYTES:
+        return _whole_produce_part(pb.ProducePartition.FromString(data[start:end]))
+    head, batch = _cut(data, start, end, _PRODUCE_BATCH)
+    message = pb.ProducePartition.FromString(head)
+    if batch is not None and message.WhichOneof("data") is not None:
+        raise _UnusualError
+    return ProducePart(message, batch)
+
+
+def _whole_produce_part(message: pb.ProducePartition) -> ProducePart:
+    return ProducePart(message, message.batch if message.WhichOneof("data") == "batch" else None)
+
+
+def produce_request(acks: RequiredAcks, timeout_ms: int, data: Iterable[ProduceData]) -> bytes:
+    """Return the bytes of a ``ProduceRequest`` with these batches."""
+    pieces = [pb.ProduceRequest(acks=acks_to_proto(acks), timeout_ms=timeout_ms).SerializeToString()]
+    for one in data:
+        topic, partition = one.topic_partition
+        head = pb.ProducePartition(topic=topic, partition=partition, topic_id=one.topic_id or "").SerializeToString()
+        _append_part(pieces, _PRODUCE_PARTITIONS, head, _PRODUCE_BATCH, one.batch)
+    return b"".join(pieces)
+
+
+# -- Fetch -----------------------------------------------------------------------------------------------------
+
+
+def fetch_response(session_id: int, results: Iterable[FetchResult], address_of: AddressOf = no_address) -> bytes:
+    """Return the bytes of a client's ``FetchResponse`` in batches form."""
+    pieces = [pb.FetchResponse(session_id=session_id).SerializeToString()]
+    for result in results:
+        head = fetch_result_to_proto(replace(result, batches=b""), address_of).SerializeToString()
+        _append_part(pieces, _FETCH_PARTITIONS, head, _FETCH_BATCHES, result.batches or None)
+    return b"".join(pieces)
+
+
+def parse_fetch_response(data: bytes) -> FetchResponse:
+    """Return the answer to a client's fetch for batches.
+
+    Raises:
+        InvalidRequestError: the bytes are not a FetchResponse.
+    """
+    rest, results = _parse_results(
+        data, pb.FetchResponse, _FETCH_PARTITIONS, pb.FetchPartitionResult, _FETCH_BATCHES, fetch_result_from_proto
+    )
+    return FetchResponse(results, rest.session_id)
+
+
+def replica_fetch_response(response: ReplicaFetchResponse) -> bytes:
+    """Return the bytes of a follower's ``FetchResponse``."""
+    head = replica_pb.FetchResponse(error=code_to_proto(response.error), session_id=response.session_id)
+    pieces = [head.SerializeToString()]
+    for result in response.results:
+        small = replica_fetch_result_to_proto(result, b"").SerializeToString()
+        _append_part(pieces, _REPLICA_PARTITIONS, small, _REPLICA_BATCHES, result.batches or None)
+    return b"".join(pieces)
+
+
+def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
+    """Return the answer to a follower's fetch.
+
+    Raises:
+        InvalidRequestError: the bytes are not a FetchResponse.
+    """
+    rest, results = _parse_results(
+        data,
+        replica_pb.FetchResponse,
+        _REPLICA_PARTITIONS,
+        replica_pb.FetchPartitionResult,
+        _REPLICA_BATCHES,
+        replica_fetch_result_from_proto,
+    )
+    return ReplicaFetchResponse(rest.session_id, results, error_code_of(rest))
+
+
+R = TypeVar("R", FetchResult, ReplicaFetchResult)
+
+
+def _parse_results(
+    data: bytes, whole: Any, parts_field: int, part: Any, payload_field: int, convert: Callable[[Any], R]
+) -> tuple[Any, list[R]]:
+    try:
+        rest, parts = _split_parts(data, parts_field)
+        results = []
+        for start, end in parts:
+            if end - start < WORTH_CUTTING_BYTES:
+                results.append(convert(part.FromString(data[start:end])))
+                continue
+            head, batches = _cut(data, start, end, payload_field)
+            message = part.FromString(head)
+            if payload_field == _FETCH_BATCHES and message.WhichOneof("data") is not None:
+                raise _UnusualError
+            result = convert(message)
+            result.batches = batches or b""
+            results.append(result)
+        return whole.FromString(rest), results
+    except _UnusualError:
+        message = _parsed(whole.FromString, data)
+        return message, [convert(one) for one in message.partitions]
+    except DecodeError as failure:
+        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
+
+
+def _parsed(parse: Callable[[bytes], M], data: bytes) -> M:
+    try:
+        return parse(data)
+    except DecodeError as failure:
+        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
+
+
+# -- bytes -----------------------------------------------------------------------------------------------------
+
+
+def _append_part(pieces: list[bytes], part_field: int, head: bytes, payload_field: int, payload: bytes | None) -> None:
+    """Append one element of a repeated message field: its small fields, then its payload."""
+    tag = bytes((part_field << 3 | _LENGTH,))
+    if payload is None:
+        pieces += (tag, _varint(len(head)), head)
+        return
+    size = _varint(len(payload))
+    pieces += (
+        tag,
+        _varint(len(head) + 1 + len(size) + len(payload)),
+        head,
+        bytes((payload_field << 3 | _LENGTH,)),
+        size,
+        payload,
+    )
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _split_parts(data: bytes, parts_field: int) -> tuple[bytes, Sequence[tuple[int, int]]]:
+    """Return (all fields but the repeated one, where each of its elements begins and ends)."""
+    parts: list[tuple[int, int]] = []
+    rest: list[bytes] = []
+    position, end = 0, len(data)
+    while position < end:
+        field, start, stop = _next_field(data, position, end)
+        if field == parts_field:
+            parts.append((start, stop))
+        else:
+            rest.append(data[position:stop])
+        position = stop
+    return b"".join(rest), parts
+
+
+def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[bytes, bytes | None]:
+    """Return (the message without its payload field, the payload)."""
+    payload: bytes | None = None
+    rest: list[bytes] = []
+    kept = position
+    while position < end:
+        field, start, stop = _next_field(data, position, end)
+        if field == payload_field:
+            if payload is not None:
+                raise _UnusualError
+            payload = data[start:stop]
+            rest.append(data[kept:position])
+            kept = stop
+        position = stop
+    rest.append(data[kept:end])
+    return b"".join(rest), payload
+
+
+def _next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Return (field number, start, stop) of one field; start is that of the content for length-delimited ones.
+
+    A field of another wire type gets the number -1: it belongs to the rest, whatever it is.
+    """
+    tag, position = _read_varint(data, position, end)
+    wire_type, field = tag & 7, tag >> 3
+    if field == 0:
+        raise _UnusualError
+    if wire_type == _LENGTH:
+        size, start = _read_varint(data, position, end)
+        stop = start + size
+        if stop > end:
+            raise _UnusualError
+        return field, start, stop
+    if wire_type == _VARINT:
+        _, stop = _read_varint(data, position, end)
+    elif wire_type == _FIXED64:
+        stop = position + 8
+    elif wire_type == _FIXED32:
+        stop = position + 4
+    else:
+        raise _UnusualError
+    if stop > end:
+        raise _UnusualError
+    return -1, position, stop
+
+
+def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 64:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFFFFFFFFFF:
+                raise _UnusualError
+            return value, position
+        shift += 7
+    raise _UnusualError
