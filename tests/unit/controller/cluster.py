@@ -21,7 +21,8 @@ from paceline.coordination.interface import (
     Response,
     SetData,
 )
-from paceline.coordination.memory import AppliedWrite, MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.coordination.memory import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.coordination.patient import PatientZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     ControlledShutdownRequest,
@@ -232,13 +233,15 @@ class Cluster:
         client.submit([Delete(path), Create(path, data, ephemeral=True)], answers.append)
         self.brokers.epochs[broker_id].clear()
 
-    def start_controller(self, controller_id: int = CONTROLLER_ID, settle: bool = True) -> ControllerNode:
-        client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS)
+    def start_controller(
+        self, controller_id: int = CONTROLLER_ID, settle: bool = True, link: Link | None = None
+    ) -> ControllerNode:
+        client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS, link=link)
         node = ControllerNode(
             replace(self.config, controller_id=controller_id),
             [Endpoint("CLIENT", f"c{controller_id}", 9082), Endpoint("CONTROL", f"c{controller_id}", 9084)],
             self.time,
-            client,
+            PatientZooKeeper(client),
             self.brokers,
             random.Random(controller_id),
             self.state_changes.append,
@@ -301,32 +304,32 @@ class Cluster:
         assert not isinstance(answers[0], Exception), answers
         return list(answers[0])
 
-    def take_requests(self) -> list[str]:
-        """Return what brokers have received since the last call, in order, as text (see `describe`)."""
+    def told(self) -> dict[int, list[str]]:
+        """Return what each broker has received since the last call, in order, as text (see `describe`)."""
         taken, self.brokers.received = self.brokers.received, []
-        return [describe(broker_id, request) for broker_id, request in taken]
+        found: dict[int, list[str]] = {}
+        for broker_id, request in taken:
+            found.setdefault(broker_id, []).append(describe(request))
+        return found
 
 
-def describe(broker_id: int, request: ControlRequest) -> str:
-    """One request as one line.
-
-    ``1< LAI a-0 1/0 [1, 2] new`` is a LeaderAndIsr to broker 1; ``UM`` and ``SR`` likewise.
-    """
+def describe(request: ControlRequest) -> str:
+    """One request as one line: ``LAI a-0 1/0 [1, 2] new`` is a LeaderAndIsr; ``UM`` and ``SR`` likewise."""
     if isinstance(request, LeaderAndIsrRequest):
         parts = [
             f"{p.topic_partition} {p.leader}/{p.leader_epoch} {list(p.isr)}{' new' if p.is_new else ''}"
             for p in sorted(request.partitions, key=lambda p: p.topic_partition)
         ]
-        return f"{broker_id}< LAI {', '.join(parts)}"
+        return f"LAI {', '.join(parts)}"
     if isinstance(request, UpdateMetadataRequest):
         rows = [
             f"{m.topic_partition} {m.leader}/{m.leader_epoch} {list(m.isr)}"
             + (f" offline {list(m.offline_replicas)}" if m.offline_replicas else "")
             for m in sorted(request.partitions, key=lambda m: m.topic_partition)
         ]
-        return f"{broker_id}< UM {{{', '.join(rows)}}}"
+        return f"UM {{{', '.join(rows)}}}"
     stops = [
         f"{s.topic_partition} {s.leader_epoch}{' delete' if s.delete_partition else ''}"
         for s in sorted(request.partitions, key=lambda s: s.topic_partition)
     ]
-    return f"{broker_id}< SR {', '.join(stops)}"
+    return f"SR {', '.join(stops)}"

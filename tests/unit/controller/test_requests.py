@@ -1,0 +1,261 @@
+"""What brokers are told, request by request: the scenarios Q1 to Q12 of the protocol.
+
+Order counts per broker; between brokers there is none. LAI is LeaderAndIsr, UM UpdateMetadata, SR StopReplica.
+"""
+
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def cluster_with(*topics: tuple[str, tuple[int, ...]], brokers: tuple[int, ...] = (1, 2, 3)) -> Cluster:
+    cluster = Cluster()
+    cluster.start_broker(*brokers)
+    cluster.start_controller()
+    if topics:
+        results = cluster.create(*(NewTopic(name, assignments=(replicas,)) for name, replicas in topics))
+        assert all(result.error is None for result in results), results
+    cluster.told()
+    return cluster
+
+
+def test_q1_a_new_topic_reaches_its_replicas_and_everybody_learns_of_it() -> None:
+    cluster = cluster_with()
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    assert cluster.told() == {
+        1: ["LAI a-0 1/0 [1, 2] new", "UM {a-0 1/0 [1, 2]}"],
+        2: ["LAI a-0 1/0 [1, 2] new", "UM {a-0 1/0 [1, 2]}"],
+        3: ["UM {a-0 1/0 [1, 2]}"],
+    }
+
+
+def test_q2_s3_3_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)))
+    cluster.kill_broker(1)
+    cluster.settle()
+    metadata = [
+        "UM {a-0 2/1 [2] offline [1]}",
+        "UM {a-0 2/1 [2] offline [1], b-0 2/1 [2] offline [1]}",
+    ]
+    assert cluster.told() == {
+        2: ["LAI a-0 2/1 [2]", metadata[0], "LAI a-0 2/1 [2], b-0 2/1 [2]", metadata[1]],
+        3: metadata,
+    }
+    # One write each: the election of a has taken broker 1 out of its ISR already.
+    assert (cluster.state("a-0"), cluster.state("b-0")) == ("2/1 isr [2] ce 1 v1", "2/1 isr [2] ce 1 v1")
+
+
+def test_q3_s1_6_a_broker_that_starts_gets_all_metadata_and_then_its_partitions() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("c", (2, 3)))
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.told()
+    cluster.start_broker(1)
+    cluster.settle()
+    hosted = "UM {a-0 2/1 [2], b-0 2/1 [2]}"
+    assert cluster.told() == {
+        1: ["UM {a-0 2/1 [2], b-0 2/1 [2], c-0 2/0 [2, 3]}", "LAI a-0 2/1 [2], b-0 2/1 [2]", hosted],
+        2: ["UM {}", hosted],
+        3: ["UM {}", hosted],
+    }
+
+
+def test_q4_a_preferred_election_moves_the_leader_back() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 1])
+    cluster.settle()
+    cluster.told()
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_set([tp("a-0")])))
+    cluster.settle()
+    assert cluster.told() == {
+        1: ["LAI a-0 1/2 [2, 1]", "UM {a-0 1/2 [2, 1]}"],
+        2: ["LAI a-0 1/2 [2, 1]", "UM {a-0 1/2 [2, 1]}"],
+        3: ["UM {a-0 1/2 [2, 1]}"],
+    }
+
+
+def test_q5_s3_9_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
+    response = cluster.controlled_shutdown(1)
+    assert response.remaining == (), "the single replica of u does not block"
+    cluster.settle()
+    moved = "UM {a-0 2/1 [2] offline [1]}"
+    shrunk = "UM {b-0 2/1 [2] offline [1]}"
+    assert cluster.told() == {
+        1: ["LAI a-0 2/1 [2]", moved, "SR b-0 0", shrunk, "SR b-0 0"],
+        2: ["LAI a-0 2/1 [2]", moved, "LAI b-0 2/1 [2]", shrunk],
+        3: [moved, shrunk],
+    }
+    cluster.kill_broker(1)
+    cluster.settle()
+    gone = "UM {a-0 2/1 [2] offline [1], b-0 2/1 [2] offline [1], u-0 -1/1 [1] offline [1]}"
+    # The single replica's partition has an offline leader, so its election attempt stands for the plain UM {}.
+    assert cluster.told() == {2: ["LAI a-0 2/1 [2], b-0 2/1 [2]", gone], 3: [gone]}
+
+
+def test_q5_without_a_leader_to_replace_the_death_is_told_by_a_plain_metadata_update() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)))
+    cluster.controlled_shutdown(1)
+    cluster.settle()
+    cluster.told()
+    cluster.kill_broker(1)
+    cluster.settle()
+    gone = "UM {a-0 2/1 [2] offline [1], b-0 2/1 [2] offline [1]}"
+    assert cluster.told() == {2: ["LAI a-0 2/1 [2], b-0 2/1 [2]", gone, "UM {}"], 3: [gone, "UM {}"]}
+
+
+def test_q6_a_reassignment_walks_through_its_phases() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.reassign({tp("a-0"): (3, 2)})
+    cluster.settle()
+    started = "UM {a-0 1/1 [1, 2]}"
+    assert cluster.told() == {
+        1: ["LAI a-0 1/1 [1, 2]", started, started],
+        2: ["LAI a-0 1/1 [1, 2]", started, started],
+        3: ["LAI a-0 1/1 [1, 2] new", started, "LAI a-0 1/1 [1, 2] new", started],
+    }
+    cluster.change_isr("a-0", [1, 2, 3], notify=False)
+    cluster.settle()
+    moved, shrunk = "UM {a-0 3/2 [1, 2, 3]}", "UM {a-0 3/3 [2, 3]}"
+    assert cluster.told() == {
+        1: [moved, shrunk, "SR a-0 2", "SR a-0 3 delete", shrunk],
+        2: ["LAI a-0 3/2 [1, 2, 3]", moved, "LAI a-0 3/3 [2, 3]", shrunk, shrunk],
+        3: ["LAI a-0 3/2 [1, 2, 3]", moved, "LAI a-0 3/3 [2, 3]", shrunk, shrunk],
+    }
+
+
+def test_q7_a_cancelled_reassignment_stops_and_deletes_what_it_had_added() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.reassign({tp("a-0"): (3, 2)})
+    cluster.settle()
+    cluster.told()
+    cluster.reassign({tp("a-0"): None})
+    cluster.settle()
+    before, after = "UM {a-0 1/1 [1, 2]}", "UM {a-0 1/2 [1, 2]}"
+    assert cluster.told() == {
+        1: ["LAI a-0 1/1 [1, 2]", before, "LAI a-0 1/2 [1, 2]", after, after],
+        2: ["LAI a-0 1/1 [1, 2]", before, "LAI a-0 1/2 [1, 2]", after, after],
+        3: [before, "SR a-0 1", "SR a-0 1 delete", after, after],
+    }
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [2, 1]}, "the order is not restored"
+
+
+def test_q8_a_deleted_topic_is_forgotten_stopped_and_deleted() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    (result,) = cluster.delete("a")
+    assert result.error is None
+    forgotten = "UM {a-0 -2/0 [1, 2]}"
+    assert cluster.told() == {
+        1: [forgotten, "SR a-0 -2", "SR a-0 -2 delete"],
+        2: [forgotten, "SR a-0 -2", "SR a-0 -2 delete"],
+        3: [forgotten],
+    }
+
+
+def test_q9_s1_5_a_new_controller_tells_everything_again_and_changes_nothing() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (2, 3)))
+    standby = cluster.start_controller(CONTROLLER_ID + 1)
+    states = [cluster.state("a-0"), cluster.state("b-0")]
+    cluster.told()
+    cluster.controllers[CONTROLLER_ID].stop()
+    cluster.settle()
+    assert standby.is_active
+    assert standby.controller_epoch == 2
+    everything = "UM {a-0 1/0 [1, 2], b-0 2/0 [2, 3]}"
+    assert cluster.told() == {
+        1: ["UM {}", "LAI a-0 1/0 [1, 2]", everything],
+        2: ["UM {}", "LAI a-0 1/0 [1, 2], b-0 2/0 [2, 3]", everything],
+        3: ["UM {}", "LAI b-0 2/0 [2, 3]", everything],
+    }
+    assert [cluster.state("a-0"), cluster.state("b-0")] == states
+
+
+def test_q10_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
+    cluster.brokers.failed_dirs[1].add(tp("a-0"))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(1), sequential=True))
+    cluster.settle()
+    probe = "UM {a-0 1/0 [1, 2], b-0 1/0 [1, 2]}"
+    offline = "UM {a-0 2/1 [2] offline [1]}"
+    assert cluster.told() == {
+        1: ["LAI a-0 1/0 [1, 2], b-0 1/0 [1, 2]", probe, offline, offline, "SR a-0 1"],
+        2: [probe, "LAI a-0 2/1 [2]", offline, "LAI a-0 2/1 [2]", offline],
+        3: [probe, offline, offline],
+    }
+    assert cluster.children(znodes.LOG_DIR_EVENT_NOTIFICATION) == ()
+
+
+def test_q11_a_controller_and_the_broker_beside_it_die_together() -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
+    cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.told()
+    sessions = [cluster.controller_clients[CONTROLLER_ID].session_id, cluster.broker_sessions[1].session_id]
+    cluster.controller_clients[CONTROLLER_ID].crash()
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.broker_sessions.pop(1).crash()
+    for session_id in sessions:
+        cluster.server.expire(session_id)
+    cluster.settle()
+    hosted = "UM {a-0 1/0 [1, 2] offline [1], b-0 2/0 [2, 1] offline [1]}"
+    taken_out = "UM {a-0 -1/1 [2] offline [1], b-0 2/1 [2] offline [1], u-0 -1/1 [1] offline [1]}"
+    elected = "UM {a-0 2/2 [2] offline [1]}"
+    assert cluster.told() == {
+        2: [
+            "UM {}",
+            "LAI a-0 1/0 [1, 2], b-0 2/0 [2, 1]",
+            hosted,
+            "LAI a-0 -1/1 [2], b-0 2/1 [2]",
+            taken_out,
+            "LAI a-0 2/2 [2]",
+            elected,
+        ],
+        3: ["UM {}", hosted, taken_out, elected],
+    }
+    assert cluster.state("a-0") == "2/2 isr [2] ce 2 v2"
+    assert cluster.state("u-0") == "-1/1 isr [1] ce 2 v1"
+
+
+def test_q12_a_reassignment_is_resumed_by_the_next_controller() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.reassign({tp("a-0"): (3, 2)})
+    cluster.settle()
+    cluster.told()
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.settle()
+    before, after = "UM {a-0 1/1 [1, 2]}", "UM {a-0 1/2 [1, 2]}"
+    assert cluster.told() == {
+        1: ["UM {}", "LAI a-0 1/1 [1, 2]", before, "LAI a-0 1/2 [1, 2]", after],
+        2: ["UM {}", "LAI a-0 1/1 [1, 2]", before, "LAI a-0 1/2 [1, 2]", after],
+        3: ["UM {}", "LAI a-0 1/1 [1, 2]", before, "LAI a-0 1/2 [1, 2] new", after],
+    }
+    cluster.change_isr("a-0", [1, 2, 3], notify=False)
+    cluster.settle()
+    assert cluster.told()[3][:2] == ["LAI a-0 1/2 [1, 2]", after], "B1 repeats what was cached before the joining"
+    assert cluster.state("a-0") == "3/4 isr [2, 3] ce 2 v5"
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 2]}
+
+
+def test_requests_carry_the_broker_epoch_of_the_registration_they_are_meant_for() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.brokers.received.clear()
+    cluster.bounce_broker(2)
+    cluster.settle()
+    epoch = cluster.server.tree.get("/brokers/ids/2")
+    assert epoch is not None
+    stamps = {request.stamp.broker_epoch for broker_id, request in cluster.brokers.received if broker_id == 2}
+    assert stamps == {epoch.stat().czxid}
+
+
+def test_metadata_names_the_active_controllers_address() -> None:
+    cluster = cluster_with()
+    cluster.brokers.received.clear()
+    cluster.start_broker(4)
+    cluster.settle()
+    addresses = {request.controller_endpoints[0].host for _, request in cluster.brokers.received}  # type: ignore[union-attr]
+    assert addresses == {f"c{CONTROLLER_ID}"}

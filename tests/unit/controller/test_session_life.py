@@ -1,0 +1,238 @@
+"""Election, resignation and what a session's end, doubt or a lost answer does to a controller."""
+
+from typing import Any
+
+import pytest
+
+from paceline.controller import machine as machine_module
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, GetData, Multi, SetData
+from paceline.coordination.memory import Link
+from paceline.model.errors import NotControllerError
+from paceline.model.state_change import StateChangeKind
+from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
+
+A, B = CONTROLLER_ID, CONTROLLER_ID + 1
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Two brokers, A in office, B standing by, and a topic on both brokers."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller(A)
+    cluster.start_controller(B)
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    return cluster
+
+
+def is_election(request: object) -> bool:
+    return isinstance(request, Multi) and any(
+        isinstance(operation, Create) and operation.path == znodes.CONTROLLER for operation in request.operations
+    )
+
+
+def controller_id(cluster: Cluster) -> int:
+    return int(cluster.data(znodes.CONTROLLER)["brokerid"])
+
+
+def test_the_first_controller_has_epoch_1_and_publishes_its_address(cluster: Cluster) -> None:
+    assert (cluster.data(znodes.CONTROLLER_EPOCH), controller_id(cluster)) == (1, A)
+    assert cluster.children(znodes.CONTROLLER_IDS) == (str(A), str(B))
+    known = cluster.controllers[B].active_controller
+    assert known is not None
+    assert (known.controller_id, [e.host for e in known.endpoints]) == (A, [f"c{A}", f"c{A}"])
+
+
+def test_an_election_whose_answer_was_lost_is_resolved_by_reading_back() -> None:
+    cluster = Cluster()
+    link = Link()
+    link.lose_next_reply(is_election)
+    node = cluster.start_controller(A, link=link)
+    assert not node.is_active
+    cluster.time.run_until(lambda: node.is_active, max_ms=2_000)
+    assert node.controller_epoch == 1
+    assert cluster.data(znodes.CONTROLLER_EPOCH) == 1
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.create(NewTopic("t", assignments=((1,),)))[0].error is None, "its fence is the right one"
+
+
+def test_a_controller_that_stops_hands_over_at_once(cluster: Cluster) -> None:
+    cluster.controllers[A].stop()
+    cluster.settle()
+    assert cluster.controllers[B].is_active
+    assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
+
+
+def test_a_controller_whose_fence_fails_resigns_and_stands_again(cluster: Cluster) -> None:
+    cluster.zk(SetData(znodes.CONTROLLER_EPOCH, b"1"))
+    cluster.kill_broker(1)
+    cluster.settle()
+    # The next election makes up for what the aborted event had begun.
+    assert cluster.state("a-0").startswith("2/")
+    assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
+    active = cluster.controller
+    assert active.controller_epoch == 2
+    kinds = [change.kind for change in cluster.state_changes]
+    assert kinds.count(StateChangeKind.CONTROLLER_RESIGNED) == 1
+    assert cluster.create(NewTopic("b", assignments=((2,),)))[0].error is None
+
+
+def test_a_fenced_controller_leaves_its_successors_node_alone(cluster: Cluster) -> None:
+    a = cluster.controllers[A]
+    # A hears nothing, but what it sends still arrives.
+    cluster.controller_clients[A].link.cut(requests=False, replies=True)
+    cluster.zk(Delete(znodes.CONTROLLER))
+    cluster.settle()
+    assert cluster.controllers[B].is_active
+    assert a.is_active, "it cannot know yet"
+    answers: list[Any] = []
+    a.create_topics([NewTopic("late", assignments=((1,),))], 5_000, False, answers.append)
+    cluster.settle()
+    cluster.controller_clients[A].link.heal()
+    cluster.settle()
+    assert not a.is_active
+    assert isinstance(answers[0], NotControllerError)
+    assert controller_id(cluster) == B
+    assert not cluster.exists(znodes.topic_path("late"))
+    assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
+
+
+def test_a_paused_controller_whose_session_expired_has_no_effect(cluster: Cluster) -> None:
+    a_session = cluster.controller_clients[A].session_id
+    cluster.controller_clients[A].link.cut()
+    cluster.kill_broker(1)
+    cluster.server.expire(a_session)
+    cluster.settle()
+    assert cluster.controllers[B].is_active
+    state, first_write = cluster.state("a-0"), len(cluster.writes)
+    cluster.brokers.received.clear()
+    cluster.controller_clients[A].link.heal()
+    cluster.settle()
+    cluster.time.run_until(lambda: cluster.controller_clients[A].connected, max_ms=5_000)
+    cluster.settle()
+    assert not cluster.controllers[A].is_active
+    assert cluster.state("a-0") == state
+    changed = {write.change.path for write in cluster.writes[first_write:]}
+    assert changed == {znodes.controller_path(A)}, "it only publishes its address again"
+    assert cluster.brokers.received == []
+    known = cluster.controllers[A].active_controller
+    assert known is not None
+    assert known.controller_id == B
+
+
+def test_a_controller_that_is_cut_off_resigns_by_its_own_clock(cluster: Cluster) -> None:
+    a = cluster.controllers[A]
+    answers: list[Any] = []
+    cluster.brokers.silent.update((1, 2))
+    a.create_topics([NewTopic("late", assignments=((1,),))], 60_000, False, answers.append)
+    cluster.settle()
+    cluster.controller_clients[A].link.cut()
+    cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
+    assert answers, "nobody waits for a controller that has resigned"
+    assert a.active_controller is None
+    cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=2 * SESSION_TIMEOUT_MS)
+
+
+def test_a_controller_that_doubted_a_living_session_gives_the_office_back_and_stands_again() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1)
+    a = cluster.start_controller(A)
+    cluster.server.stop()
+    cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
+    session = cluster.controller_clients[A].session_id
+    cluster.server.start()
+    cluster.time.run_until(lambda: a.is_active, max_ms=5_000)
+    assert cluster.controller_clients[A].session_id == session, "the session has survived"
+    assert a.controller_epoch == 2
+    assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
+
+
+def test_what_changes_during_a_short_disconnect_is_noticed_afterwards(cluster: Cluster) -> None:
+    a = cluster.controllers[A]
+    cluster.controller_clients[A].disconnect()
+    cluster.create_topic_node("b", [[2, 1]])
+    cluster.zk(Create(znodes.delete_topic_path("a")))
+    cluster.kill_broker(1)
+    cluster.time.run_until(lambda: cluster.controller_clients[A].connected, max_ms=1_000)
+    cluster.settle()
+    assert a.is_active
+    assert a.controller_epoch == 1
+    assert cluster.state("b-0") == "2/0 isr [2] ce 1 v0"
+    assert [broker.broker_id for broker in a.describe_cluster().brokers] == [2]
+    assert a.describe_topics(["a"])[0].error is not None, "its deletion has begun and waits for broker 1"
+    # And the watches are armed again.
+    cluster.create_topic_node("c", [[2]])
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.state("c-0") == "2/0 isr [2] ce 1 v0"
+    assert cluster.children(znodes.TOPICS) == ("b", "c")
+
+
+def test_calls_to_a_standby_are_answered_not_controller(cluster: Cluster) -> None:
+    answers: list[Any] = []
+    standby = cluster.controllers[B]
+    standby.create_topics([NewTopic("x")], 1_000, False, answers.append)
+    standby.delete_topics(["a"], 1_000, answers.append)
+    assert [type(answer) for answer in answers] == [NotControllerError] * 2
+    with pytest.raises(NotControllerError):
+        standby.describe_topics([])
+
+
+def test_a_controller_that_cannot_finish_its_failover_gives_the_office_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(parts: object) -> Any:
+        raise ValueError("cannot load")
+        yield
+
+    good = machine_module.on_failover
+    monkeypatch.setattr(machine_module, "on_failover", broken)
+    cluster.controllers[A].stop()
+    cluster.settle()
+    assert not cluster.controllers[B].is_active
+    assert not cluster.zk(GetData(znodes.CONTROLLER), must_succeed=False).ok
+    monkeypatch.setattr(machine_module, "on_failover", good)
+    cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=3_000)
+    assert cluster.controllers[B].controller_epoch == 3
+
+
+def test_an_earlier_session_of_the_same_controller_is_waited_for() -> None:
+    cluster = Cluster()
+    cluster.start_controller(A)
+    # The process dies and is started again before its session has ended.
+    cluster.controller_clients[A].crash()
+    cluster.controllers[A].stop()
+    again = cluster.start_controller(A)
+    assert not again.is_active, "the id in /controller is its own, the session is not"
+    cluster.time.run_until(lambda: again.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
+    assert again.controller_epoch == 2
+    cluster.settle()
+    assert cluster.children(znodes.CONTROLLER_IDS) == (str(A),)
+
+
+def test_a_controller_keeps_retrying_a_broker_until_the_broker_is_gone(cluster: Cluster) -> None:
+    cluster.brokers.unreachable.add(2)
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.time.run_for(1_000)
+    assert cluster.controller.gauges().request_queue_size > 0
+    cluster.brokers.unreachable.clear()
+    cluster.brokers.received.clear()
+    cluster.time.run_for(200)
+    assert cluster.told()[2][0] == "LAI a-0 2/1 [2]"
+    assert cluster.controller.gauges().request_queue_size == 0
+
+
+def test_nothing_is_sent_after_resignation(cluster: Cluster) -> None:
+    cluster.brokers.unreachable.add(2)
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.brokers.received.clear()
+    cluster.controllers[B].stop()
+    cluster.controllers[A].stop()
+    cluster.brokers.unreachable.clear()
+    cluster.time.run_for(5_000)
+    assert cluster.brokers.received == []
