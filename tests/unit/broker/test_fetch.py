@@ -1,0 +1,312 @@
+"""Fetch on the leader: visibility, waiting, limits, epochs and sessions (spec/replica-manager.md section 13)."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from paceline.log.record_batch import decode_records
+from paceline.model.client_io import (
+    EpochQuery,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Isolation,
+    OffsetKind,
+    OffsetQuery,
+    RequiredAcks,
+)
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import EpochEnd
+from tests.support.broker_cluster import TP, BrokerCluster
+
+OTHER = TopicPartition("payments", 0)
+
+
+@pytest.fixture
+def cluster() -> BrokerCluster:
+    found = BrokerCluster()
+    for tp in (TP, OTHER):
+        found.decide(1, 0, (1, 2, 3), tp=tp, is_new=True)
+    found.time.run_for(50)
+    return found
+
+
+def values(response: FetchResponse, index: int = 0) -> list[bytes]:
+    return [record.value or b"" for record in decode_records(response.results[index].batches)]
+
+
+def code(response: FetchResponse, index: int = 0) -> ErrorCode:
+    failure = response.results[index].failure
+    return ErrorCode.NONE if failure is None else failure.code
+
+
+def fetch(
+    cluster: BrokerCluster,
+    *partitions: FetchPartition,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    forgotten: Sequence[TopicPartition] = (),
+) -> list[FetchResponse]:
+    answers: list[FetchResponse] = []
+    request = FetchRequest(
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        Isolation.READ_UNCOMMITTED,
+        list(partitions),
+        session_id,
+        session_epoch,
+        list(forgotten),
+    )
+    cluster[1].node.fetch(request, answers.append)
+    return answers
+
+
+def at(offset: int, tp: TopicPartition = TP, max_bytes: int = 1 << 20, **extra: int) -> FetchPartition:
+    return FetchPartition(tp, None, offset, max_bytes, **extra)
+
+
+def test_a_consumer_reads_up_to_the_high_watermark_only(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    cluster.cuts |= {(2, 1), (3, 1)}
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    (response,) = fetch(cluster, at(0))
+    assert values(response) == [b"a"]
+    result = response.results[0]
+    assert (result.high_watermark, result.last_stable_offset, result.log_start_offset) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("offset", [1, 2])
+def test_an_offset_between_high_watermark_and_log_end_is_empty_and_no_error(
+    cluster: BrokerCluster, offset: int
+) -> None:
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    cluster.cuts |= {(2, 1), (3, 1)}
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    (response,) = fetch(cluster, at(offset))
+    assert code(response) is ErrorCode.NONE and values(response) == []
+
+
+def test_an_offset_outside_the_log_is_out_of_range_and_answered_at_once(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    (response,) = fetch(cluster, at(2), max_wait_ms=10_000)
+    assert code(response) is ErrorCode.OFFSET_OUT_OF_RANGE
+    failure = response.results[0].failure
+    assert failure is not None and failure.log_start_offset == 0
+
+
+def test_a_waiting_consumer_is_answered_when_the_record_is_committed(cluster: BrokerCluster) -> None:
+    answers = fetch(cluster, at(0), max_wait_ms=10_000)
+    cluster.cuts.add((3, 1))
+    cluster[1].produce(b"a", acks=RequiredAcks.LEADER)
+    cluster.time.run_for(500)
+    assert not answers
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: bool(answers), 5_000)
+    assert values(answers[0]) == [b"a"]
+
+
+def test_a_waiting_consumer_is_answered_empty_when_its_time_has_passed(cluster: BrokerCluster) -> None:
+    answers = fetch(cluster, at(0), max_wait_ms=700)
+    cluster.time.run_for(699)
+    assert not answers
+    cluster.time.run_for(1)
+    assert len(answers) == 1 and values(answers[0]) == []
+    assert cluster[1].node.metrics_snapshot().fetch_expirations_total >= 1
+
+
+def test_a_waiting_consumer_waits_for_min_bytes(cluster: BrokerCluster) -> None:
+    answers = fetch(cluster, at(0), at(0, OTHER), max_wait_ms=10_000, min_bytes=200)
+    cluster[1].produce(b"x" * 50)
+    cluster.until_in_sync(1, 2, 3)
+    assert not answers
+    cluster[1].produce(b"y" * 50, tp=OTHER)
+    cluster.until_in_sync(1, 2, 3, tp=OTHER)
+    assert len(answers) == 1
+    assert (values(answers[0], 0), values(answers[0], 1)) == ([b"x" * 50], [b"y" * 50])
+
+
+def test_a_waiting_consumer_is_told_when_the_leader_changes(cluster: BrokerCluster) -> None:
+    answers = fetch(cluster, at(0), max_wait_ms=10_000)
+    cluster.decide(2, 1, (2, 3))
+    assert code(answers[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_the_first_batch_comes_whole_whatever_the_limits(cluster: BrokerCluster) -> None:
+    for tp in (TP, OTHER):
+        cluster[1].produce(b"x" * 500, tp=tp)
+        cluster.until_in_sync(1, 2, 3, tp=tp)
+    (response,) = fetch(cluster, at(0, max_bytes=10), at(0, OTHER, max_bytes=10), max_bytes=10)
+    assert (values(response, 0), values(response, 1)) == ([b"x" * 500], [])
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (None, ErrorCode.NONE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (5, ErrorCode.NONE),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, expected: ErrorCode) -> None:
+    cluster.decide(1, 5, (1, 2, 3))
+    (response,) = fetch(cluster, FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch))
+    assert code(response) is expected
+    (answer,) = cluster[1].node.offsets_for_leader_epoch([EpochQuery(TP, 0, epoch)])
+    assert (ErrorCode.NONE if answer.failure is None else answer.failure.code) is expected
+
+
+def test_the_epoch_is_checked_before_the_leadership(cluster: BrokerCluster) -> None:
+    answers: list[FetchResponse] = []
+    for epoch in (9, 0):
+        request = FetchRequest(
+            0, 1, 100, Isolation.READ_UNCOMMITTED, [FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch)]
+        )
+        cluster[2].node.fetch(request, answers.append)
+    assert [code(answer) for answer in answers] == [
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
+
+
+def test_a_consumers_divergence_is_told_at_once(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.decide(1, 3, (1, 2, 3))
+    cluster[1].produce(b"b")
+    cluster.until_in_sync(1, 2, 3)
+    (response,) = fetch(cluster, at(2, last_fetched_epoch=0), max_wait_ms=10_000)
+    assert response.results[0].diverging_epoch == EpochEnd(0, 1)
+
+
+def test_a_session_answers_only_what_has_news(cluster: BrokerCluster) -> None:
+    (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
+    assert first.session_id != 0 and len(first.results) == 2
+    (second,) = fetch(cluster, session_id=first.session_id, session_epoch=1)
+    assert second.results == [] and second.session_id == first.session_id
+    cluster[1].produce(b"a", tp=OTHER)
+    cluster.until_in_sync(1, 2, 3, tp=OTHER)
+    (third,) = fetch(cluster, session_id=first.session_id, session_epoch=2)
+    assert [one.topic_partition for one in third.results] == [OTHER] and values(third) == [b"a"]
+
+
+def test_a_session_gives_the_same_data_again_to_a_reader_that_does_not_move_on(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    (first,) = fetch(cluster, at(0), session_epoch=0)
+    (second,) = fetch(cluster, session_id=first.session_id, session_epoch=1)
+    assert values(first) == values(second) == [b"a"]
+    (third,) = fetch(cluster, at(1), session_id=first.session_id, session_epoch=2)
+    assert third.results == []
+
+
+def test_a_session_waits_and_is_woken_by_any_of_its_partitions(cluster: BrokerCluster) -> None:
+    (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
+    waiting = fetch(cluster, session_id=first.session_id, session_epoch=1, max_wait_ms=10_000)
+    assert not waiting
+    cluster[1].produce(b"a", tp=OTHER)
+    cluster.time.run_until(lambda: bool(waiting), 1_000)
+    assert [one.topic_partition for one in waiting[0].results] == [OTHER]
+
+
+def test_a_partition_left_out_for_want_of_room_comes_first_in_the_next_answer(cluster: BrokerCluster) -> None:
+    for tp in (TP, OTHER):
+        cluster[1].produce(b"x" * 500, tp=tp)
+        cluster.until_in_sync(1, 2, 3, tp=tp)
+    (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0, max_bytes=100)
+    assert [bool(one.batches) for one in first.results] == [True, False]
+    (second,) = fetch(cluster, session_id=first.session_id, session_epoch=1, max_bytes=100)
+    assert [one.topic_partition for one in second.results if one.batches] == [OTHER]
+
+
+def test_a_forgotten_partition_is_not_answered_any_more(cluster: BrokerCluster) -> None:
+    (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
+    fetch(cluster, session_id=first.session_id, session_epoch=1, forgotten=[TP])
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    (third,) = fetch(cluster, session_id=first.session_id, session_epoch=2)
+    assert third.results == []
+
+
+def test_an_unknown_session_and_a_wrong_epoch_are_refused_as_a_whole(cluster: BrokerCluster) -> None:
+    (first,) = fetch(cluster, at(0), session_epoch=0)
+    (unknown,) = fetch(cluster, session_id=first.session_id + 1, session_epoch=1)
+    (wrong,) = fetch(cluster, session_id=first.session_id, session_epoch=7)
+    assert unknown.failure is not None and unknown.failure.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert wrong.failure is not None and wrong.failure.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_b22_an_error_is_repeated_in_a_session_until_it_is_gone(cluster: BrokerCluster) -> None:
+    unknown = TopicPartition("not-yet", 0)
+    (first,) = fetch(cluster, at(0, unknown), session_epoch=0)
+    (second,) = fetch(cluster, session_id=first.session_id, session_epoch=1)
+    assert [code(one) for one in (first, second)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    cluster.decide(1, 0, (1,), (1,), tp=unknown, is_new=True)
+    cluster[1].produce(b"a", tp=unknown)
+    (third,) = fetch(cluster, session_id=first.session_id, session_epoch=2)
+    assert values(third) == [b"a"]
+
+
+def test_b22_a_session_notices_a_new_leader_epoch(cluster: BrokerCluster) -> None:
+    (first,) = fetch(cluster, at(0, current_leader_epoch=0), session_epoch=0)
+    waiting = fetch(cluster, session_id=first.session_id, session_epoch=1, max_wait_ms=10_000)
+    cluster.decide(1, 1, (1, 2, 3))
+    assert code(waiting[0]) is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_offsets_are_those_a_client_may_read(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a", b"b")
+    cluster.until_in_sync(1, 2, 3)
+    cluster.cuts |= {(2, 1), (3, 1)}
+    cluster[1].produce(b"c", acks=RequiredAcks.LEADER)
+    queries = [OffsetQuery(TP, kind) for kind in (OffsetKind.EARLIEST, OffsetKind.LATEST)]
+    queries += [OffsetQuery(TP, OffsetKind.TIMESTAMP, timestamp) for timestamp in (1001, 5_000)]
+    answers = cluster[1].node.list_offsets(queries, Isolation.READ_UNCOMMITTED)
+    assert [one.offset for one in answers] == [0, 2, 1, None]
+    assert answers[2].timestamp_ms == 1001
+
+
+def test_b58_a_new_leader_does_not_answer_offsets_before_its_epoch_start_is_committed(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.time.run_until(lambda: cluster[1].log().high_watermark == 1, 100)
+    assert cluster[2].log().high_watermark == 0
+    cluster.cuts.add((3, 2))
+    cluster.decide(2, 1, (2, 3), to=[2, 3])
+    query = [OffsetQuery(TP, OffsetKind.LATEST)]
+    (answer,) = cluster[2].node.list_offsets(query, Isolation.READ_UNCOMMITTED)
+    assert answer.failure is not None and answer.failure.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster[2].log().high_watermark == 1, 5_000)
+    (answer,) = cluster[2].node.list_offsets(query, Isolation.READ_UNCOMMITTED)
+    assert (answer.offset, answer.leader_epoch) == (1, 1)
+
+
+def test_a_leader_describes_its_replicas(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    cluster.time.run_for(1_200)
+    (view,) = cluster[1].node.describe_replicas("orders", [0])
+    assert (view.leader, view.isr, view.high_watermark) == (1, (1, 2, 3), 1)
+    assert [one.broker_id for one in view.replicas] == [1, 2, 3]
+    assert all(one.log_end_offset == 1 and one.in_sync for one in view.replicas)
+    ago = view.replicas[1].last_caught_up_ago_ms
+    assert ago is not None and 0 <= ago <= 600
+    (refused,) = cluster[2].node.describe_replicas("orders", [0])
+    assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [one.topic_partition for one in cluster[1].node.describe_replicas("orders", [])] == [TP]
+
+
+def test_s2_1_a_partition_nobody_knows_is_unknown_and_one_elsewhere_has_another_leader(
+    cluster: BrokerCluster,
+) -> None:
+    cluster.boot(4)
+    cluster.time.run_until(lambda: cluster[4].node.ready, 5_000)
+    assert code(cluster[4].consume(0)[0]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.update_metadata()
+    assert code(cluster[4].consume(0)[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
