@@ -246,6 +246,14 @@ async def test_a_hostile_produce_is_refused_and_reaches_nothing(
     assert door.core.produced == []
 
 
+async def test_a_request_that_inflates_beyond_the_limit_is_refused_before_our_code_runs(door: Door) -> None:
+    channel = grpc.aio.insecure_channel(door.address["CLIENT"], channel_options(-1), compression=grpc.Compression.Gzip)
+    door.channels.append(channel)
+    error = await failure_of(channel.unary_unary("/paceline.v1.LogService/Produce")(bytes(64 << 20)))
+    assert isinstance(error, MessageTooLargeError)
+    assert door.core.produced == []
+
+
 async def test_requests_in_flight_have_a_byte_budget(door: Door) -> None:
     door.servers._budget._limit_bytes = 1_000_000
     log = door.log()
@@ -360,7 +368,7 @@ async def test_every_listener_answers_with_its_own_addresses(door: Door) -> None
     ]
     assert [(one.host, one.port) for one in outside.brokers] == [("broker-1", 9092), ("localhost", 19_002)]
     assert (inside.controller_id, inside.controller_host, outside.controller_port) == (1_000_001, "controller", 19_082)
-    assert (inside.cluster_id, inside.node_id) == ("abcdefghijklmnopqrstuv", 1)
+    assert (inside.cluster_id, inside.node_id, inside.controller_epoch) == ("abcdefghijklmnopqrstuv", 1, 4)
 
     door.core.produce_answer = [
         ProduceResult(TP, PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", LeaderHint(2, 3)))

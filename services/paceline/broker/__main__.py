@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from paceline import __version__
-from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent
+from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent, raise_open_file_limit
 from paceline.runtime.logging import configure_logging
 from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, process_options
 from paceline.runtime.settings_help import help_text
@@ -39,6 +39,7 @@ def run(settings: BrokerSettings) -> int:
     """Run a broker with these settings."""
     from paceline.broker.driver import BrokerProcess
 
+    raise_open_file_limit()
     keys = settings.keys
     configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)
 

@@ -31,6 +31,7 @@ from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
 from paceline.runtime.logging import state_change_logger
+from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.settings import BrokerSettings
 
@@ -89,7 +90,7 @@ class BrokerProcess:
         metrics_port = self._serve_metrics()
         report = await self._load_logs()
         await self._resolve_broker_id()
-        self._zookeeper = self._open_zookeeper()
+        self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         node = self._node = self._make_node(self._zookeeper, report)
         self._core.set(node)
         ready = self._loop.create_future()

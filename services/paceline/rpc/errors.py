@@ -170,19 +170,24 @@ def _from_details(call: _Failure) -> PacelineError | None:
 _BARE_STATUS: Final[dict[grpc.StatusCode, ErrorCode]] = {
     _STATUS.DEADLINE_EXCEEDED: ErrorCode.REQUEST_TIMED_OUT,
     _STATUS.UNAVAILABLE: ErrorCode.BROKER_NOT_AVAILABLE,
-    _STATUS.RESOURCE_EXHAUSTED: ErrorCode.MESSAGE_TOO_LARGE,
+    _STATUS.RESOURCE_EXHAUSTED: ErrorCode.THROTTLED,
     _STATUS.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
     _STATUS.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
 }
-"""Statuses gRPC itself makes. RESOURCE_EXHAUSTED without our details is its message size limit."""
+"""Statuses gRPC itself makes; RESOURCE_EXHAUSTED is its limit of concurrent calls, unless it speaks of a size."""
+
+_TOO_LARGE: Final = "larger than max"
+"""What gRPC says about a message above the size limit, plain or after decompression."""
 
 
 def _from_bare_status(call: _Failure) -> PacelineError:
     status = call.code()
     name = status.name if isinstance(status, grpc.StatusCode) else str(status)
-    return error_for(
-        _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR), f"{name}: {call.details() or 'no details'}"
-    )
+    said = call.details() or "no details"
+    code = _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
+    if status is _STATUS.RESOURCE_EXHAUSTED and _TOO_LARGE in said:
+        code = ErrorCode.MESSAGE_TOO_LARGE
+    return error_for(code, f"{name}: {said}")
 
 
 def is_retriable(failure: BaseException) -> bool:

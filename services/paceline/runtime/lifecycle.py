@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -50,6 +51,19 @@ def die_with_parent() -> None:
         return
     if os.getppid() != parent:  # it ended before the request was in place
         os._exit(ExitCode.INTERRUPTED)
+
+
+def raise_open_file_limit(wanted: int = 65_536) -> int:
+    """Raise the soft limit of open files towards ``wanted``, as far as the hard one allows, and return it.
+
+    The usual soft limit of 1,024 is used up by the log segments alone, and then no connection is accepted.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return raised
 
 
 def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[str], None]) -> None:

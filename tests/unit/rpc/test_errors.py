@@ -96,7 +96,7 @@ def test_trailers_stay_small_however_long_the_message_is() -> None:
     [
         (grpc.StatusCode.DEADLINE_EXCEEDED, RequestTimedOutError),
         (grpc.StatusCode.UNAVAILABLE, BrokerNotAvailableError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, MessageTooLargeError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, ThrottledError),
         (grpc.StatusCode.CANCELLED, UnknownServerError),
         (grpc.StatusCode.INTERNAL, UnknownServerError),
     ],
@@ -109,6 +109,15 @@ def test_a_status_grpc_made_itself_becomes_the_nearest_class(
     assert type(error) is expected
     assert "said by gRPC" in str(error)
     assert error.__cause__ is failure
+
+
+@pytest.mark.parametrize(
+    "details",
+    ["SERVER: Received message larger than max (9 vs. 4)", "Decompressed message larger than max"],
+)
+def test_a_message_above_grpcs_own_limit_is_too_large_and_not_worth_a_retry(details: str) -> None:
+    error = from_rpc_error(FakeCall(grpc.StatusCode.RESOURCE_EXHAUSTED, details))
+    assert type(error) is MessageTooLargeError and not is_retriable(error)
 
 
 def test_a_malformed_trailer_does_not_fail_twice() -> None:

@@ -1,0 +1,179 @@
+"""A broker's calls to leaders and controllers over real connections: one outcome per call, whatever happens."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.broker.driver_transport import GrpcBrokerTransport
+from paceline.internal.v1 import (
+    controller_service_pb2,
+    controller_service_pb2_grpc,
+    replication_service_pb2,
+    replication_service_pb2_grpc,
+)
+from paceline.model.client_io import EpochAnswer, EpochQuery
+from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, LiveBroker
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    ErrorCode,
+    InvalidRequestError,
+    RequestTimedOutError,
+    UnknownServerError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import (
+    EpochEnd,
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.v1 import log_service_pb2
+
+TP = TopicPartition("t", 0)
+REQUEST = ReplicaFetchRequest(2, 9, 100, 1, 1000, 0, 0, [ReplicaFetchPartition(TP, None, 3, 0, None, 0, 1000)], [])
+
+
+class Leader(
+    replication_service_pb2_grpc.ReplicationServiceServicer, controller_service_pb2_grpc.ControllerServiceServicer
+):
+    """A leader, and a controller, that answer what they are told."""
+
+    def __init__(self) -> None:
+        self.peers: list[str] = []
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.peers.append(context.peer())
+        self.hold.wait(30)
+        result = replication_service_pb2.FetchPartitionResult(topic="t", high_watermark=4, batches=b"\x01" * 5_000)
+        return replication_service_pb2.FetchResponse(session_id=7, partitions=[result])
+
+    def OffsetsForLeaderEpoch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        end = log_service_pb2.EpochEndOffset(epoch=request.partitions[0].leader_epoch, end_offset=12)
+        return replication_service_pb2.OffsetsForLeaderEpochResponse(
+            partitions=[log_service_pb2.EpochPartitionResult(topic="t", end=end)]
+        )
+
+    def ControlledShutdown(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return controller_service_pb2.ControlledShutdownResponse(
+            remaining=[controller_service_pb2.RemainingPartition(topic="t", partition=request.broker_id)]
+        )
+
+
+@pytest.fixture
+def leader() -> Iterator[tuple[Leader, int]]:
+    servicer = Leader()
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    replication_service_pb2_grpc.add_ReplicationServiceServicer_to_server(servicer, server)
+    controller_service_pb2_grpc.add_ControllerServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, port
+    servicer.hold.set()
+    server.stop(0).wait(10)
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[GrpcBrokerTransport]:
+    made = GrpcBrokerTransport(AsyncioScheduler(asyncio.get_running_loop()).post)
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+def broker(port: int, broker_id: int = 1) -> LiveBroker:
+    return LiveBroker(broker_id, (Endpoint("REPLICATION", "127.0.0.1", port),))
+
+
+async def outcome(start: Callable[[Callable[[Any], None]], None]) -> Any:
+    """Return what the call ended with; the callback must come on the event loop's thread."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    loop_thread = threading.get_ident()
+
+    def done(value: Any) -> None:
+        assert threading.get_ident() == loop_thread
+        future.set_result(value)
+
+    start(done)
+    return await asyncio.wait_for(future, 30)
+
+
+async def test_fetches_epochs_and_shutdowns_are_answered(
+    transport: GrpcBrokerTransport, leader: tuple[Leader, int]
+) -> None:
+    _, port = leader
+    fetched = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 5_000, done))
+    assert isinstance(fetched, ReplicaFetchResponse)
+    assert (fetched.session_id, fetched.error, fetched.results[0].high_watermark) == (7, ErrorCode.NONE, 4)
+    assert fetched.results[0].batches == b"\x01" * 5_000
+    queries = [EpochQuery(TP, 3)]
+    epochs = await outcome(lambda done: transport.offsets_for_leader_epoch(broker(port), 0, 2, queries, 5_000, done))
+    assert epochs == [EpochAnswer(TP, None, EpochEnd(3, 12))]
+    controller, request = Endpoint("CONTROL", "127.0.0.1", port), ControlledShutdownRequest(2, 9)
+    moved = await outcome(lambda done: transport.controlled_shutdown(controller, request, 5_000, done))
+    assert moved == ControlledShutdownResponse(ErrorCode.NONE, (TopicPartition("t", 2),))
+
+
+async def test_each_fetcher_has_its_own_connection(transport: GrpcBrokerTransport, leader: tuple[Leader, int]) -> None:
+    servicer, port = leader
+    for fetcher_id in (0, 1, 0, 1):
+        await outcome(
+            lambda done, number=fetcher_id: transport.replica_fetch(broker(port), number, REQUEST, 5_000, done)
+        )  # type: ignore[misc]
+    assert len(set(servicer.peers)) == 2
+    assert servicer.peers[:2] == servicer.peers[2:]
+
+
+async def test_a_leader_that_is_not_there_is_an_error_and_found_again_when_it_is(
+    transport: GrpcBrokerTransport, leader: tuple[Leader, int]
+) -> None:
+    gone = grpc.server(futures.ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
+    port = gone.add_insecure_port("127.0.0.1:0")
+    gone.stop(0).wait(10)
+    error = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 5_000, done))
+    assert isinstance(error, BrokerNotAvailableError)
+    _, new_port = leader
+    answer = await outcome(lambda done: transport.replica_fetch(broker(new_port), 0, REQUEST, 5_000, done))
+    assert isinstance(answer, ReplicaFetchResponse), "the leader has moved to another address"
+
+
+async def test_a_slow_leader_ends_with_the_deadline(transport: GrpcBrokerTransport, leader: tuple[Leader, int]) -> None:
+    servicer, port = leader
+    servicer.hold.clear()
+    error = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 200, done))
+    assert isinstance(error, RequestTimedOutError)
+
+
+async def test_closing_a_fetcher_ends_its_call_in_flight_and_what_is_queued_behind(
+    transport: GrpcBrokerTransport, leader: tuple[Leader, int]
+) -> None:
+    servicer, port = leader
+    servicer.hold.clear()
+
+    def start_two_and_close(done: Callable[[Any], None]) -> None:
+        outcomes: list[Any] = []
+
+        def collect(value: Any) -> None:
+            outcomes.append(value)
+            if len(outcomes) == 2:
+                done(outcomes)
+
+        transport.replica_fetch(broker(port), 0, REQUEST, 60_000, collect)
+        transport.replica_fetch(broker(port), 0, REQUEST, 60_000, collect)
+        transport.close_fetcher(1, 0)
+
+    first, second = await outcome(start_two_and_close)
+    assert isinstance(first, BrokerNotAvailableError | UnknownServerError)
+    assert isinstance(second, BrokerNotAvailableError | UnknownServerError)
+
+
+async def test_a_leader_without_a_replication_listener_is_an_error(transport: GrpcBrokerTransport) -> None:
+    nowhere = LiveBroker(1, (Endpoint("CLIENT", "127.0.0.1", 1),))
+    error = await outcome(lambda done: transport.replica_fetch(nowhere, 0, REQUEST, 5_000, done))
+    assert isinstance(error, InvalidRequestError)
