@@ -206,7 +206,7 @@ class ControllerMachine:
             case ev.AlterPartitionReassignments():
                 event.reply((yield from alter_reassignments(parts, event.targets)))
             case ev.PartitionReassignmentFromNode():
-                yield from on_reassignment_node(parts)
+                yield from on_reassignment_node(parts, only_new=True)
             case ev.PartitionReassignmentIsrChange():
                 yield from complete_finished_reassignments(parts, [event.topic_partition])
             case ev.AutoPreferredReplicaLeaderElection():

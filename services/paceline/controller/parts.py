@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from paceline.controller.channel import ChannelManager, OnResponse
 from paceline.controller.context import ControllerContext
-from paceline.controller.events import Event
+from paceline.controller.events import Event, PartitionReassignmentFromNode
 from paceline.controller.partition_state_machine import PartitionStateMachine
 from paceline.controller.ports import ControlTransport
 from paceline.controller.replica_state_machine import ReplicaStateMachine
@@ -19,7 +19,7 @@ from paceline.controller.unclean_config import UncleanElectionConfig
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
-from paceline.model.state_change import StateChange
+from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.runtime.ports import Scheduler
 
 
@@ -64,8 +64,15 @@ class ControllerParts:
             self.partitions,
             self.replicas,
             lambda partitions: self.send_update_metadata(self.context.brokers, partitions),
-            self.topic_requests.topic_gone,
+            self._topic_deleted,
         )
+
+    def _topic_deleted(self, topic: str, was_being_reassigned: bool) -> None:
+        self.log.note(StateChangeKind.TOPIC_DELETED, cause=f"topic {topic}")
+        self.topic_requests.topic_gone(topic)
+        if was_being_reassigned:
+            # An entry in the admin node that can never finish would block later ones (KAFKA-9478).
+            self.enqueue(PartitionReassignmentFromNode())
 
     def _new_batch(self) -> RequestBatch:
         return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)

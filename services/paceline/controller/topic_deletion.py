@@ -36,7 +36,7 @@ class TopicDeletionManager:
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         send_metadata: Callable[[Sequence[TopicPartition]], None],
-        on_deleted: Callable[[str], None],
+        on_deleted: Callable[[str, bool], None],
     ) -> None:
         self._config = config
         self._context = context
@@ -151,8 +151,9 @@ class TopicDeletionManager:
         deleted = self._context.replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL)
         yield from self._replicas.handle_state_changes(deleted, ReplicaState.NON_EXISTENT)
         yield from self._delete_nodes(topic)
+        was_being_reassigned = any(tp.topic == topic for tp in self._context.being_reassigned)
         self._context.drop_topic(topic)
-        self._on_deleted(topic)
+        self._on_deleted(topic, was_being_reassigned)
 
     # nodes
 

@@ -108,10 +108,12 @@ class TopicRequests:
         def answer(waiting: _Waiting) -> None:
             results = []
             for topic in event.topics:
-                error = errors.get(topic.name) or waiting.errors.get(topic.name)
-                topic_id, assignments = created.get(topic.name, ("", {}))
+                if topic.name in errors:
+                    results.append(CreateTopicResult(topic.name, errors[topic.name]))
+                    continue
+                topic_id, assignments = created[topic.name]
                 rows = tuple(assignments[partition].replicas for partition in sorted(assignments))
-                results.append(CreateTopicResult(topic.name, error, topic_id, rows))
+                results.append(CreateTopicResult(topic.name, waiting.errors.get(topic.name), topic_id, rows))
             event.reply(results)
 
         names = [] if event.validate_only else sorted(set(created) - set(errors))

@@ -1,0 +1,113 @@
+"""Notices of brokers: read, acted upon, and exactly those deleted that were read."""
+
+import pytest
+
+from paceline.controller import isr_notifications
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
+from tests.unit.controller.cluster import Cluster, tp
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2), (2, 1))))
+    cluster.told()
+    return cluster
+
+
+def notices(cluster: Cluster) -> tuple[str, ...]:
+    return cluster.children(znodes.ISR_CHANGE_NOTIFICATION)
+
+
+def test_s4_11_an_isr_change_reaches_everybody_and_its_notice_goes(cluster: Cluster) -> None:
+    cluster.change_isr("a-0", [1])
+    cluster.settle()
+    assert cluster.told() == {broker_id: ["UM {a-0 1/0 [1]}"] for broker_id in (1, 2, 3)}
+    assert notices(cluster) == ()
+    assert cluster.controller.describe_topics(["a"])[0].partitions[0].isr == (1,)
+
+
+def test_several_notices_become_one_update(cluster: Cluster) -> None:
+    for partition, isr in (("a-0", [1]), ("a-1", [2])):
+        cluster.change_isr(partition, isr, notify=False)
+    # Written in one step, so the controller sees them together.
+    cluster.tool.submit(
+        [
+            Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_set([tp(name)]), sequential=True)
+            for name in ("a-0", "a-1", "a-0")
+        ],
+        lambda _: None,
+    )
+    cluster.settle()
+    assert cluster.told()[3] == ["UM {a-0 1/0 [1], a-1 2/0 [2]}"]
+    assert notices(cluster) == ()
+
+
+def test_s4_11_notices_go_also_when_handling_them_failed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(parts: object, partitions: object) -> None:
+        raise ValueError("cannot refresh")
+
+    monkeypatch.setattr(isr_notifications, "_refresh", broken)
+    cluster.change_isr("a-0", [1])
+    cluster.settle()
+    assert notices(cluster) == ()
+    monkeypatch.undo()
+    cluster.change_isr("a-0", [1, 2])
+    cluster.settle()
+    assert cluster.told()[3] == ["UM {a-0 1/0 [1, 2]}"], "the next one is handled"
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b'{"version":1,"partitions":[{"topic":"../x","partition":0}]}'])
+def test_a_malformed_notice_is_dropped(cluster: Cluster, data: bytes) -> None:
+    cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, data, sequential=True))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, data, sequential=True))
+    cluster.settle()
+    assert notices(cluster) == ()
+    assert cluster.children(znodes.LOG_DIR_EVENT_NOTIFICATION) == ()
+    assert cluster.controller.is_active
+
+
+def test_a_notice_about_an_unknown_partition_changes_nothing(cluster: Cluster) -> None:
+    cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_set([tp("x-0")]), sequential=True))
+    cluster.settle()
+    assert cluster.told() == {broker_id: ["UM {}"] for broker_id in (1, 2, 3)}
+
+
+def test_s4_12_the_node_of_a_preferred_election_is_removed_and_watched_again(cluster: Cluster) -> None:
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 1])
+    cluster.settle()
+    for _ in range(2):
+        asked = znodes.encode_partition_set([tp("a-0"), tp("x-9")])
+        cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
+        cluster.settle()
+        assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    assert cluster.state("a-0") == "1/2 isr [2, 1] ce 1 v3", "elected once, the second time there was nothing to do"
+
+
+def test_a_malformed_admin_node_is_removed(cluster: Cluster) -> None:
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, b"{"))
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, b"{"))
+    cluster.settle()
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
+
+
+def test_s4_15_rewriting_the_admin_node_does_not_start_anything(cluster: Cluster) -> None:
+    targets = {tp("a-0"): (3, 2), tp("a-1"): (2, 3)}
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets)))
+    cluster.settle()
+    before = cluster.state("a-1")
+    cluster.change_isr("a-0", [1, 2, 3], notify=False)
+    cluster.settle()
+    assert znodes.decode_reassignment(
+        znodes.REASSIGN_PARTITIONS, znodes.encode_json(cluster.data(znodes.REASSIGN_PARTITIONS))
+    ) == {tp("a-1"): (2, 3)}
+    assert cluster.state("a-1") == before

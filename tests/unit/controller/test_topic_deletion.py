@@ -1,0 +1,182 @@
+"""Deletion of topics: what halts it, what lets it go on, what it leaves behind."""
+
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, SetData
+from paceline.model.settings import ControllerConfig
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def started(*topics: NewTopic) -> Cluster:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(*(topics or (NewTopic("a", assignments=((1, 2), (2, 3))),)))
+    cluster.told()
+    return cluster
+
+
+def mark(cluster: Cluster, topic: str) -> None:
+    cluster.zk(Create(znodes.delete_topic_path(topic)))
+    cluster.settle()
+
+
+def is_gone(cluster: Cluster, topic: str) -> bool:
+    paths = (znodes.topic_path(topic), znodes.topic_config_path(topic), znodes.delete_topic_path(topic))
+    return not any(cluster.exists(path) for path in paths)
+
+
+def test_s4_6_a_marker_deletes_the_topic_and_nothing_is_left() -> None:
+    cluster = started()
+    mark(cluster, "a")
+    assert is_gone(cluster, "a")
+    assert cluster.controller.describe_topics([]) == []
+
+
+def test_s4_6_a_marker_of_an_unknown_topic_is_removed() -> None:
+    cluster = started()
+    mark(cluster, "nosuch")
+    assert cluster.children(znodes.DELETE_TOPICS) == ()
+    assert cluster.told() == {}
+
+
+def test_s4_6_with_deletion_disabled_markers_are_removed_and_the_topic_stays() -> None:
+    cluster = Cluster(ControllerConfig(CONTROLLER_ID, delete_topic_enable=False))
+    cluster.start_broker(1)
+    cluster.start_controller()
+    cluster.create(NewTopic("a"))
+    mark(cluster, "a")
+    assert cluster.children(znodes.DELETE_TOPICS) == ()
+    assert cluster.exists(znodes.topic_path("a"))
+
+
+def test_s4_7_deletion_waits_for_a_broker_that_is_down_and_ends_when_it_is_back() -> None:
+    cluster = started()
+    cluster.kill_broker(3)
+    cluster.settle()
+    mark(cluster, "a")
+    assert cluster.exists(znodes.topic_path("a"))
+    assert cluster.children(znodes.DELETE_TOPICS) == ("a",)
+    cluster.start_broker(3)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+
+
+def test_s3_2_a_broker_that_dies_halts_the_deletion_and_its_other_partitions_are_elected() -> None:
+    cluster = started(NewTopic("a", assignments=((1, 2),)), NewTopic("b", assignments=((1, 2),)))
+    cluster.brokers.silent.add(1)
+    mark(cluster, "a")
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert cluster.state("b-0") == "2/1 isr [2] ce 1 v1"
+    assert cluster.exists(znodes.topic_path("a"))
+    cluster.brokers.silent.clear()
+    cluster.start_broker(1)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+
+
+def test_s4_8_only_the_replicas_that_failed_are_tried_again() -> None:
+    cluster = started(NewTopic("a", assignments=((1, 2), (2, 1))))
+    cluster.brokers.undeletable[2].add(tp("a-1"))
+    mark(cluster, "a")
+    assert cluster.exists(znodes.topic_path("a"))
+    assert "SR a-0 -2 delete, a-1 -2 delete" in cluster.told()[2]
+    cluster.brokers.undeletable.clear()
+    cluster.kill_broker(2)
+    cluster.settle()
+    cluster.start_broker(2)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+    told = cluster.told()
+    assert [text for text in told.get(1, []) if text.startswith("SR")] == [], "broker 1 had deleted its replicas"
+
+
+def test_s1_10_a_deletion_begun_by_one_controller_is_ended_by_the_next() -> None:
+    cluster = started()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.brokers.silent.add(3)
+    mark(cluster, "a")
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.settle()
+    assert cluster.exists(znodes.topic_path("a"))
+    cluster.brokers.release(3)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+
+
+def test_s4_5_partitions_added_to_a_topic_that_is_being_deleted_are_taken_back() -> None:
+    cluster = started()
+    cluster.kill_broker(3)
+    cluster.settle()
+    mark(cluster, "a")
+    node = cluster.data(znodes.topic_path("a"))
+    node["partitions"]["2"] = [1, 2]
+    data = znodes.encode_json(node)
+    cluster.zk(SetData(znodes.topic_path("a"), data))
+    cluster.settle()
+    assert set(cluster.data(znodes.topic_path("a"))["partitions"]) == {"0", "1"}
+    cluster.start_broker(3)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+
+
+def test_s4_9_a_topic_created_again_is_a_new_one() -> None:
+    cluster = started()
+    mark(cluster, "a")
+    cluster.told()
+    cluster.create_topic_node("a", [[2, 1]], topic_id="n" * 22)
+    cluster.settle()
+    assert cluster.state("a-0") == "2/0 isr [2, 1] ce 1 v0"
+    assert cluster.told()[1][0] == "LAI a-0 2/0 [2, 1] new"
+
+
+def test_s4_4_a_topic_whose_node_vanishes_is_forgotten() -> None:
+    cluster = started()
+    paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
+    for path in sorted(paths, reverse=True):
+        cluster.zk(Delete(path))
+    cluster.settle()
+    assert cluster.controller.describe_topics([]) == []
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert cluster.controller.is_active
+
+
+def test_something_foreign_in_the_tree_is_deleted_with_it() -> None:
+    cluster = started()
+    cluster.zk(Create(f"{znodes.topic_path('a')}/partitions/0/foreign"))
+    cluster.zk(Create(f"{znodes.topic_path('a')}/other"))
+    mark(cluster, "a")
+    assert is_gone(cluster, "a")
+
+
+def test_many_partitions_are_deleted_in_several_multis() -> None:
+    config = ControllerConfig(CONTROLLER_ID, zookeeper_multi_max_operations=10, auto_leader_rebalance_enable=False)
+    cluster = Cluster(config)
+    cluster.start_broker(1)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", partitions=50))
+    mark(cluster, "a")
+    assert is_gone(cluster, "a")
+
+
+def test_a_topic_in_mid_reassignment_is_deleted_on_all_its_brokers() -> None:
+    cluster = started(NewTopic("a", assignments=((1, 2),)))
+    cluster.reassign({tp("a-0"): (3, 2)})
+    cluster.settle()
+    cluster.told()
+    mark(cluster, "a")
+    assert is_gone(cluster, "a")
+    assert all("SR a-0 -2 delete" in texts for texts in cluster.told().values())
+    assert cluster.controller.list_partition_reassignments() == {}
+
+
+def test_an_admin_node_entry_does_not_outlive_its_topic() -> None:
+    cluster = started(NewTopic("a", assignments=((1, 2),)))
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (3, 2)})))
+    cluster.settle()
+    assert cluster.exists(znodes.REASSIGN_PARTITIONS)
+    mark(cluster, "a")
+    assert is_gone(cluster, "a")
+    assert not cluster.exists(znodes.REASSIGN_PARTITIONS), "or later requests could never start"
