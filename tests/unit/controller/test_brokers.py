@@ -1,0 +1,203 @@
+"""Brokers that come, go, bounce, move or want to stop; and leaders that should go home."""
+
+from typing import Any
+
+import pytest
+
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import GetData, SetData
+from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint
+from paceline.model.errors import ErrorCode, NotControllerError
+from paceline.model.settings import ControllerConfig
+from paceline.model.state_change import StateChangeKind
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def started(*topics: tuple[str, tuple[int, ...]], config: ControllerConfig | None = None) -> Cluster:
+    cluster = Cluster(config)
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    if topics:
+        cluster.create(*(NewTopic(name, assignments=(replicas,)) for name, replicas in topics))
+    cluster.told()
+    return cluster
+
+
+def test_a_bounce_between_two_looks_is_a_failure_and_then_a_start() -> None:
+    cluster = started(("a", (1, 2)))
+    cluster.bounce_broker(1)
+    cluster.settle()
+    told = cluster.told()
+    assert told[2][:2] == ["LAI a-0 2/1 [2]", "UM {a-0 2/1 [2] offline [1]}"]
+    assert told[1] == ["UM {a-0 2/1 [2]}", "LAI a-0 2/1 [2]", "UM {a-0 2/1 [2]}"]
+    assert 1 in cluster.brokers.closed, "the old connection is closed, what was queued on it dropped"
+
+
+def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_ones() -> None:
+    cluster = started(("a", (1, 2)))
+    cluster.controller_clients[CONTROLLER_ID].link.cut(requests=False, replies=True)
+    cluster.start_broker(4)
+    cluster.bounce_broker(1)
+    cluster.kill_broker(3)
+    cluster.settle()
+    cluster.state_changes.clear()
+    cluster.told()
+    cluster.controller_clients[CONTROLLER_ID].link.heal()
+    cluster.settle()
+    seen = [
+        (change.kind, change.replica)
+        for change in cluster.state_changes
+        if change.kind in (StateChangeKind.BROKER_UP, StateChangeKind.BROKER_DOWN)
+    ]
+    assert seen == [
+        (StateChangeKind.BROKER_UP, 4),
+        (StateChangeKind.BROKER_UP, 1),
+        (StateChangeKind.BROKER_DOWN, 3),
+    ]
+    assert cluster.told()[4][0] == "UM {a-0 1/0 [1, 2]}", "4 was started while 1 was still taken for alive"
+
+
+def test_s3_1_the_end_of_a_session_is_the_end_of_the_broker() -> None:
+    cluster = started(("a", (1, 2)))
+    client = cluster.broker_sessions.pop(1)
+    client.crash()
+    cluster.time.run_until(lambda: cluster.state("a-0").startswith("2/"), max_ms=10_000)
+    assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
+
+
+def test_a_broker_that_moves_keeps_its_epoch_and_everybody_learns_its_address() -> None:
+    cluster = started(("a", (1, 2)))
+    path = znodes.broker_path(2)
+    registration = znodes.BrokerRegistration(2, (Endpoint("CONTROL", "elsewhere", 1),), 0)
+    cluster.zk(SetData(path, znodes.encode_broker(registration)))
+    cluster.settle()
+    assert {broker_id for broker_id, _ in cluster.brokers.received} == {1, 2, 3}
+    hosts = {r.live_brokers[1].endpoints[0].host for _, r in cluster.brokers.received}  # type: ignore[union-attr]
+    assert hosts == {"elsewhere"}
+    assert cluster.told()[1] == ["UM {}"]
+    cluster.zk(SetData(path, znodes.encode_broker(registration)))
+    cluster.settle()
+    assert cluster.told() == {}, "nothing has changed"
+
+
+def test_a_registration_that_cannot_be_read_is_no_broker() -> None:
+    cluster = started(("a", (1, 2)))
+    cluster.zk(SetData(znodes.broker_path(2), b"nonsense"))
+    cluster.start_broker(4)
+    cluster.settle()
+    assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 3, 4]
+
+
+def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:
+    cluster = started(("a", (1, 2)))
+    response = cluster.controlled_shutdown(1, broker_epoch=0)
+    assert response == ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
+    assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
+
+
+def test_a_controlled_shutdown_of_an_unknown_broker_is_refused() -> None:
+    cluster = started()
+    answers: list[Any] = []
+    cluster.controller.controlled_shutdown(ControlledShutdownRequest(9, 1), answers.append)
+    cluster.settle()
+    assert answers == [ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)]
+
+
+def test_a_standby_sends_a_broker_that_wants_to_stop_elsewhere() -> None:
+    cluster = started()
+    standby = cluster.start_controller(CONTROLLER_ID + 1)
+    answers: list[Any] = []
+    standby.controlled_shutdown(ControlledShutdownRequest(1, 1), answers.append)
+    assert isinstance(answers[0], NotControllerError)
+
+
+def test_a_shutdown_that_cannot_be_granted_names_what_remains() -> None:
+    cluster = started(("a", (1, 2)), ("b", (1, 2)))
+    cluster.change_isr("a-0", [1])
+    cluster.settle()
+    assert cluster.controlled_shutdown(1).remaining == (tp("a-0"),)
+    assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1"
+    assert cluster.state("b-0") == "2/1 isr [2] ce 1 v1"
+    # The follower comes back into the ISR, and the next attempt succeeds.
+    cluster.change_isr("a-0", [1, 2])
+    cluster.settle()
+    assert cluster.controlled_shutdown(1).remaining == ()
+    assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"
+
+
+def test_a_broker_that_is_shutting_down_is_elected_by_nobody() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    cluster.controlled_shutdown(2)
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("3/2 isr [3]")
+
+
+def rebalancing(partitions: int, away: int, **settings: int) -> Cluster:
+    """``partitions`` preferred on broker 1, of which ``away`` are led by broker 2 although 1 is in sync."""
+    config = ControllerConfig(CONTROLLER_ID, **settings)  # type: ignore[arg-type]
+    cluster = started(config=config)
+    cluster.create(NewTopic("a", assignments=((1, 2),) * partitions))
+    for partition in range(away):
+        path = znodes.partition_state_path(tp(f"a-{partition}"))
+        state = cluster.data(path)
+        cluster.zk(SetData(path, znodes.encode_json({**state, "leader": 2, "leader_epoch": 1})))
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.told()
+    return cluster
+
+
+@pytest.mark.parametrize(("away", "moves"), [(1, False), (2, True)])
+def test_leaders_go_home_only_above_ten_percent(away: int, moves: bool) -> None:
+    cluster = rebalancing(10, away)
+    cluster.time.run_for(4_900)
+    assert cluster.told() == {}, "the first look is five seconds after failover"
+    cluster.time.run_for(200)
+    assert (cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 1) is moves
+
+
+def test_leaders_do_not_move_while_anything_is_reassigned() -> None:
+    cluster = rebalancing(10, 5)
+    cluster.reassign({tp("a-9"): (3, 2)})
+    cluster.time.run_for(6_000)
+    assert cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 2
+    cluster.reassign({tp("a-9"): None})
+    cluster.time.run_for(300_000)
+    assert cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 1
+
+
+def test_a_preferred_replica_out_of_sync_stays_a_follower() -> None:
+    cluster = rebalancing(2, 2)
+    cluster.change_isr("a-0", [2])
+    cluster.time.run_for(6_000)
+    leaders = [cluster.data(znodes.partition_state_path(tp(f"a-{p}")))["leader"] for p in (0, 1)]
+    assert leaders == [2, 1]
+
+
+def test_gauges_count_what_is_away_from_home_or_without_a_leader() -> None:
+    cluster = started(("a", (1, 2)), ("u", (1,)))
+    cluster.kill_broker(1)
+    cluster.settle()
+    gauges = cluster.controller.gauges()
+    assert (gauges.active, gauges.topics, gauges.partitions) == (1, 2, 2)
+    assert (gauges.offline_partitions, gauges.preferred_replica_imbalance) == (1, 2)
+    assert cluster.zk(GetData(znodes.CONTROLLER)).ok
+
+
+def test_every_transition_is_reported_with_its_cause() -> None:
+    cluster = started(("a", (1, 2)))
+    cluster.state_changes.clear()
+    cluster.kill_broker(1)
+    cluster.settle()
+    elected = [change for change in cluster.state_changes if change.kind is StateChangeKind.LEADER_ELECTED]
+    (change,) = elected
+    assert (change.who, change.topic_partition, change.cause) == (
+        f"controller-{CONTROLLER_ID}",
+        tp("a-0"),
+        "BrokerChange",
+    )
+    assert (change.from_state, change.to_state) == ("OfflinePartition", "OnlinePartition")
+    assert (change.leader, change.leader_epoch, change.isr, change.zk_version) == (2, 1, (2,), 1)
+    assert change.topic_id
