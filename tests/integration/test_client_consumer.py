@@ -69,7 +69,7 @@ def test_what_a_producer_writes_a_consumer_reads(cluster: FakeCluster, compressi
             1_700_000_000_000 + number,
             b"key %d" % number if number % 3 else None,
             b"value %d" % number if number % 5 else None,
-            [("a", b"1"), ("a", None)] if number % 7 == 0 else [],
+            (("a", b"1"), ("a", None)) if number % 7 == 0 else (),
         )
 
 
