@@ -45,16 +45,24 @@ class LoadedLog:
 
 
 def load_log(
-    files: Files, log: PartitionLog, *, clean: bool, recovery_point: int | None, log_start_offset: int | None
+    files: Files,
+    log: PartitionLog,
+    *,
+    clean: bool,
+    recovery_point: int | None,
+    log_start_offset: int | None,
+    power_lost: bool = False,
 ) -> LoadedLog:
     """Load ``log`` from its directory, recovering what lies behind the recovery point unless the stop was clean.
 
-    ``recovery_point`` and ``log_start_offset`` are what the checkpoints say, ``None`` when nothing.
+    ``recovery_point`` and ``log_start_offset`` are what the checkpoints say, ``None`` when nothing. ``power_lost``
+    says that the page cache may be gone too: then a gap between segments behind the recovery point is taken for the
+    lost end of the earlier one, and what follows is dropped; it was not durable, and the leader has it.
 
     Raises:
         OSError: storage failed.
     """
-    return _Loader(files, log, clean, recovery_point or 0, log_start_offset).load()
+    return _Loader(files, log, clean, recovery_point or 0, log_start_offset, power_lost).load()
 
 
 def read_topic_id(files: Files, path: str) -> str | None:
@@ -70,13 +78,23 @@ def read_topic_id(files: Files, path: str) -> str | None:
 
 class _Loader:
     def __init__(
-        self, files: Files, log: PartitionLog, clean: bool, recovery_point: int, log_start_offset: int | None
+        self,
+        files: Files,
+        log: PartitionLog,
+        clean: bool,
+        recovery_point: int,
+        log_start_offset: int | None,
+        power_lost: bool,
     ) -> None:
         self._files = files
         self._log = log
         self._clean = clean
         self._recovery_point = recovery_point
         self._log_start = log_start_offset
+        self._power_lost = power_lost
+        self._recovered_end = 0
+        self._recovered_epoch = -1
+        self._limit = MAX_INT64
         self._result = LoadedLog(log)
         self._names: set[str] = set()
 
@@ -185,27 +203,48 @@ class _Loader:
     def _recover_from(self, segments: list[Segment], first: int, *, drop: bool = False) -> None:
         """Recover segments from index ``first`` on; behind the first one that was cut, all are removed."""
         for index in range(first, len(segments)):
-            if not drop and self._recover_segment(segments[index]):
-                drop, first = True, index + 1
-                break
-        if drop:
-            for segment in reversed(segments[first:]):
-                self._result.truncated_bytes += segment.size
-                segment.remove()
-            del segments[first:]
+            self._limit = segments[index + 1].base_offset if index + 1 < len(segments) else MAX_INT64
+            if drop or self._follows_a_gap(segments, index, first) or self._recover_segment(segments[index]):
+                behind = index if drop or self._recovered_end < segments[index].base_offset else index + 1
+                self._remove_segments(segments, behind)
+                return
+
+    def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
+        return self._power_lost and index > first and segments[index].base_offset > self._recovered_end
+
+    def _remove_segments(self, segments: list[Segment], first: int) -> None:
+        for segment in reversed(segments[first:]):
+            self._result.truncated_bytes += segment.size
+            segment.remove()
+        if segments[first:]:
+            self._files.sync_directory(self._log.path)
+        del segments[first:]
 
     def _recover_segment(self, segment: Segment) -> int:
         self._result.recovered = True
-        removed = segment.recover(self._note_epoch)
+        self._recovered_end = segment.base_offset
+        removed = segment.recover(self._accept)
         self._result.truncated_bytes += removed
         return removed
 
-    def _note_epoch(self, header: BatchHeader, _chunk: bytes, _position: int) -> None:
-        """Let the batches have the last word about epochs behind the recovery point."""
-        epochs = self._log.epochs
-        if header.leader_epoch >= 0 and epochs.epoch_of(header.base_offset) != header.leader_epoch:
-            epochs.truncate_from_end(header.base_offset)
-            epochs.assign(header.leader_epoch, header.base_offset)
+    def _accept(self, header: BatchHeader) -> bool:
+        """Let the batches have the last word about epochs.
+
+        One from an older epoch than its forerunner's, or that reaches into the next segment, was truncated away once
+        and came back because the truncation was not durable: it is refused.
+        """
+        if header.last_offset >= self._limit:
+            return False
+        if header.leader_epoch >= 0:
+            if header.leader_epoch < self._recovered_epoch:
+                return False
+            self._recovered_epoch = header.leader_epoch
+            epochs = self._log.epochs
+            if epochs.epoch_of(header.base_offset) != header.leader_epoch:
+                epochs.truncate_from_end(header.base_offset)
+                epochs.assign(header.leader_epoch, header.base_offset)
+        self._recovered_end = header.last_offset + 1
+        return True
 
     def _begin(self, segments: list[Segment], start: int) -> None:
         try:

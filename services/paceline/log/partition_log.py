@@ -13,6 +13,7 @@ Source: spec/log-format.md, design 3.13 and 3.14. Read `PartitionLog.append_as_l
 
 import zlib
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -550,13 +551,13 @@ class PartitionLog:
 
     def _cut_at(self, offset: int) -> None:
         self._generation += 1
-        while len(self._segments) > 1 and self._bases[-1] > offset:
-            self._segments[-1].remove()
-            self._segments.pop()
-            self._bases.pop()
+        self._remove_segments_while(lambda: len(self._segments) > 1 and self._bases[-1] > offset)
         active = self._segments[-1]
         active.activate()
-        active.truncate_to(offset)
+        if active.truncate_to(offset) and offset < self._recovery_point:
+            # Durable bytes that came back after a loss of power, in front of what follows now, would be a log that
+            # never was, and its epochs would not tell.
+            self._files.sync(active.log_path)
         truncate_rows(self._files, self.txn_index_path(active), offset)
         self.epochs.truncate_from_end(offset)
         self.snapshots.remove_above(offset)
@@ -566,10 +567,7 @@ class PartitionLog:
 
     def _reset_at(self, offset: int) -> None:
         self._generation += 1
-        while self._segments:
-            self._segments[-1].remove()
-            self._segments.pop()
-            self._bases.pop()
+        self._remove_segments_while(lambda: bool(self._segments))
         self.snapshots.remove_above(-1)
         self.epochs.clear()
         self.producers.clear()
@@ -579,6 +577,17 @@ class PartitionLog:
         self._bases.append(offset)
         self._names_dirty = True
         self._log_start_offset = self._log_end_offset = self._physical_end = offset
+
+    def _remove_segments_while(self, condition: Callable[[], bool]) -> None:
+        """Remove segments from the end, durably: one that came back after a power loss could not be told from ours."""
+        removed = False
+        while condition():
+            removed = removed or self._segments[-1].size > 0
+            self._segments[-1].remove()
+            self._segments.pop()
+            self._bases.pop()
+        if removed:
+            self._files.sync_directory(self._path)
 
     def _after_truncation(self, offset: int) -> None:
         self._log_start_offset = min(self._log_start_offset, offset)

@@ -355,10 +355,10 @@ class Segment:
 
     # -- recovery and truncation -------------------------------------------------------------------------------
 
-    def recover(self, on_batch: Callable[[BatchHeader, bytes, int], None] | None = None) -> int:
+    def recover(self, accept: Callable[[BatchHeader], bool] = lambda _header: True) -> int:
         """Check every batch, rebuild both indexes, cut the file at the first bad one; return the bytes removed.
 
-        ``on_batch`` sees each good batch: its header, a buffer, and where the batch lies in it.
+        ``accept`` sees the header of each sound batch and may still refuse it.
 
         Raises:
             OSError: storage failed.
@@ -368,13 +368,13 @@ class Segment:
         self.time_index.start_empty()
         self._reset_counters()
         next_offset = self.base_offset
-        for header, chunk, at in self._valid_batches(on_disk):
+        for header in self._sound_batches(on_disk):
             if header.last_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
+                break
+            if not accept(header):
                 break
             next_offset = header.last_offset + 1
             self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
-            if on_batch is not None:
-                on_batch(header, chunk, at)
         removed = on_disk - self.size
         if removed:
             self._files.truncate(self.log_path, self.size)
@@ -421,8 +421,8 @@ class Segment:
             if self._files.exists(path):
                 self._files.remove(path)
 
-    def _valid_batches(self, on_disk: int) -> Iterator[tuple[BatchHeader, bytes, int]]:
-        """Yield (header, buffer, place in it) of each batch up to the first that is not whole and sound."""
+    def _sound_batches(self, on_disk: int) -> Iterator[BatchHeader]:
+        """Yield the header of each batch up to the first that is not whole or fails its checksum."""
         chunk, start, position = b"", 0, 0
         while position + HEADER_BYTES <= on_disk:
             at = position - start
@@ -438,7 +438,7 @@ class Segment:
                 check_crc(chunk, at, header)
             except (CorruptMessageError, struct.error):
                 return
-            yield header, chunk, at
+            yield header
             position += header.size
 
     def _reset_counters(self) -> None:

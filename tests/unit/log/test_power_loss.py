@@ -1,0 +1,139 @@
+"""What is durable survives a loss of power, and what comes back is a log that could have been."""
+
+import random
+
+import pytest
+
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
+from paceline.log.record_batch import check_crc, decode_batch, iterate_headers
+from tests.simulation.disk import SimulatedDisk
+from tests.unit.log.helpers import NOW_MS, ROOT, TP, batch
+
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
+
+
+class History:
+    """What was ever appended, and what is promised to survive."""
+
+    def __init__(self) -> None:
+        self.states: list[list[tuple[int, int, bytes]]] = [[]]
+        self.present: dict[int, tuple[int, bytes]] = {}
+        self.durable_end = 0
+
+    def append(self, offset: int, epoch: int, values: list[bytes]) -> None:
+        for i, value in enumerate(values):
+            self.present[offset + i] = (epoch, value)
+        self.note()
+
+    def truncate(self, offset: int) -> None:
+        self.present = {known: what for known, what in self.present.items() if known < offset}
+        self.durable_end = min(self.durable_end, offset)
+
+    def note(self) -> None:
+        self.states.append([(known, *what) for known, what in sorted(self.present.items())])
+
+    def was_once(self, kept: list[tuple[int, int, bytes]]) -> bool:
+        """Whether these records began the log at some moment: no mixture of two histories."""
+        return any(state[: len(kept)] == kept for state in self.states)
+
+
+def start(disk: SimulatedDisk, boot: int) -> tuple[LogManager, PartitionLog]:
+    def failed(_path: str, error: Exception) -> None:
+        raise error
+
+    found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=failed, boot_id=f"boot {boot}")
+    found.load(NOW_MS)
+    return found, found.get_or_create(TP, "A" * 22, True)
+
+
+def contents(log: PartitionLog) -> list[tuple[int, int, bytes]]:
+    found: list[tuple[int, int, bytes]] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, log.log_end_offset)
+        if not data:
+            break
+        for position, header in iterate_headers(data):
+            check_crc(data, position, header)
+            assert log.epochs.epoch_of(header.base_offset) == header.leader_epoch
+            records = decode_batch(data[position : position + header.size])
+            found.extend((record.offset, header.leader_epoch, record.value or b"") for record in records)
+            offset = header.last_offset + 1
+    return found
+
+
+def step(rng: random.Random, found: LogManager, log: PartitionLog, history: History, number: int) -> None:
+    kind = rng.random()
+    if kind < 0.6:
+        values = [b"%d-%d" % (number, i) for i in range(rng.randint(1, 4))]
+        if rng.random() < 0.3:
+            log.assign_leader_epoch(number, log.log_end_offset)
+        history.append(log.append_as_leader(batch(*values), number, NOW_MS).base_offset, number, values)
+    elif kind < 0.75:
+        # Followers cut where an epoch ends, so at the start of a batch.
+        starts = sorted({entry.start_offset for entry in log.epochs.entries}) or [0]
+        offset = rng.choice(starts[-6:])
+        log.truncate_to(offset)
+        history.truncate(offset)
+    elif kind < 0.78:
+        log.truncate_fully_and_start_at(log.log_end_offset)
+        history.truncate(0)
+    elif kind < 0.9:
+        log.flush()
+        history.durable_end = log.log_end_offset
+    else:
+        found.checkpoint_recovery_points()
+        found.checkpoint_high_watermarks()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_durable_records_survive_and_nothing_is_made_up(seed: int) -> None:
+    rng = random.Random(seed)
+    disk = SimulatedDisk(lambda: NOW_MS, rng)
+    history = History()
+    found, log = start(disk, 0)
+    for boot in range(1, 6):
+        for number in range(rng.randint(0, 40)):
+            step(rng, found, log, history, 1000 * boot + number)
+        if rng.random() < 0.3:
+            disk.crash_process()
+            boot_id = boot - 1
+        else:
+            disk.lose_power()
+            boot_id = boot
+        found, log = start(disk, boot_id)
+        kept = contents(log)
+        offsets = [offset for offset, _, _ in kept]
+        assert offsets == list(range(offsets[0], offsets[-1] + 1)) if offsets else True
+        assert history.was_once(kept)
+        assert [epoch for _, epoch, _ in kept] == sorted(epoch for _, epoch, _ in kept)
+        durable = {offset: what for offset, what in history.present.items() if offset < history.durable_end}
+        survived = {offset: (epoch, value) for offset, epoch, value in kept}
+        assert {offset: survived.get(offset) for offset in durable if offset >= log.log_start_offset} == {
+            offset: what for offset, what in durable.items() if offset >= log.log_start_offset
+        }
+        if boot_id == boot - 1:
+            assert survived == history.present
+        history.present = survived
+        history.note()
+        history.durable_end = min(history.durable_end, log.recovery_point)
+
+
+def test_a_gap_between_segments_after_a_loss_of_power_ends_the_log() -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
+    found, log = start(disk, 0)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 2
+    disk.truncate(log.segments[0].log_path, 0)
+    disk.append(log.segments[0].log_path, batch(b"value 0", base_offset=0, leader_epoch=0))
+    disk.crash_process()
+    _, after_crash = start(disk, 0)
+    assert after_crash.log_end_offset == 20  # the page cache survived: a gap may be a compacted leader's
+    disk.crash_process()
+    _, after_power_loss = start(disk, 1)
+    assert after_power_loss.log_end_offset == 1
+    assert found.live_log_dirs == [ROOT]
