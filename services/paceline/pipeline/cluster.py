@@ -31,7 +31,9 @@ from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_
 METADATA_DEADLINE_MS: Final = 30_000
 RPC_TIMEOUT_S: Final = 10.0
 FRAME_BYTES: Final = 1024 * 1024
-"""What a broker may put into one HTTP/2 frame; gRPC's 16 KiB make a large answer nearly three times as slow."""
+"""What a broker may put into one HTTP/2 frame, instead of gRPC's 16 KiB. One probe of single answers on a busy machine:
+1 MiB 693 to 950 MB/s, 4 MiB 333 to 917, 8 MiB 377 to 430; a larger look-ahead alone helped 4 MiB as much. No effect on
+a whole read has been shown yet."""
 MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
 UNKNOWN_TOPIC_ATTEMPTS: Final = 3
 """A broker's cache may be a moment behind the creation of a topic, not longer."""

@@ -113,7 +113,8 @@ class ReadOptions:
     max_tasks: int = 8
     target_task_bytes: int = 64 * 1024 * 1024
     fetch_max_bytes: int = 4 * 1024 * 1024
-    """Size of one answer: below 4 MiB decoding gets slow, above it fresh memory costs more than it saves."""
+    """Size of one answer. Not settled: a single answer of 4 MiB travels faster than one of 8, yet fetch and decode of a
+    whole log took 0.69 s of client CPU at 8 MiB and 0.80 s at 4. To be measured on a quiet machine."""
     client_id: str = "spark-paceline-source"
     poll_timeout_ms: int = 120_000
     """Longest time without progress in one task."""
