@@ -56,8 +56,8 @@ def load_log(
     """Load ``log`` from its directory, recovering what lies behind the recovery point unless the stop was clean.
 
     ``recovery_point`` and ``log_start_offset`` are what the checkpoints say, ``None`` when nothing. ``power_lost``
-    says that the page cache may be gone too: then a gap between segments behind the recovery point is taken for the
-    lost end of the earlier one, and what follows is dropped; it was not durable, and the leader has it.
+    says that the page cache may be gone too: then a gap between segments behind the recovery point, unless the topic is
+    compacted, is taken for the lost end of the earlier one, and what follows is dropped; it was not durable.
 
     Raises:
         OSError: storage failed.
@@ -210,7 +210,10 @@ class _Loader:
                 return
 
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
-        return self._power_lost and index > first and segments[index].base_offset > self._recovered_end
+        """Whether the end of the segment before was lost. A compacted log has gaps of its own, so none tells."""
+        if not self._power_lost or self._log.config.compacts or index == first:
+            return False
+        return segments[index].base_offset > self._recovered_end
 
     def _remove_segments(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):

@@ -191,7 +191,7 @@ class LogManager:
                 clean=report.clean_shutdown,
                 recovery_point=recovery_points.get(tp),
                 log_start_offset=log_starts.get(tp),
-                power_lost=report.stored_boot_id != self._boot_id,
+                power_lost=report.stored_boot_id not in (None, self._boot_id),
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
