@@ -77,15 +77,20 @@ fill_wheelhouse() {
   echo "$now" >"$stamp"
 }
 
+mkdir -p build
+scripts/docker_engine.sh
+# One at a time: two runs would empty each other's wheelhouse. Taken after the engine is up, which would inherit it.
+if command -v flock >/dev/null; then
+  exec 9>build/images.lock
+  flock -w 900 9 || fail "another run has held build/images.lock for 15 minutes"
+fi
+
 if [ "${1:-}" = "--fresh" ]; then
   rm -rf "$wheelhouse" build/wheelhouse.stamp
   docker image rm "$local_base" >/dev/null 2>&1 || true
 elif [ $# -gt 0 ]; then
   fail "unknown argument $1 (only --fresh is known)"
 fi
-
-mkdir -p build
-scripts/docker_engine.sh
 
 python_base=${PACELINE_BASE_IMAGE:-}
 if [ -z "$python_base" ]; then

@@ -1,0 +1,47 @@
+"""What docker-compose.yml says must fit the services, which needs no engine to see."""
+
+import re
+from pathlib import Path
+
+from paceline.runtime.settings_keys import KEYS
+from paceline.runtime.settings_sources import environment_name, from_file
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+
+ADDRESSES_IDS_AND_DIRECTORIES = {
+    "zookeeper.connect",
+    "controller.id",
+    "broker.id",
+    "listeners",
+    "advertised.listeners",
+    "log.dirs",
+    "metrics.host",
+    "metrics.port",
+}
+
+
+def test_the_environment_gives_known_keys_and_only_addresses_ids_and_directories() -> None:
+    given = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
+    allowed = {environment_name(key) for key in ADDRESSES_IDS_AND_DIRECTORIES}
+
+    assert given == allowed
+    assert allowed <= {environment_name(key) for key in KEYS}
+
+
+def test_every_service_has_an_id_and_ports_of_its_own() -> None:
+    ids = re.findall(r'PACELINE_(?:BROKER|CONTROLLER)_ID: "(\d+)"', COMPOSE)
+    published = re.findall(r'- "127\.0\.0\.1:\$\{\w+:-(\d+)\}:19082"|- "127\.0\.0\.1:\$\{\w+:-(\d+)\}:19092"', COMPOSE)
+    ports = [controller or broker for controller, broker in published]
+
+    assert len(ids) == len(set(ids)) == 5
+    assert len(ports) == len(set(ports)) == 5
+    for port in ports:
+        assert re.search(rf"EXTERNAL://localhost:\$\{{\w+:-{port}\}}", COMPOSE), f"{port} is not advertised"
+
+
+def test_a_container_is_given_more_time_to_stop_than_a_service_takes() -> None:
+    grace_s = int(re.findall(r"stop_grace_period: (\d+)s", COMPOSE)[0])
+    settings = from_file(ROOT / "config" / "dev.properties")
+
+    assert grace_s * 1000 > int(settings["shutdown.timeout.ms"].text)
