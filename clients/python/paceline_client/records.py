@@ -66,6 +66,9 @@ def decode_batch(
         raise CorruptMessageError(
             f"{topic_partition}: the batch at {header.base_offset} is malformed: {error}"
         ) from error
+    finally:
+        if collecting:
+            gc.enable()
     if header.base_offset < first_offset:
         return [record for record in records if record.offset >= first_offset]
     return records
