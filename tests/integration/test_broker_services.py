@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.driver_servers import BrokerServers
@@ -529,6 +530,31 @@ async def test_health_tells_liveness_from_readiness_on_every_listener(door: Door
         assert await status(listener, "liveness") == serving
         for name in ("", "readiness", service):
             assert await status(listener, name) == not_serving, (listener, name)
+
+
+@pytest.mark.parametrize("listener", ["CLIENT", "CONTROL"])
+async def test_a_change_of_health_is_told_to_those_who_watch(door: Door, listener: str) -> None:
+    watch = door.health(listener).Watch(health_pb2.HealthCheckRequest(service="readiness"), timeout=10)
+    assert (await watch.read()).status == 1
+    await door.servers.set_serving(False)
+    assert (await watch.read()).status == 2
+    watch.cancel()
+
+
+async def test_reflection_lists_every_service_of_a_listener(door: Door) -> None:
+    def services(listener: str) -> list[str]:
+        with grpc.insecure_channel(door.address[listener]) as channel:
+            return sorted(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+    base = ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]
+    expected = {
+        "CLIENT": ["paceline.v1.LogService", "paceline.v1.MetadataService"],
+        "EXTERNAL": ["paceline.v1.LogService", "paceline.v1.MetadataService"],
+        "REPLICATION": ["paceline.internal.v1.ReplicationService"],
+        "CONTROL": ["paceline.internal.v1.ReplicaManagerService"],
+    }
+    for listener, names in expected.items():
+        assert await asyncio.to_thread(services, listener) == base + names
 
 
 async def test_a_port_in_use_is_said_in_words(door: Door) -> None:

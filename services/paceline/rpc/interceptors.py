@@ -5,6 +5,7 @@ the id with the traceback.
 """
 
 import asyncio
+import inspect
 import logging
 import secrets
 import time
@@ -72,7 +73,12 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return handle
 
-    def _streaming(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Any:
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Any]) -> Any:
+        if not inspect.isasyncgenfunction(inner):
+            return self._unary(
+                method, inner
+            )  # it writes to the context and returns, as the health service's Watch does
+
         async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
@@ -107,7 +113,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the handler, wrapped."""
         handler = continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        if handler is None or handler.request_streaming or _is_non_blocking(handler):
             return handler
         method: str = handler_call_details.method
         if handler.response_streaming:
@@ -148,6 +154,11 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         self._observe(method, time.perf_counter() - begin, error.code.name)
         context.abort_with_status(AbortableStatus(error))
         raise AssertionError("abort does not return")
+
+
+def _is_non_blocking(handler: Any) -> bool:
+    """Whether gRPC calls the handler in its own way, with a callback: the health service's Watch on few threads."""
+    return getattr(handler.unary_stream, "experimental_non_blocking", None) is not None
 
 
 def public_error(method: str, failure: Exception) -> PacelineError:
