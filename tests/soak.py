@@ -103,7 +103,7 @@ def soak(directory: Path, rounds: int, seed: int, say: Callable[[str], None] = l
         load.stop()
         outcome.sent, outcome.acked = load.sent, len(load.acked)
         outcome.problems.extend(f"record {seq} failed: {why}" for seq, why in sorted(load.failed.items())[:5])
-        _read_back(cluster.bootstrap, load, outcome)
+        read_back(cluster.bootstrap, load, outcome)
         watermarks = _settle(cluster)
     finally:
         cluster.stop()
@@ -154,7 +154,7 @@ def wait_full_isr(
     return f"the ISR was not full within {timeout_s:g} s: {state}"
 
 
-def _read_back(bootstrap: str, load: Load, outcome: Outcome) -> None:
+def read_back(bootstrap: str, load: Load, outcome: Outcome) -> None:
     seen: dict[int, tuple[int, int]] = {}
     with Consumer(bootstrap) as consumer:
         partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
