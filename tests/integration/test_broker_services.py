@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from paceline.broker.core_port import CoreHandle
-from paceline.broker.driver_servers import BrokerServers
+from paceline.broker.driver_servers import CONTROL_THREADS, BrokerServers
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.servicer import ByteBudget, LogServicer
 from paceline.broker.servicer_internal import ReplicationServicer
@@ -539,6 +539,19 @@ async def test_a_change_of_health_is_told_to_those_who_watch(door: Door, listene
     await door.servers.set_serving(False)
     assert (await watch.read()).status == 2
     watch.cancel()
+
+
+async def test_those_who_watch_do_not_hold_the_few_control_threads(door: Door) -> None:
+    health = door.health("CONTROL")
+    watches = [
+        health.Watch(health_pb2.HealthCheckRequest(service="readiness"), timeout=30) for _ in range(2 * CONTROL_THREADS)
+    ]
+    for watch in watches[:CONTROL_THREADS]:
+        assert (await watch.read()).status == 1
+    await door.control().StopReplica(control_pb.StopReplicaRequest(stamp=STAMP), timeout=10)
+    assert len(door.core.controls) == 1
+    for watch in watches:
+        watch.cancel()
 
 
 async def test_reflection_lists_every_service_of_a_listener(door: Door) -> None:
