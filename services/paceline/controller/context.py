@@ -6,13 +6,16 @@ Source: spec/controller.md section 1; Kafka 2.8 ControllerContext.scala.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from paceline.coordination.znode_json import JsonValue
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import LiveBroker
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
+
+UNASSIGNED: Final = ReplicaAssignment(())
+"""Stands for the assignment of a partition that does not exist."""
 
 
 class PartitionState(Enum):
@@ -111,7 +114,9 @@ class ControllerContext:
 
     def assignment(self, topic_partition: TopicPartition) -> ReplicaAssignment:
         """The full assignment; one without replicas for an unknown partition."""
-        return self.topics.get(topic_partition.topic, {}).get(topic_partition.partition, ReplicaAssignment(()))
+        topic, partition = topic_partition
+        assignments = self.topics.get(topic)
+        return UNASSIGNED if assignments is None else assignments.get(partition, UNASSIGNED)
 
     def set_assignment(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> None:
         """Store an assignment."""

@@ -160,7 +160,8 @@ class PartitionStateMachine:
             self._context.partition_states.pop(topic_partition, None)
         else:
             self._context.partition_states[topic_partition] = state
-        self._log.record(topic_partition, before, state, kind=kind)
+        if before is not state or kind is not StateChangeKind.TRANSITION:
+            self._log.record(topic_partition, before, state, kind=kind)
 
     # New -> Online
 

@@ -183,7 +183,8 @@ class ReplicaStateMachine:
             self._context.replica_states.pop(replica, None)
         else:
             self._context.replica_states[replica] = state
-        self._log.record(replica.topic_partition, before, state, replica.broker_id)
+        if before is not state:
+            self._log.record(replica.topic_partition, before, state, replica.broker_id)
 
     # removal from the ISR
 

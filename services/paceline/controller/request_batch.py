@@ -29,11 +29,13 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 class _Collected:
     leader_and_isr: dict[int, dict[TopicPartition, LeaderAndIsrPartition]] = field(default_factory=dict)
     metadata_brokers: set[int] = field(default_factory=set)
+    metadata_to_all: bool = False
     metadata_partitions: dict[TopicPartition, None] = field(default_factory=dict)
     stop_replica: dict[int, dict[TopicPartition, StopReplicaPartition]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.leader_and_isr or self.metadata_brokers or self.metadata_partitions or self.stop_replica)
+        metadata = self.metadata_to_all or self.metadata_brokers or self.metadata_partitions
+        return bool(self.leader_and_isr or metadata or self.stop_replica)
 
 
 class RequestBatch:
@@ -94,7 +96,9 @@ class RequestBatch:
             before = partitions.get(topic_partition)
             stays_new = before is not None and before.is_new and not is_new
             partitions[topic_partition] = replace(partition, is_new=True) if stays_new else partition
-        self.add_update_metadata(self._context.brokers, (topic_partition,))
+        self._collected.metadata_to_all = True
+        if topic_partition in self._context.leadership:
+            self._collected.metadata_partitions[topic_partition] = None
 
     def add_update_metadata(self, broker_ids: Iterable[int], topic_partitions: Iterable[TopicPartition]) -> None:
         """Send metadata of partitions, together with the list of live brokers, to brokers."""
@@ -143,12 +147,14 @@ class RequestBatch:
             self._channels.send(broker_id, LeaderAndIsrRequest(self._stamp(), live_leaders, partitions))
 
     def _send_update_metadata(self, collected: _Collected) -> None:
+        if not collected.metadata_to_all and not collected.metadata_brokers:
+            return
         registered = self._context.registered_broker_ids()
         live_brokers: tuple[LiveBroker, ...] = tuple(self._context.brokers[broker_id] for broker_id in registered)
         partitions = tuple(map(self._metadata_of, collected.metadata_partitions))
         request = UpdateMetadataRequest(self._stamp(), live_brokers, partitions, self._controller_endpoints)
         for broker_id in registered:
-            if broker_id in collected.metadata_brokers:
+            if collected.metadata_to_all or broker_id in collected.metadata_brokers:
                 self._channels.send(broker_id, request)
 
     def _send_stop_replica(self, collected: _Collected) -> None:

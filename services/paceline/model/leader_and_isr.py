@@ -1,6 +1,6 @@
 """The tuple a partition lives by: leader, leader epoch, in-sync replicas, and the version they were written at."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paceline.model.identifiers import NO_LEADER
 
@@ -22,9 +22,7 @@ class LeaderAndIsr:
 
     def with_leader(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> "LeaderAndIsr":
         """Return the next decision of a controller: leader epoch plus one, same version until written."""
-        return replace(
-            self, leader=leader, isr=isr, leader_epoch=self.leader_epoch + 1, controller_epoch=controller_epoch
-        )
+        return LeaderAndIsr(leader, self.leader_epoch + 1, isr, self.zk_version, controller_epoch)
 
     @property
     def has_leader(self) -> bool:
