@@ -38,7 +38,8 @@ soak: install java ## kill and restart brokers under load, ROUNDS times (100)
 integration: install java ## only the tests with real processes
 	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)
 
-containers: install ## only the tests with containers
+containers: install ## only the tests with containers; starts an engine where it may
+	@scripts/docker_engine.sh
 	@$(PY) -m pytest -q -m containers tests/containers $(PYTEST_ARGS)
 
 simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline
@@ -57,6 +58,7 @@ fmt: install ## let ruff and buf put everything in form
 
 protos: install ## write the committed stubs from protos/
 	@scripts/gen_protos.sh services
+	@if command -v go >/dev/null; then scripts/gen_go.sh; else echo "no Go here: the stubs in clients/go stay as they are"; fi
 
 protos-check: ## compare the committed stubs with a fresh run
 	@scripts/check_protos.sh
