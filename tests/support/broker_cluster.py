@@ -402,6 +402,7 @@ class BrokerCluster:
             if self.brokers[broker_id].up:
                 self.send(broker_id, decision)
         self.update_metadata()
+        self.time.run_due()
         return decision
 
     def update_metadata(self, live: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:

@@ -59,8 +59,8 @@ class ControlRequests:
             errors[topic_partition] = error = self._check(partition, state)
             if error is ErrorCode.NONE and topic_partition not in accepted:
                 accepted[topic_partition] = (partition, state)
-        for topic_partition, (partition, _) in accepted.items():
-            manager.partitions[topic_partition] = partition
+        for partition, _ in accepted.values():
+            manager.host(partition)
         return list(accepted.values())
 
     def _check(self, partition: HostedPartition, state: LeaderAndIsrPartition) -> ErrorCode:
@@ -113,7 +113,9 @@ class ControlRequests:
             manager.fetchers.start(following)
 
     def _log(self, partition: HostedPartition, state: LeaderAndIsrPartition) -> ReplicaLog:
-        return self._manager.logs.get_or_create(partition.topic_partition, state.topic_id, state.is_new)
+        manager = self._manager
+        config = manager.topic_config(state.topic_partition.topic)
+        return manager.logs.get_or_create(partition.topic_partition, state.topic_id, state.is_new, config)
 
     def _mark_those_without_log_offline(self, accepted: Accepted) -> None:
         for partition, _ in accepted:
@@ -139,7 +141,7 @@ class ControlRequests:
         for state in accepted:
             partition = manager.partitions.get(state.topic_partition)
             if state.delete_partition:
-                errors[state.topic_partition] = self._delete(state, partition)
+                errors[state.topic_partition] = self._delete(state)
             elif partition is not None:
                 partition.stopped = True
                 manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
@@ -161,11 +163,10 @@ class ControlRequests:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if state.leader_epoch < partition.leader_epoch else ErrorCode.NONE
 
-    def _delete(self, state: StopReplicaPartition, partition: HostedPartition | None) -> ErrorCode:
+    def _delete(self, state: StopReplicaPartition) -> ErrorCode:
         manager = self._manager
         log = manager.logs.get(state.topic_partition)
-        if partition is not None:
-            manager.retire((state.topic_partition,))
+        manager.delete(state.topic_partition)
         if log is None:
             some_offline = len(manager.logs.live_log_dirs) < len(manager.logs.log_dirs)
             return ErrorCode.KAFKA_STORAGE_ERROR if some_offline else ErrorCode.NONE

@@ -9,6 +9,7 @@ Invariants (spec/replica-manager.md sections 1-6, design 3.3-3.5):
   completes waiting operations once the whole request has been handled.
 """
 
+import sys
 from typing import Protocol
 
 from paceline.broker.log_port import AppendResult, ReplicaLog
@@ -70,6 +71,9 @@ class PartitionHost(Protocol):
 
     def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
         """Whether the replica's broker is shutting down or the replica is offline."""
+
+    def topic_config_known(self, topic: str) -> bool:
+        """Whether the topic's settings have been read; before that nobody knows its ``min.insync.replicas``."""
 
     def propose_isr(self, partition: "HostedPartition", proposal: IsrProposal) -> None:
         """Write it; the outcome comes back through one of the `isr_*` methods."""
@@ -260,7 +264,14 @@ class HostedPartition:
     @property
     def has_enough_replicas(self) -> bool:
         """Whether the committed ISR, this leader included, has ``min.insync.replicas`` members."""
-        return self.log is not None and len(self.isr) >= self.log.config.min_insync_replicas
+        return len(self.isr) >= self.min_insync_replicas
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """Least size of the ISR for anything to be committed; more than there can be while it is not known."""
+        if self.log is None or not self._host.topic_config_known(self.topic_partition.topic):
+            return sys.maxsize
+        return self.log.config.min_insync_replicas
 
     # Leading
 
@@ -275,7 +286,7 @@ class HostedPartition:
         log = self.leader_log()
         if wait_for_all and not self.has_enough_replicas:
             raise NotEnoughReplicasError(
-                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, {log.config.min_insync_replicas} needed"
+                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, {self.min_insync_replicas} needed"
             )
         end_offset = log.log_end_offset
         for follower in self.followers.values():
@@ -330,7 +341,7 @@ class HostedPartition:
             self.followers.values(),
             self.isr,
             self.isr if self.proposal is None else self.maximal_isr,
-            log.config.min_insync_replicas,
+            self.min_insync_replicas,
             self._host.now_ms(),
             self._host.replica_lag_time_max_ms,
             self._broker_may_join,

@@ -1,5 +1,6 @@
 """Carries ISR proposals to ZooKeeper and their outcome back (design 3.3, 3.5, 3.19)."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -22,11 +23,19 @@ class IsrWriter:
     recognised by its content. It ends with the proposal: a newer leader epoch makes it pointless.
     """
 
-    def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler, metrics: BrokerMetrics) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+        metrics: BrokerMetrics,
+        on_outcome: Callable[[], None],
+    ) -> None:
         self._broker_id = broker_id
         self._zookeeper = zookeeper
         self._scheduler = scheduler
         self._metrics = metrics
+        self._on_outcome = on_outcome
         self._waiting: list[tuple[HostedPartition, IsrProposal]] = []
         self._stopped = False
 
@@ -69,6 +78,7 @@ class IsrWriter:
             partition.isr_conflict(proposal, result.current)
         else:
             partition.isr_written(proposal, result.zk_version)
+        self._on_outcome()
 
     def _failed(self, partition: HostedPartition, proposal: IsrProposal, error: Exception) -> None:
         self._metrics.failed_isr_updates += 1

@@ -7,19 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from paceline.log.checkpoint import MetaProperties
+from paceline.log.log_config import LogConfig
+from paceline.log.partition_log import FlushTask
 from paceline.model.identifiers import TopicPartition
-
-
-class ReplicaLogConfig(Protocol):
-    """Settings of one log the core decides by."""
-
-    @property
-    def min_insync_replicas(self) -> int:
-        """Least size of the ISR for acks=all and for the high watermark to move."""
-
-    @property
-    def file_delete_delay_ms(self) -> int:
-        """How long the files of a deleted log stay."""
 
 
 class ReplicaLogDirectory(Protocol):
@@ -32,6 +22,14 @@ class ReplicaLogDirectory(Protocol):
     @property
     def is_offline(self) -> bool:
         """Whether storage failed there; it stays so until the process restarts."""
+
+
+class ReplicaLogEpochs(Protocol):
+    """The leader epochs of a log."""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether memory knows more than the file."""
 
 
 class AppendResult(Protocol):
@@ -73,9 +71,12 @@ class ReplicaLog(Protocol):
     def directory(self) -> ReplicaLogDirectory:
         """Where it lies."""
 
+    config: LogConfig
+    """Present settings; the broker replaces them when the topic's change."""
+
     @property
-    def config(self) -> ReplicaLogConfig:
-        """Present settings."""
+    def epochs(self) -> ReplicaLogEpochs:
+        """Leader epochs."""
 
     @property
     def log_start_offset(self) -> int:
@@ -120,12 +121,25 @@ class ReplicaLog(Protocol):
     def increment_log_start_offset(self, offset: int) -> object:
         """Move the log's start up, never down."""
 
+    def flush_needed(self, now_ms: int | None = None) -> bool:
+        """Whether a flush is due."""
+
+    def begin_flush(self) -> FlushTask | None:
+        """Start a flush; its `run` may happen on another thread."""
+
+    def finish_flush(self, task: FlushTask, now_ms: int | None = None) -> None:
+        """Note that the task has run without an error."""
+
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after a time, below ``limit_offset``."""
 
 
 class ReplicaLogs(Protocol):
     """All logs of a broker."""
+
+    @property
+    def default_config(self) -> LogConfig:
+        """Settings of a topic without settings of its own."""
 
     @property
     def log_dirs(self) -> list[str]:
@@ -138,7 +152,9 @@ class ReplicaLogs(Protocol):
     def get(self, topic_partition: TopicPartition) -> ReplicaLog | None:
         """Return a log that exists."""
 
-    def get_or_create(self, topic_partition: TopicPartition, topic_id: str | None, is_new: bool) -> ReplicaLog:
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: str | None, is_new: bool, config: LogConfig | None = None
+    ) -> ReplicaLog:
         """Return the log; one that is not new is not created while a directory is offline."""
 
     def delete(self, topic_partition: TopicPartition) -> None:
@@ -155,9 +171,6 @@ class ReplicaLogs(Protocol):
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write log starts that the segments do not tell."""
-
-    def flush_epochs(self) -> int:
-        """Make leader epochs durable that are known in memory only."""
 
     def all_logs(self) -> Iterable[ReplicaLog]:
         """Return every log."""

@@ -52,9 +52,7 @@ class MetricsSnapshot:
 def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
     """Return the numbers of a broker at this moment; looks at every partition once."""
     led = manager.led_partitions()
-    margins = [
-        len(partition.isr) - partition.log.config.min_insync_replicas for partition in led if partition.log is not None
-    ]
+    margins = [len(one.isr) - one.log.config.min_insync_replicas for one in led if one.log is not None]
     fetchers = manager.fetchers.fetchers
     log_dirs = manager.logs.log_dirs
     return MetricsSnapshot(

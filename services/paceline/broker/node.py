@@ -5,7 +5,7 @@ ports and knows no thread, socket or clock, so the service and the simulator run
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from paceline.broker.client_requests import ClientRequests
@@ -13,18 +13,21 @@ from paceline.broker.control_fence import ControlFence
 from paceline.broker.control_requests import ControlRequests
 from paceline.broker.hosted_partition import HostedPartition, IsrProposal
 from paceline.broker.isr_writer import IsrWriter
+from paceline.broker.log_housekeeping import LogHousekeeping
 from paceline.broker.log_port import ReplicaLogs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import MetricsSnapshot, snapshot_of
-from paceline.broker.ports import BrokerTransport
+from paceline.broker.ports import BackgroundWork, BrokerTransport
 from paceline.broker.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.registration import BrokerRegistered, Registration
 from paceline.broker.replica_manager import ReplicaManager
 from paceline.broker.shutdown import ControlledShutdown
+from paceline.broker.topic_configs import TopicConfigs
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, GetData, SessionEvent, SessionState, ZooKeeper
+from paceline.coordination.interface import Create, GetData, SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.recipes import expect, propagate_isr_change
+from paceline.log.log_config import LogConfig
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
@@ -76,6 +79,7 @@ class BrokerNode:
         on_state_change: Callable[[StateChange], None],
         on_fatal: Callable[[Exception], None],
         unclean_restart: bool = False,
+        background: BackgroundWork | None = None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
@@ -85,6 +89,9 @@ class BrokerNode:
         self._on_state_change = on_state_change
         self._on_fatal = on_fatal
         self.metadata = MetadataCache()
+        self._topic_configs = TopicConfigs(
+            self._zookeeper, scheduler, log_manager.default_config, self._topic_config_read
+        )
         self.replica_manager = ReplicaManager(
             config,
             scheduler,
@@ -95,8 +102,22 @@ class BrokerNode:
             self._write_isr,
             on_state_change,
             self._log_dir_failed,
+            self._topic_configs.get,
         )
-        self._isr_writer = IsrWriter(config.broker_id, self._zookeeper, scheduler, self.replica_manager.metrics)
+        self._housekeeping = LogHousekeeping(
+            log_manager,
+            scheduler,
+            background or _InlineWork(scheduler),
+            config.replica_high_watermark_checkpoint_interval_ms,
+            config.log_flush_offset_checkpoint_interval_ms,
+        )
+        self._isr_writer = IsrWriter(
+            config.broker_id,
+            self._zookeeper,
+            scheduler,
+            self.replica_manager.metrics,
+            self.replica_manager.deliver_news,
+        )
         self._fence = ControlFence(self._read_controller_epoch)
         self._control = ControlRequests(self.replica_manager)
         self._clients = ClientRequests(config, self.replica_manager)
@@ -128,8 +149,9 @@ class BrokerNode:
         """Connect and register; ``on_ready`` is called once, after the first registration."""
         self._on_ready = on_ready
         self.replica_manager.start()
+        self._housekeeping.start()
         self._schedule_propagation()
-        self._zookeeper.start(self._session_changed, lambda _event: None)
+        self._zookeeper.start(self._session_changed, self._watch_fired)
 
     def stop(self, on_done: Callable[[], None]) -> None:
         """Give leadership away if possible, answer what waits, write checkpoints and logs, end the session."""
@@ -157,6 +179,8 @@ class BrokerNode:
         self._stopped = True
         self._isr_writer.stop()
         self._registration.stop()
+        self._topic_configs.stop()
+        self._housekeeping.stop()
         self.replica_manager.stop()
         self._producer_ids.fail_waiting(ShuttingDownError("the broker is shutting down"))
         self._zookeeper.close()
@@ -173,7 +197,10 @@ class BrokerNode:
         if self._stopped:
             return
         if event.state is SessionState.CONNECTED:
+            new_session = event.session_id != self._registration.session_id
             self._registration.connected(event.session_id)
+            if not new_session:
+                self._topic_configs.connected(new_session=False)
         elif event.state is SessionState.EXPIRED:
             # Kept: roles, data, even the old broker epoch, until a controller says otherwise in the new session.
             self._emit(StateChangeKind.SESSION_CHANGED, "the ZooKeeper session has expired")
@@ -189,11 +216,19 @@ class BrokerNode:
         self._fence.confirm(registered.controller_epoch)
         self._emit(StateChangeKind.BROKER_REGISTERED, f"broker epoch {registered.broker_epoch}")
         self._isr_writer.session_ready()
+        self._topic_configs.connected(new_session=True)
         self._report_failed_dirs()
         if not self._was_ready:
             self._was_ready = True
             if self._on_ready is not None:
                 self._on_ready()
+
+    def _watch_fired(self, event: WatchEvent) -> None:
+        if event.path == znodes.CONFIG_CHANGES and not self._stopped:
+            self._topic_configs.announced()
+
+    def _topic_config_read(self, topic: str, config: LogConfig) -> None:
+        self.replica_manager.apply_topic_config(topic, config)
 
     def _check_cluster_id(self, cluster_id: str) -> None:
         """Refuse log directories of another cluster; mark fresh ones as this cluster's."""
@@ -235,10 +270,19 @@ class BrokerNode:
             self._emit(StateChangeKind.CONTROL_REFUSED, f"{type(request).__name__} of {request.stamp}: {refusal.name}")
             return _refused(request, refusal)
         if isinstance(request, LeaderAndIsrRequest):
-            return self._control.leader_and_isr(request)
+            response = self._control.leader_and_isr(request)
+            self._topic_configs.want(dict.fromkeys(state.topic_partition.topic for state in request.partitions))
+            return response
         if isinstance(request, StopReplicaRequest):
-            return self._control.stop_replica(request)
+            response = self._control.stop_replica(request)
+            self._forget_topics(state.topic_partition.topic for state in request.partitions if state.delete_partition)
+            return response
         return self._control.update_metadata(request)
+
+    def _forget_topics(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            if not self.replica_manager.hosts_topic(topic):
+                self._topic_configs.forget(topic)
 
     def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
         FlowRun(_controller_epoch(), self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)).start()
@@ -269,7 +313,16 @@ class BrokerNode:
 
         ``from_client`` is False for the broker's own writes to internal topics.
         """
-        self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
+        unknown = self._topic_configs.unknown_among(item.topic_partition.topic for item in data)
+        if not unknown:
+            self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
+            return
+        # A topic that came here a moment ago: its settings are on their way.
+        self._topic_configs.wait_for(
+            unknown,
+            timeout_ms,
+            lambda: self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving()),
+        )
 
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
         """Answer a client's fetch, now or after its wait."""
@@ -349,6 +402,22 @@ class BrokerNode:
 
     def _run(self, flow: Flow[None], on_error: Callable[[Exception], None]) -> None:
         FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, on_error).start()
+
+
+class _InlineWork:
+    """Does background work in the foreground, for those who have nowhere else."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            failure = error
+            self._scheduler.call_soon(lambda: on_done(failure))
+        else:
+            self._scheduler.call_soon(lambda: on_done(None))
 
 
 def _refused(request: ControlRequest, error: ErrorCode) -> ControlResponse:

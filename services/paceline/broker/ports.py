@@ -48,3 +48,10 @@ class BrokerTransport(Protocol):
         on_done: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
         """Ask a controller to take leadership away."""
+
+
+class BackgroundWork(Protocol):
+    """Somewhere else to wait for the disk: an executor in the service."""
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        """Do ``work``, then call ``on_done`` on the broker's scheduler with its exception, None when it went well."""

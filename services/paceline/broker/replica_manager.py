@@ -6,7 +6,7 @@ handled; `deliver_news` at its end completes whatever waits for them.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from paceline.broker.failures import leader_hint
 from paceline.broker.fetch import FetchHandler
@@ -17,6 +17,7 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.ports import BrokerTransport
 from paceline.broker.produce import ProduceHandler
+from paceline.log.log_config import LogConfig
 from paceline.model.client_io import LeaderHint
 from paceline.model.errors import (
     KafkaStorageError,
@@ -48,6 +49,7 @@ class ReplicaManager:
         write_isr: IsrWriter,
         on_state_change: Callable[[StateChange], None],
         on_log_dir_failed: Callable[[str], None],
+        topic_config: Callable[[str], LogConfig | None],
     ) -> None:
         self.config = config
         self.scheduler = scheduler
@@ -56,6 +58,7 @@ class ReplicaManager:
         self.broker_epoch = -1
         self.shutting_down = False
         self.partitions: dict[TopicPartition, HostedPartition] = {}
+        self._by_topic: dict[str, dict[int, HostedPartition]] = {}
         self.offline: dict[TopicPartition, None] = {}
         self.metrics = BrokerMetrics()
         self.produce_purgatory = Purgatory(scheduler)
@@ -69,11 +72,11 @@ class ReplicaManager:
         self._write_isr = write_isr
         self._on_state_change = on_state_change
         self._on_log_dir_failed = on_log_dir_failed
+        self.topic_config = topic_config
         self._failed_dirs: dict[str, None] = {}
         self._news: dict[HostedPartition, int] = {}
         self._isr_check: Cancellable | None = None
         self._checkpoint: Cancellable | None = None
-        self._log_checkpoint: Cancellable | None = None
         self._stopped = False
 
     @property
@@ -116,6 +119,24 @@ class ReplicaManager:
         if state is None or state.leader < 0 or (own is not None and own.leader_epoch >= state.leader_epoch):
             return own
         return LeaderHint(state.leader, state.leader_epoch)
+
+    def host(self, partition: HostedPartition) -> None:
+        """Keep a partition, Online."""
+        topic, index = partition.topic_partition
+        self.partitions[partition.topic_partition] = partition
+        self._by_topic.setdefault(topic, {})[index] = partition
+
+    def drop(self, topic_partition: TopicPartition) -> HostedPartition | None:
+        """Keep a partition no more; return it if it was Online."""
+        topic, index = topic_partition
+        siblings = self._by_topic.get(topic)
+        if siblings is not None and siblings.pop(index, None) is not None and not siblings:
+            del self._by_topic[topic]
+        return self.partitions.pop(topic_partition, None)
+
+    def hosts_topic(self, topic: str) -> bool:
+        """Whether any partition of the topic is Online here."""
+        return topic in self._by_topic
 
     def led_partitions(self) -> list[HostedPartition]:
         """Return the partitions this broker leads."""
@@ -201,6 +222,22 @@ class ReplicaManager:
                     self.produce_purgatory.check_and_complete(topic_partition)
                 self.fetch_purgatory.check_and_complete(topic_partition)
 
+    # Topic settings
+
+    def topic_config_known(self, topic: str) -> bool:
+        """Whether the topic's settings have been read, so that its partitions may commit."""
+        return self.topic_config(topic) is not None
+
+    def apply_topic_config(self, topic: str, config: LogConfig) -> None:
+        """Take over a topic's settings, newly read or changed."""
+        for partition in self._by_topic.get(topic, {}).values():
+            if partition.log is not None:
+                partition.log.config = config
+                if partition.is_leader:
+                    partition.advance_high_watermark()
+                    self.news(partition, News.ROLE)
+        self.deliver_news()
+
     # Storage
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
@@ -238,16 +275,15 @@ class ReplicaManager:
         """Turn one partition Offline; nothing brings it back before a restart."""
         topic_partition = partition.topic_partition
         self.emit(StateChangeKind.BECAME_OFFLINE, partition)
-        self.partitions.pop(topic_partition, None)
+        self.drop(topic_partition)
         self.offline[topic_partition] = None
         partition.retire()
 
     # Background work
 
     def start(self) -> None:
-        """Start looking for followers that have fallen behind, and the log checkpoints."""
+        """Start looking for followers that have fallen behind."""
         self._schedule_isr_check()
-        self.start_log_checkpoints()
 
     def _schedule_isr_check(self) -> None:
         period_ms = max(1, self.config.replica_lag_time_max_ms // 2)
@@ -278,19 +314,6 @@ class ReplicaManager:
             self.logs.checkpoint_high_watermarks()
             self.take_failed_dirs_offline()
 
-    def start_log_checkpoints(self) -> None:
-        """Write recovery points, log starts and leader epochs from time to time."""
-        if not self._stopped:
-            interval_ms = self.config.log_flush_offset_checkpoint_interval_ms
-            self._log_checkpoint = self.scheduler.call_later(interval_ms, self._write_log_checkpoints)
-
-    def _write_log_checkpoints(self) -> None:
-        if not self._stopped:
-            self.start_log_checkpoints()
-            self.logs.flush_epochs()
-            self.logs.checkpoint_recovery_points()
-            self.logs.checkpoint_log_start_offsets()
-
     def stop_fetching(self) -> None:
         """Close all fetchers; partitions that become followers from now on are not fetched."""
         self.shutting_down = True
@@ -302,7 +325,7 @@ class ReplicaManager:
             return
         self.stop_fetching()
         self._stopped = True
-        for timer in (self._isr_check, self._checkpoint, self._log_checkpoint):
+        for timer in (self._isr_check, self._checkpoint):
             if timer is not None:
                 timer.cancel()
         self.deliver_news()
@@ -314,13 +337,9 @@ class ReplicaManager:
 
     # Deletion
 
-    def retire(self, topic_partitions: Iterable[TopicPartition]) -> Sequence[HostedPartition]:
-        """Forget partitions that are being deleted; return those that were Online."""
-        retired = []
-        for topic_partition in topic_partitions:
-            partition = self.partitions.pop(topic_partition, None)
-            if partition is not None:
-                self.emit(StateChangeKind.REPLICA_DELETED, partition)
-                partition.retire()
-                retired.append(partition)
-        return retired
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition that is being deleted, if it is Online."""
+        partition = self.drop(topic_partition)
+        if partition is not None:
+            self.emit(StateChangeKind.REPLICA_DELETED, partition)
+            partition.retire()

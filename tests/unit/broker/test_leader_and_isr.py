@@ -55,6 +55,7 @@ def test_s2_2_a_new_partition_is_led_from_epoch_0(cluster: BrokerCluster) -> Non
 
 def test_s2_2_leading_on_in_a_higher_epoch_keeps_ends_and_resets_caught_up_times(cluster: BrokerCluster) -> None:
     send(cluster, cluster.partition(ME, 3, (1, 2)))
+    cluster.time.run_due()
     cluster[ME].produce(b"a", b"b")
     follower = hosted(cluster[ME]).followers[2]
     follower.record_fetch(2, 0, 2, cluster.time.now_ms(), 7)
@@ -69,6 +70,7 @@ def test_s2_2_leading_on_in_a_higher_epoch_keeps_ends_and_resets_caught_up_times
 def test_s2_2_a_leader_that_follows_fails_waiting_produces_and_fetches_from_its_end(cluster: BrokerCluster) -> None:
     known(cluster)
     send(cluster, cluster.partition(ME, 4, (1, 2)))
+    cluster.time.run_due()
     answer = cluster[ME].produce(b"a", b"b")
     assert not answer
     assert send(cluster, cluster.partition(2, 5, (2,))) is ErrorCode.NONE

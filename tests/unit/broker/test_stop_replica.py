@@ -105,6 +105,7 @@ def test_b66_a_topic_made_anew_under_the_name_starts_empty(cluster: BrokerCluste
     decision = cluster.partition(1, 0, (1, 2, 3), is_new=True, topic_id="a-new-id")
     for broker_id in (1, 2, 3):
         assert cluster.send(broker_id, decision).partition_errors[TP] is ErrorCode.NONE
+    cluster.time.run_due()
     cluster[1].produce(b"new")
     cluster.until_in_sync(1, 2, 3)
     assert cluster[2].values() == [b"new"]

@@ -1,0 +1,88 @@
+"""Making logs durable behind the owner's back: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
+
+The slow part of a flush runs on whatever `BackgroundWork` is, one log at a time, while the owner goes on appending.
+Source: design 3.13 and 3.14, spec/replica-manager.md section 9.
+"""
+
+from functools import partial
+
+from paceline.broker.log_port import ReplicaLog, ReplicaLogs
+from paceline.broker.ports import BackgroundWork
+from paceline.log.partition_log import FlushTask
+from paceline.model.errors import PacelineError
+from paceline.runtime.ports import Cancellable, Scheduler
+
+
+class LogHousekeeping:
+    """Looks at the logs from time to time and flushes those that need it."""
+
+    def __init__(
+        self,
+        logs: ReplicaLogs,
+        scheduler: Scheduler,
+        background: BackgroundWork,
+        flush_check_interval_ms: int,
+        checkpoint_interval_ms: int,
+    ) -> None:
+        self._logs = logs
+        self._scheduler = scheduler
+        self._background = background
+        self._flush_check_interval_ms = flush_check_interval_ms
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._queue: dict[ReplicaLog, None] = {}
+        self._busy = False
+        self._timers: dict[str, Cancellable] = {}
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin; nothing happens before the first interval has passed."""
+        self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
+        self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
+
+    def stop(self) -> None:
+        """Flush nothing more; the logs' own close does the rest. A flush that runs now is not waited for."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._queue = {}
+
+    def _check_flushes(self) -> None:
+        if self._stopped:
+            return
+        self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
+        now_ms = self._scheduler.now_ms()
+        for log in self._logs.all_logs():
+            if log.flush_needed(now_ms):
+                self._queue[log] = None
+        self._next()
+
+    def _checkpoint(self) -> None:
+        """Write the offset checkpoints now, and queue logs whose leader epochs are known in memory only."""
+        if self._stopped:
+            return
+        self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
+        for log in self._logs.all_logs():
+            if log.epochs.dirty:
+                self._queue[log] = None
+        self._logs.checkpoint_recovery_points()
+        self._logs.checkpoint_log_start_offsets()
+        self._next()
+
+    def _next(self) -> None:
+        while self._queue and not self._busy and not self._stopped:
+            log = next(iter(self._queue))
+            del self._queue[log]
+            try:
+                task = log.begin_flush()
+            except PacelineError:
+                # Deleted meanwhile, or its directory is offline: whoever owns that has been told.
+                continue
+            if task is not None:
+                self._busy = True
+                self._background.run(task.run, partial(self._flushed, log, task))
+
+    def _flushed(self, log: ReplicaLog, task: FlushTask, error: Exception | None) -> None:
+        self._busy = False
+        if error is None:
+            log.finish_flush(task, self._scheduler.now_ms())
+        self._next()

@@ -1,0 +1,213 @@
+"""Topic settings as ZooKeeper has them: read when a topic comes here, and again when somebody changes them.
+
+A partition whose topic's settings are not known yet commits nothing (nobody knows its ``min.insync.replicas``), and
+produce requests to it wait; both last one read. Changes are announced below ``/config/changes``; a new session may
+have missed some, so it reads everything again. Source: spec/zookeeper.md sections 1, 2.11, 2.12 and 8.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError, SessionLostError
+from paceline.coordination.interface import GetChildren, GetData, ZkCode, ZooKeeper
+from paceline.coordination.recipes import expect
+from paceline.log.log_config import LogConfig
+from paceline.model.errors import InvalidConfigError
+from paceline.runtime.flow import Flow, FlowRun, Zk
+from paceline.runtime.ports import Cancellable, Scheduler
+
+RETRY_MS: Final = 1_000
+_READS_AT_ONCE: Final = 500
+
+
+class TopicConfigs:
+    """Settings of the topics this broker hosts. ``on_change`` is told of every topic whose settings were read."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+        defaults: LogConfig,
+        on_change: Callable[[str, LogConfig], None],
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._defaults = defaults
+        self._on_change = on_change
+        self._known: dict[str, LogConfig] = {}
+        self._wanted: dict[str, None] = {}
+        self._waiting: list[_Waiting] = []
+        self._reading = False
+        self._listing = False
+        self._list_again = False
+        self._applied: str | None = None
+        """Name of the last announcement that was applied; names sort by their sequence number."""
+        self._stopped = False
+
+    def get(self, topic: str) -> LogConfig | None:
+        """Return a topic's settings, None while they are not known."""
+        return self._known.get(topic)
+
+    def unknown_among(self, topics: Iterable[str]) -> dict[str, None]:
+        """Return those topics whose settings are on their way for the first time."""
+        if not self._wanted:
+            return {}
+        return {topic: None for topic in topics if topic in self._wanted and topic not in self._known}
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Read the settings of topics that are not known yet."""
+        for topic in topics:
+            if topic not in self._known:
+                self._wanted[topic] = None
+        self._read()
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic that is not hosted any more; made anew, it may have other settings."""
+        self._known.pop(topic, None)
+        if self._wanted.pop(topic, True) is None:
+            self._release_ready()
+
+    def wait_for(self, unknown: dict[str, None], timeout_ms: float, then: Callable[[], None]) -> None:
+        """Call ``then`` once the settings of these topics, from `unknown_among`, are known, or after ``timeout_ms``."""
+        waiting = _Waiting(unknown, then)
+        waiting.timer = self._scheduler.call_later(timeout_ms, lambda: self._release(waiting))
+        self._waiting.append(waiting)
+
+    def connected(self, new_session: bool) -> None:
+        """A connection is there, and with it no watch: list announcements again, in a new session read everything."""
+        if new_session:
+            self._wanted = {**dict.fromkeys(self._known), **self._wanted}
+        self._read()
+        self._list()
+
+    def announced(self) -> None:
+        """The list of announcements has changed."""
+        self._list()
+
+    def stop(self) -> None:
+        """Read nothing more and let everybody go on."""
+        self._stopped = True
+        for waiting in tuple(self._waiting):
+            self._release(waiting)
+
+    # Settings
+
+    def _read(self) -> None:
+        if self._reading or self._stopped or not self._wanted:
+            return
+        self._reading = True
+        topics = list(self._wanted)[:_READS_AT_ONCE]
+        FlowRun(_read_configs(topics), self._zookeeper, self._scheduler, self._have_read, self._read_failed).start()
+
+    def _have_read(self, found: Mapping[str, Mapping[str, str]]) -> None:
+        self._reading = False
+        for topic, properties in found.items():
+            if topic in self._wanted:
+                del self._wanted[topic]
+                self._known[topic] = config = _config(properties, self._defaults)
+                self._on_change(topic, config)
+        self._release_ready()
+        self._read()
+
+    def _release_ready(self) -> None:
+        for waiting in tuple(self._waiting):
+            if not self.unknown_among(waiting.topics):
+                self._release(waiting)
+
+    def _read_failed(self, error: Exception) -> None:
+        self._reading = False
+        if not isinstance(error, SessionLostError):
+            self._scheduler.call_later(RETRY_MS, self._read)
+
+    def _release(self, waiting: "_Waiting") -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            waiting.then()
+
+    # Announcements
+
+    def _list(self) -> None:
+        if self._listing or self._stopped:
+            self._list_again = True
+            return
+        self._listing = True
+        self._list_again = False
+        FlowRun(
+            _read_announcements(self._applied), self._zookeeper, self._scheduler, self._have_listed, self._list_failed
+        ).start()
+
+    def _have_listed(self, found: tuple[str | None, tuple[str, ...]]) -> None:
+        self._listing = False
+        self._applied, topics = found
+        changed = [topic for topic in topics if topic in self._known]
+        self._wanted.update(dict.fromkeys(changed))
+        self._read()
+        if self._list_again:
+            self._list()
+
+    def _list_failed(self, error: Exception) -> None:
+        self._listing = False
+        if not isinstance(error, SessionLostError):
+            self._scheduler.call_later(RETRY_MS, self._list)
+
+
+class _Waiting:
+    __slots__ = ("then", "timer", "topics")
+
+    def __init__(self, topics: dict[str, None], then: Callable[[], None]) -> None:
+        self.topics = topics
+        self.then = then
+        self.timer: Cancellable | None = None
+
+
+def _config(properties: Mapping[str, str], defaults: LogConfig) -> LogConfig:
+    """Return the settings; a key or value that makes no sense here is left at its default, the others count."""
+    try:
+        return LogConfig.from_properties(properties, defaults)
+    except InvalidConfigError:
+        config = defaults
+        for key in sorted(properties):
+            try:
+                config = LogConfig.from_properties({key: properties[key]}, config)
+            except InvalidConfigError:
+                continue
+        return config
+
+
+def _read_configs(topics: list[str]) -> Flow[dict[str, Mapping[str, str]]]:
+    paths = [znodes.topic_config_path(topic) for topic in topics]
+    responses = yield Zk([GetData(path) for path in paths])
+    found: dict[str, Mapping[str, str]] = {}
+    for topic, path, response in zip(topics, paths, responses, strict=True):
+        expect(response, path, ZkCode.NO_NODE)
+        try:
+            found[topic] = znodes.decode_config(path, response.data) if response.ok else {}
+        except MalformedZnodeError:
+            found[topic] = {}
+    return found
+
+
+def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[str, ...]]]:
+    """Return the newest announcement's name and the topics announced after ``applied``, with a watch for more."""
+    (listed,) = yield Zk([GetChildren(znodes.CONFIG_CHANGES, watch=True)])
+    expect(listed, znodes.CONFIG_CHANGES)
+    fresh = sorted(child for child in listed.children if applied is None or child > applied)
+    if not fresh:
+        return applied, ()
+    paths = [f"{znodes.CONFIG_CHANGES}/{child}" for child in fresh]
+    responses = yield Zk([GetData(path) for path in paths])
+    topics: dict[str, None] = {}
+    for path, response in zip(paths, responses, strict=True):
+        expect(response, path, ZkCode.NO_NODE)
+        if not response.ok:
+            continue
+        try:
+            entity_type, _, name = znodes.decode_config_change(path, response.data).partition("/")
+        except MalformedZnodeError:
+            continue
+        if entity_type == "topics":
+            topics[name] = None
+    return fresh[-1], tuple(topics)

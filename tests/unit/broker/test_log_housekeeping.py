@@ -1,0 +1,94 @@
+"""Flushes and checkpoints behind the owner's back."""
+
+import random
+from collections.abc import Callable
+
+from paceline.broker.node import BrokerNode
+from paceline.log.checkpoint import read_offsets
+from paceline.log.files import join
+from paceline.log.log_config import LogConfig
+from paceline.model.identifiers import TopicPartition
+from tests.support.broker_cluster import TP, BrokerCluster
+
+RECOVERY_POINTS = join("/data", "recovery-point-offset-checkpoint")
+
+
+def test_a_rolled_segment_is_made_durable_and_the_recovery_point_moves() -> None:
+    cluster = BrokerCluster((1,), log_config=LogConfig(segment_bytes=300))
+    cluster.decide(1, 0, (1,), is_new=True)
+    for index in range(10):
+        cluster[1].produce(b"x" * 50 + b"%d" % index)
+    assert len(cluster[1].log().segments) > 1 and cluster[1].log().recovery_point == 0
+    cluster.time.run_for(5_001)
+    assert cluster[1].log().recovery_point == 10
+    cluster.time.run_for(60_000)
+    assert read_offsets(cluster[1].files, RECOVERY_POINTS)[TP] == 10
+
+
+def test_flush_ms_is_kept_to_within_a_check() -> None:
+    cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=7_000))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster[1].produce(b"a")
+    cluster.time.run_until(lambda: cluster[1].log().recovery_point == 1, 20_000)
+
+
+def test_an_epoch_without_records_is_durable_within_a_checkpoint() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster[1].produce(b"a")
+    cluster.decide(1, 3, (1,))
+    assert cluster[1].log().epochs.dirty
+    cluster.time.run_for(60_100)
+    assert not cluster[1].log().epochs.dirty
+
+
+class Elsewhere:
+    """Background work the test carries out by hand."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], None], Callable[[Exception | None], None]]] = []
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        self.jobs.append((work, on_done))
+
+
+def test_one_log_at_a_time_is_flushed_and_a_deleted_one_does_no_harm() -> None:
+    cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=0))
+    broker = cluster[1]
+    elsewhere = Elsewhere()
+    broker.node.replica_manager._stopped = True
+    broker.zookeeper.close()
+    broker.files.locked.clear()
+    cluster.time.run_for(100)
+    other = cluster.boot(1, broker.files)
+    other.node = BrokerNode(
+        other.config,
+        other.endpoints,
+        cluster.time,
+        other.zookeeper,
+        other.logs,
+        other.transport,
+        random.Random(1),
+        other.changes.append,
+        other.fatal.append,
+        background=elsewhere,
+    )
+    other.zookeeper._started = False
+    other.node.start(lambda: None)
+    cluster.time.run_until(lambda: other.node.ready, 10_000)
+    tps = [TopicPartition("many", index) for index in range(3)]
+    for tp in tps:
+        cluster.send(1, cluster.partition(1, 0, (1,), (1,), tp=tp, is_new=True))
+    cluster.time.run_for(10)
+    for tp in tps:
+        other.produce(b"a", tp=tp)
+    cluster.time.run_for(10_000)
+    assert len(elsewhere.jobs) == 1
+    cluster.stop_replica(1, -2, True, tp=tps[1])
+    while elsewhere.jobs:
+        work, on_done = elsewhere.jobs.pop(0)
+        work()
+        on_done(None)
+    assert [other.log(tp).recovery_point for tp in (tps[0], tps[2])] == [1, 1]
+    cluster.time.run_for(10_000)
+    assert other.fatal == []

@@ -1,0 +1,128 @@
+"""Topic settings: read when a topic comes, applied when they change, waited for by nobody for ever."""
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, SetData
+from paceline.log.log_config import LogConfig
+from paceline.model.client_io import RequiredAcks
+from paceline.model.errors import ErrorCode
+from tests.support.broker_cluster import TP, BrokerCluster
+
+
+def configure(cluster: BrokerCluster, announce: bool = True, **overrides: str) -> None:
+    """Write a topic's settings as the admin path does, and say so."""
+    data = znodes.encode_config({key.replace("_", "."): value for key, value in overrides.items()})
+    path = znodes.topic_config_path(TP.topic)
+    cluster.zk(Create(path, data))
+    cluster.zk(SetData(path, data))
+    if announce:
+        change = znodes.encode_config_change(f"topics/{TP.topic}")
+        cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, change, sequential=True))
+
+
+def min_isr(cluster: BrokerCluster, broker_id: int = 1) -> int:
+    return cluster[broker_id].log().config.min_insync_replicas
+
+
+def test_a_new_partition_gets_its_topics_settings() -> None:
+    cluster = BrokerCluster(log_config=LogConfig(segment_bytes=10_000))
+    configure(cluster, announce=False, min_insync_replicas="2")
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(10)
+    assert [min_isr(cluster, one) for one in (1, 2, 3)] == [2, 2, 2]
+    assert cluster[1].log().config.segment_bytes == 10_000
+
+
+def test_a_topic_without_settings_has_the_defaults() -> None:
+    cluster = BrokerCluster(log_config=LogConfig(min_insync_replicas=3))
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(10)
+    assert min_isr(cluster) == 3
+
+
+def test_nothing_is_committed_before_the_settings_are_known() -> None:
+    cluster = BrokerCluster((1,))
+    configure(cluster, announce=False, min_insync_replicas="2")
+    cluster[1].zookeeper.link.cut()
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
+    partition = cluster[1].node.replica_manager.partitions[TP]
+    answer = cluster[1].produce(b"a")
+    early = cluster[1].produce(b"b", timeout_ms=100)
+    cluster.time.run_for(1_000)
+    assert not answer and not partition.has_enough_replicas
+    assert early[0].failure is not None and early[0].failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: bool(answer), 20_000)
+    assert answer[0].failure is not None and answer[0].failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert cluster[1].log().log_end_offset == 0
+
+
+def test_a_produce_to_a_topic_made_a_moment_ago_is_carried_out_once_its_settings_are_there() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
+    answer = cluster[1].produce(b"a")
+    cluster.time.run_until(lambda: bool(answer), 100)
+    assert answer[0].failure is None and cluster[1].log().high_watermark == 1
+
+
+def test_a_change_is_applied_to_every_broker_and_has_its_effect() -> None:
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1,), is_new=True, to=[1])
+    configure(cluster, min_insync_replicas="2")
+    cluster.time.run_until(lambda: min_isr(cluster) == 2, 1_000)
+    (refused,) = cluster[1].produce(b"a")
+    assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    assert cluster[1].log().high_watermark == 0
+    configure(cluster, min_insync_replicas="1")
+    cluster.time.run_until(lambda: cluster[1].log().high_watermark == 1, 1_000)
+
+
+def test_a_change_during_a_lost_connection_is_not_missed() -> None:
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    configure(cluster, min_insync_replicas="2")
+    cluster.time.run_for(100)
+    cluster[1].zookeeper.link.cut()
+    configure(cluster, min_insync_replicas="3")
+    cluster.time.run_for(100)
+    assert min_isr(cluster, 2) == 3 and min_isr(cluster, 1) == 2
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: min_isr(cluster) == 3, 20_000)
+
+
+def test_a_new_session_reads_what_was_never_announced() -> None:
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(100)
+    configure(cluster, announce=False, min_insync_replicas="3")
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_until(lambda: min_isr(cluster) == 3, 20_000)
+    assert min_isr(cluster, 2) == 1
+
+
+def test_a_setting_that_makes_no_sense_leaves_the_others_alone() -> None:
+    cluster = BrokerCluster()
+    configure(cluster, announce=False, min_insync_replicas="2", retention_ms="soon", unheard_of="1")
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(10)
+    assert min_isr(cluster) == 2 and cluster[1].log().config.retention_ms == LogConfig().retention_ms
+
+
+def test_a_topic_made_anew_does_not_inherit_settings() -> None:
+    cluster = BrokerCluster((1,))
+    configure(cluster, min_insync_replicas="2")
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(10)
+    cluster.stop_replica(1, -2, delete=True)
+    cluster.delete(znodes.topic_config_path(TP.topic))
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new"))
+    cluster.time.run_for(10)
+    assert min_isr(cluster) == 1
+
+
+def test_many_changes_at_once_end_in_the_last_one() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), is_new=True)
+    for value in range(1, 30):
+        configure(cluster, min_insync_replicas=str(value))
+    cluster.time.run_until(lambda: min_isr(cluster) == 29, 1_000)
