@@ -21,11 +21,12 @@ from paceline.log.record_batch import compiled_records, iterate_headers
 from paceline.model.identifiers import TopicPartition
 from paceline_client.codec import finish, new_encoder
 from paceline_client.partitioner import key_hash, murmur2
-from paceline_client.producer import Producer
+from paceline_client.producer import DEFAULT_BATCH_SIZE, Producer
 from paceline_client.subscription import OffsetReset, PartitionState
 from paceline_client.wire import ProducePiece, decode_fetch_answer, encode_produce_request
 
 PARTITIONS = 6
+BATCH_BYTES = DEFAULT_BATCH_SIZE
 ROUNDS = 3
 AIMS = {"send_many": 700_000, "poll": 1_000_000, "poll_batches": 1_000_000}
 _ACKS_ALL = 3
@@ -106,12 +107,12 @@ def produce_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
     keys = [b"key-%04d" % number for number in range(1_000)]
 
     def bare_codec() -> int:
-        encoder = new_encoder(256 * 1024)
+        encoder = new_encoder(BATCH_BYTES)
         index = 0
         for _ in range(count):
             if encoder.append(index, 1, None, value, []) is None:
                 finish(encoder, Codec.NONE)
-                encoder, index = new_encoder(256 * 1024), 0
+                encoder, index = new_encoder(BATCH_BYTES), 0
                 encoder.append(0, 1, None, value, [])
             index += 1
         return count
@@ -145,13 +146,13 @@ def consume_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
 
     value = random.Random(1).randbytes(size)
     batches, made = [], 0
-    encoder, index = new_encoder(256 * 1024), 0
+    encoder, index = new_encoder(BATCH_BYTES), 0
     while made < min(count, 4 * 1024 * 1024 // (size + 10)):
         if encoder.append(index, 1_700_000_000_000, None, value, []) is None:
             batch = bytearray(finish(encoder, Codec.NONE))
             batch[:8] = (made - index).to_bytes(8, "big")
             batches.append(bytes(batch))
-            encoder, index = new_encoder(256 * 1024), 0
+            encoder, index = new_encoder(BATCH_BYTES), 0
             continue
         index += 1
         made += 1

@@ -5,33 +5,37 @@ modules (`accumulator`, `metadata`, `partitioner`, `codec`, `wire`, `subscriptio
 no clock, so another front can share them; `sender`, `fetcher` and `metadata_refresher` hold the threads.
 """
 
-from paceline.model.errors import ErrorCode, PacelineError
-from paceline.model.identifiers import TopicPartition
-from paceline_client.admin import (
-    Admin,
-    ClusterDescription,
-    NewTopic,
-    PartitionReplicasDescription,
-    ReplicaDescription,
-    TopicResult,
-)
-from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
-from paceline_client.consumer import Consumer
-from paceline_client.errors import (
-    BootstrapError,
-    BufferExhaustedError,
-    ClientClosedError,
-    DeliveryFailedError,
-    LogTruncatedError,
-    NoOffsetError,
-    ProducerClosedError,
-    ProducerFatalError,
-)
-from paceline_client.metadata import Broker, PartitionDescription, TopicDescription
-from paceline_client.offsets import OffsetAndTimestamp
-from paceline_client.producer import Producer
-from paceline_client.records import ConsumerRecord, FetchedBatches
-from paceline_client.subscription import OffsetReset
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.model.errors import ErrorCode, PacelineError
+    from paceline.model.identifiers import TopicPartition
+    from paceline_client.admin import (
+        Admin,
+        ClusterDescription,
+        NewTopic,
+        PartitionReplicasDescription,
+        ReplicaDescription,
+        TopicResult,
+    )
+    from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
+    from paceline_client.consumer import Consumer
+    from paceline_client.errors import (
+        BootstrapError,
+        BufferExhaustedError,
+        ClientClosedError,
+        DeliveryFailedError,
+        LogTruncatedError,
+        NoOffsetError,
+        ProducerClosedError,
+        ProducerFatalError,
+    )
+    from paceline_client.metadata import Broker, PartitionDescription, TopicDescription
+    from paceline_client.offsets import OffsetAndTimestamp
+    from paceline_client.producer import Producer
+    from paceline_client.records import ConsumerRecord, FetchedBatches
+    from paceline_client.subscription import OffsetReset
 
 __all__ = [
     "Admin",
@@ -64,3 +68,45 @@ __all__ = [
     "TopicPartition",
     "TopicResult",
 ]
+
+_HOMES = {
+    "Admin": "paceline_client.admin",
+    "BootstrapError": "paceline_client.errors",
+    "Broker": "paceline_client.metadata",
+    "BufferExhaustedError": "paceline_client.errors",
+    "BulkFuture": "paceline_client.batch",
+    "ClientClosedError": "paceline_client.errors",
+    "ClusterDescription": "paceline_client.admin",
+    "Consumer": "paceline_client.consumer",
+    "ConsumerRecord": "paceline_client.records",
+    "DeliveryFailedError": "paceline_client.errors",
+    "ErrorCode": "paceline.model.errors",
+    "FetchedBatches": "paceline_client.records",
+    "LogTruncatedError": "paceline_client.errors",
+    "NewTopic": "paceline_client.admin",
+    "NoOffsetError": "paceline_client.errors",
+    "OffsetAndTimestamp": "paceline_client.offsets",
+    "OffsetReset": "paceline_client.subscription",
+    "PacelineError": "paceline.model.errors",
+    "PartitionDescription": "paceline_client.metadata",
+    "PartitionReplicasDescription": "paceline_client.admin",
+    "Producer": "paceline_client.producer",
+    "ProducerClosedError": "paceline_client.errors",
+    "ProducerFatalError": "paceline_client.errors",
+    "RecordFuture": "paceline_client.batch",
+    "RecordMetadata": "paceline_client.batch",
+    "ReplicaDescription": "paceline_client.admin",
+    "TopicDescription": "paceline_client.metadata",
+    "TopicPartition": "paceline.model.identifiers",
+    "TopicResult": "paceline_client.admin",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, so that a command that only describes does not load the record codec."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

