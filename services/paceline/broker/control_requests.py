@@ -85,6 +85,7 @@ class ControlRequests:
                 errors[partition.topic_partition] = error.code
             else:
                 manager.emit(StateChangeKind.BECAME_LEADER, partition)
+        manager.fetches.expect(dict.fromkeys(one for partition, _ in leaders for one in partition.followers))
 
     def _make_followers(self, followers: Accepted, live_leaders: tuple[LiveBroker, ...], errors: Errors) -> None:
         """Follow, in this order: fetchers stopped, roles changed, waiting operations failed, fetchers started.

@@ -26,7 +26,10 @@ from paceline.replication.purgatory import DelayedOperation, Purgatory
 from paceline.replication.truncation import divergence
 from paceline.runtime.ports import Scheduler
 
-CLIENT: Final = None
+EXPECT_MS: Final = 1_000
+"""How long after it began to lead a broker expects the followers to fetch in the new epoch."""
+EXPECTED_WAIT_MS: Final = 20
+"""How long it lets them wait meanwhile: their next request may name the partition."""
 
 
 class Reader:
@@ -105,8 +108,30 @@ class FetchHandler:
         self._purgatory = purgatory
         self._scheduler = scheduler
         self.sessions = FetchSessionCache(session_slots, rng, self._leave)
+        self._expected: dict[int, int] = {}
         self.bytes_out = 0
         self.request_count = 0
+
+    def expect(self, replica_ids: Iterable[int]) -> None:
+        """Answer these followers at once, and for a while soon: they are about to fetch what is led here now.
+
+        A follower has one fetch in flight, and a partition it is told to follow has to wait for its answer. Without
+        this each new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.
+        """
+        until_ms = self._scheduler.now_ms() + EXPECT_MS
+        expected = dict.fromkeys(replica_ids, until_ms)
+        self._expected.update(expected)
+        for session in self.sessions.owned_by(expected):
+            self._end_wait(session)
+
+    def _max_wait_ms(self, reader: Reader, max_wait_ms: int, now_ms: int) -> int:
+        until_ms = None if reader.replica_id is None else self._expected.get(reader.replica_id)
+        if until_ms is None:
+            return max_wait_ms
+        if now_ms >= until_ms:
+            del self._expected[reader.replica_id]  # type: ignore[arg-type]
+            return max_wait_ms
+        return min(max_wait_ms, EXPECTED_WAIT_MS)
 
     def fetch(
         self,
@@ -126,6 +151,8 @@ class FetchHandler:
         """
         self.request_count += 1
         now_ms = self._scheduler.now_ms()
+        if self._expected:
+            limits.max_wait_ms = self._max_wait_ms(reader, limits.max_wait_ms, now_ms)
         owner = reader.replica_id
         incremental = session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
         if incremental:

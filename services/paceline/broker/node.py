@@ -358,8 +358,7 @@ class BrokerNode:
     # ISR
 
     def _write_isr(self, partition: HostedPartition, proposal: IsrProposal) -> None:
-        # Not from within the fetch that made the proposal: its answer goes first.
-        self._scheduler.call_soon(lambda: self._isr_writer.write(partition, proposal))
+        self._isr_writer.write(partition, proposal)
 
     def _schedule_propagation(self) -> None:
         self._scheduler.call_later(self._config.isr_propagation_interval_ms, self._propagate)

@@ -6,7 +6,8 @@ delayed, or set aside as failed until the next LeaderAndIsr names it.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
@@ -26,6 +27,13 @@ from paceline.replication.fetch_session import INITIAL_EPOCH, MAX_EPOCH, NO_SESS
 from paceline.replication.truncation import truncation_point
 from paceline.runtime.ports import Scheduler
 
+_FIRST_DELAY_DIVISOR: Final = 16
+_NOT_YET_ERRORS: Final = (
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+"""Errors that mean, more often than not, that the leader is about to hear what this follower has heard."""
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 
@@ -47,6 +55,7 @@ class FetchState:
     """Where the fetching of one partition stands. A new leader epoch makes a new state."""
 
     __slots__ = (
+        "delay_ms",
         "delayed",
         "fetch_offset",
         "lag",
@@ -65,6 +74,8 @@ class FetchState:
         self.lag: int | None = None
         """Records the leader has committed beyond this log; None until the first answer."""
         self.delayed = False
+        self.delay_ms: float | None = None
+        """Latest delay after an error that should pass by itself; the next one is twice as long."""
         self.sent_offset: int | None = None
         """Offset in the latest request that names the partition; None before that."""
         self.sent_log_start_offset = -1
@@ -297,7 +308,14 @@ class ReplicaFetcher:
             self._fail(state, f"leader epoch {state.leader_epoch} is fenced")
             return True
         if result.error is not ErrorCode.NONE:
+            if result.error not in _NOT_YET_ERRORS:
+                state.delay_ms = None
+            elif state.delay_ms is None:
+                state.delay_ms = self._config.replica_fetch_backoff_ms / _FIRST_DELAY_DIVISOR
+            else:
+                state.delay_ms *= 2
             return False
+        state.delay_ms = None
         if result.diverging_epoch is not None:
             return self._diverged(state, log, result.diverging_epoch)
         if state.fetch_offset != log.log_end_offset:
@@ -342,13 +360,17 @@ class ReplicaFetcher:
     # Delays
 
     def _delay(self, states: list[FetchState]) -> None:
-        if not states:
-            return
+        """Leave partitions out for the back-off, or for less when their error should pass by itself."""
+        by_delay: dict[float, list[FetchState]] = {}
+        backoff_ms = self._config.replica_fetch_backoff_ms
         for state in states:
             state.delayed = True
             self._leave_out(state.partition.topic_partition)
+            delay_ms = backoff_ms if state.delay_ms is None else min(state.delay_ms, backoff_ms)
+            by_delay.setdefault(delay_ms, []).append(state)
         self._delayed_count += len(states)
-        self._scheduler.call_later(self._config.replica_fetch_backoff_ms, lambda: self._end_delay(states))
+        for delay_ms, delayed in by_delay.items():
+            self._scheduler.call_later(delay_ms, partial(self._end_delay, delayed))
 
     def _end_delay(self, states: list[FetchState]) -> None:
         for state in states:

@@ -6,8 +6,7 @@ rest. A follower that is idle on 10 000 partitions therefore costs one small req
 """
 
 import random
-from collections.abc import Callable, Iterable
-from enum import IntFlag
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from paceline.model.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
@@ -24,14 +23,14 @@ EVICTION_MS: Final = 120_000
 """A session that has been silent for longer gives way to any new one."""
 
 
-class News(IntFlag):
-    """What a reader may want to know of a partition. Combine as plain integers: this is on the data path."""
+class News:
+    """Bits of what a reader may want to know of a partition; plain integers, for they are on the data path."""
 
-    APPENDED = 1
+    APPENDED: Final = 1
     """The log end moved."""
-    HIGH_WATERMARK = 2
+    HIGH_WATERMARK: Final = 2
     """The high watermark or the log start moved; that alone does not end a follower's wait."""
-    ROLE = 4
+    ROLE: Final = 4
     """Leader, epoch, ISR or topic changed, or the log went away."""
 
 
@@ -206,6 +205,10 @@ class FetchSessionCache:
         session = self._sessions.get(session_id)
         if session is not None and session.owner == owner:
             self._end(session)
+
+    def owned_by(self, owners: Container[int]) -> list[FetchSession]:
+        """Return the sessions of these followers."""
+        return [one for one in self._sessions.values() if one.owner is not None and one.owner in owners]
 
     def close_all(self) -> None:
         """End every session."""

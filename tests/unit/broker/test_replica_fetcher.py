@@ -1,5 +1,6 @@
 """The fetcher alone, against a transport the test answers for: stale answers, delays, failures, sessions."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -224,17 +225,35 @@ def test_an_error_delays_its_partition_and_leaves_it_out_of_the_session(error: E
 def test_when_everything_is_delayed_nothing_is_sent() -> None:
     follower = Follower()
     follower.follow()
-    follower.answer(result(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    follower.answer(result(error=ErrorCode.CORRUPT_MESSAGE))
     follower.run_for(999)
     assert len(follower.calls) == 1
     follower.run_for(1)
     assert follower.named() == [TP]
 
 
+def test_an_error_that_should_pass_by_itself_is_tried_again_soon_then_less_and_less_often() -> None:
+    follower = Follower(replica_fetch_backoff_ms=1_600)
+    follower.follow()
+    sent_ms = []
+    while len(follower.calls) < 9:
+        sent_ms.append(follower.cluster.time.now_ms())
+        before = len(follower.calls)
+        follower.answer(result(error=ErrorCode.UNKNOWN_LEADER_EPOCH))
+        follower.cluster.time.run_until(lambda known=before: len(follower.calls) > known, 5_000)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(sent_ms)]
+    assert gaps == [100, 200, 400, 800, 1_600, 1_600, 1_600]
+    follower.answer(result())
+    follower.answer(result(error=ErrorCode.UNKNOWN_LEADER_EPOCH))
+    before = len(follower.calls)
+    follower.run_for(100)
+    assert len(follower.calls) == before + 1
+
+
 def test_a_delay_does_not_outlive_a_new_leader_epoch() -> None:
     follower = Follower()
     follower.follow()
-    follower.answer(result(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    follower.answer(result(error=ErrorCode.CORRUPT_MESSAGE))
     follower.run_for(400)
     follower.follow(epoch=1)
     assert follower.named() == [TP] and len(follower.calls) == 2

@@ -5,6 +5,7 @@ import pytest
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
@@ -33,6 +34,7 @@ def kill(cluster: BrokerCluster, broker_id: int) -> None:
 def test_one_record_travels_through_three_replicas() -> None:
     # spec/replica-manager.md section 4.1, step by step.
     cluster = make()
+    cluster.time.run_for(1_100)
     logs = [cluster[one].log() for one in (1, 2, 3)]
     assert [log.log_end_offset for log in logs] == [0, 0, 0]
     answer = cluster[1].produce(b"a")
@@ -58,6 +60,26 @@ def test_an_idle_cluster_sends_one_small_request_per_wait() -> None:
     idle = cluster[2].transport.fetches[sent:]
     assert 18 <= len(idle) <= 21
     assert all(not request.partitions and request.session_epoch > 0 for _, request in idle)
+
+
+@pytest.mark.parametrize("leader_hears_first", [True, False])
+def test_followers_fetch_in_a_new_epoch_at_once_although_their_last_fetch_still_waits(
+    leader_hears_first: bool,
+) -> None:
+    cluster = BrokerCluster()
+    other = TopicPartition("other", 0)
+    for tp in (TP, other):
+        cluster.decide(2, 0, (1, 2, 3), tp=tp, is_new=True)
+    cluster.time.run_for(10_100)
+    # Fetches of 3 to 2 wait half a second each; now 2 is told to lead a third partition.
+    third = cluster.partition(2, 0, (2, 3), (2, 3), tp=TopicPartition("third", 0), is_new=True)
+    order = (2, 3) if leader_hears_first else (3, 2)
+    for broker_id in order:
+        cluster.send(broker_id, third)
+        cluster.time.run_for(5)
+    answer = cluster[2].produce(b"a", tp=third.topic_partition)
+    cluster.time.run_until(lambda: bool(answer), 80)
+    assert answer[0].failure is None
 
 
 def test_a_returning_replica_joins_when_it_reaches_high_watermark_and_epoch_start() -> None:
