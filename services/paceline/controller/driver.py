@@ -171,6 +171,7 @@ class ControllerProcess:
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str] = loop.create_future()
         self._node: ControllerNode | None = None
+        self._elected = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> ExitCode:
@@ -275,12 +276,20 @@ class ControllerProcess:
 
     def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
         self._metrics.controller_event_seconds.labels(event.name).observe(handled_ms / 1000)
+        elected = sum(self._node.elections.values()) if self._node is not None else 0
+        if elected != self._elected:
+            self._elected = elected
+            self._metrics.leader_election_seconds.observe(handled_ms / 1000)
 
     async def _refresh(self) -> None:
         """Carry the core's figures to where others look, once a second."""
         assert self._node is not None
+        counted = dict.fromkeys(self._node.elections, 0)
         while True:
             await asyncio.sleep(_REFRESH_S)
+            for kind, count in self._node.elections.items():
+                self._metrics.leader_elections.labels(kind).inc(count - counted[kind])
+                counted[kind] = count
             gauges = self._node.gauges()
             self._metrics.refresh(
                 {

@@ -57,13 +57,13 @@ class EventQueue:
         self._wake_up()
 
     def clear(self) -> None:
-        """Stop the running event where it is and drop all others; each is preempted instead of handled."""
+        """Stop the running event where it is, which aborts it, and preempt all others."""
         run, running, waiting = self._run, self._running, self._waiting
         self._run, self._running, self._waiting = None, None, deque()
         if run is not None:
             run.cancel()
         if running is not None:
-            running.preempt()
+            running.abort()
         for event, _ in waiting:
             event.preempt()
 

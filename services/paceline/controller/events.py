@@ -16,7 +16,7 @@ from paceline.model.control import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
 )
-from paceline.model.errors import NotControllerError, PacelineError
+from paceline.model.errors import NotControllerError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 
 
@@ -56,7 +56,11 @@ class Event:
         return type(self).__name__
 
     def preempt(self) -> None:
-        """Called instead of, or while, being handled when the controller loses its session."""
+        """Called instead of being handled: the controller is not, or no longer, in office."""
+
+    def abort(self) -> None:
+        """Called when handling stops midway; what was written before may stand."""
+        self.preempt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,10 @@ class CreateTopics(Event):
         """Send the client to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
 
+    def abort(self) -> None:
+        """Say that the outcome is not known."""
+        self.reply(RequestTimedOutError("the controller resigned while it was at it"))
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopics(Event):
@@ -216,6 +224,10 @@ class DeleteTopics(Event):
     def preempt(self) -> None:
         """Send the client to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
+
+    def abort(self) -> None:
+        """Say that the outcome is not known."""
+        self.reply(RequestTimedOutError("the controller resigned while it was at it"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,3 +278,7 @@ class AlterPartitionReassignments(Event):
     def preempt(self) -> None:
         """Send the client to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
+
+    def abort(self) -> None:
+        """Say that the outcome is not known."""
+        self.reply(RequestTimedOutError("the controller resigned while it was at it"))

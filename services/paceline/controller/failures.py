@@ -10,9 +10,17 @@ class ControllerMovedError(NotControllerError):
     Source: spec/zookeeper.md section 4; design.md 3.18.
     """
 
+    def __init__(self, message: str, may_be_applied: bool = False) -> None:
+        super().__init__(message)
+        self.may_be_applied = may_be_applied
+        """Whether something the event wrote before, or beside, may stand."""
+
 
 class SessionLostError(ControllerMovedError):
     """The ZooKeeper session ended, or the connection broke, under a running event."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_be_applied=True)
 
 
 class IllegalStateError(Exception):

@@ -76,30 +76,33 @@ class ControllerMachine:
             yield from self._dispatch(event)
         except (ControllerMovedError, IllegalStateError, SessionLostError) as error:
             LOG.warning("%s ends this controller's term: %s", event.name, error)
-            event.preempt()
-            yield from self._move()
+            if isinstance(error, ControllerMovedError) and not error.may_be_applied:
+                event.preempt()
+            else:
+                event.abort()
+            yield from self._move(str(error))
         except Exception:
             LOG.exception("handling %s failed", event.name)
-            event.preempt()
+            event.abort()
 
     # office
 
-    def resign(self) -> None:
+    def resign(self, cause: str) -> None:
         """Leave office at once, in memory: nothing is sent after this. ``/controller`` is another matter."""
         if self._rebalance is not None:
             self._rebalance.cancel()
             self._rebalance = None
         was_active, self.is_active = self.is_active, False
         if was_active:
-            self._parts.log.note(StateChangeKind.CONTROLLER_RESIGNED)
+            self._parts.log.note(StateChangeKind.CONTROLLER_RESIGNED, cause=cause)
         self._parts.reset()
         if was_active:
-            LOG.info("resigned as controller")
+            LOG.info("resigned as controller: %s", cause)
             self._on_office(False)
 
-    def _move(self) -> Flow[None]:
+    def _move(self, cause: str) -> Flow[None]:
         """Resign, give ``/controller`` back if it is still ours, and stand for election again (design.md 3.18)."""
-        self.resign()
+        self.resign(cause)
         try:
             yield from self._election.withdraw()
         except ControllerMovedError:
@@ -109,7 +112,7 @@ class ControllerMachine:
     def _maybe_resign(self) -> Flow[None]:
         owner = yield from self._election.read_owner()
         if self.is_active and (owner is None or not owner.is_this_session):
-            self.resign()
+            self.resign("/controller is gone" if owner is None else f"{owner.controller_id} is the controller now")
         if self.is_active:
             return
         if owner is None:
@@ -147,7 +150,7 @@ class ControllerMachine:
             raise
         except Exception:
             LOG.exception("failover failed, giving the office back")
-            self.resign()
+            self.resign("the failover failed")
             yield from self._election.withdraw()
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return

@@ -133,7 +133,7 @@ class ControllerNode:
             return
         self._stopped = True
         self._queue.close()
-        self._machine.resign()
+        self._machine.resign("the process stops")
         self._zookeeper.close()
 
     @property
@@ -246,6 +246,11 @@ class ControllerNode:
             )
         return TopicDescription(name, context.topic_ids.get(name) or "", tuple(partitions))
 
+    @property
+    def elections(self) -> Mapping[str, int]:
+        """Leaders elected by this process since it started, by kind."""
+        return self._parts.partitions.elections
+
     def gauges(self) -> Gauges:
         """Return figures for metrics, computed now."""
         context = self._parts.context
@@ -300,7 +305,7 @@ class ControllerNode:
             # Nothing decided under the old session may run any further: not the rest of the event being handled, not
             # the events behind it (trap 15). When the session is only in doubt, the own clock decides (trap Z4).
             self._queue.clear()
-            self._machine.resign()
+            self._machine.resign(f"the session is {session.state.name.lower()}")
             self._machine.active_controller = None
 
     def _on_response(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:

@@ -33,6 +33,15 @@ from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
 
+UNCLEAN = "unclean"
+_KINDS = {
+    ElectionStrategy.OFFLINE: "offline",
+    ElectionStrategy.OFFLINE_UNCLEAN: "offline",
+    ElectionStrategy.REASSIGN: "reassignment",
+    ElectionStrategy.PREFERRED: "preferred",
+    ElectionStrategy.CONTROLLED_SHUTDOWN: "controlled_shutdown",
+}
+
 VALID_PREVIOUS_STATES: dict[PartitionState, frozenset[PartitionState]] = {
     PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
     PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
@@ -69,8 +78,8 @@ class PartitionStateMachine:
         self._batch = batch
         self._unclean_config = unclean_config
         self._log = log
-        self.unclean_elections = 0
-        """Leaders taken from outside the ISR since the process started."""
+        self.elections: dict[str, int] = dict.fromkeys([*_KINDS.values(), UNCLEAN], 0)
+        """Leaders elected since the process started, by kind."""
 
     def start(self) -> Flow[None]:
         """Give every partition its state after a failover, then elect where a leader is missing."""
@@ -206,6 +215,8 @@ class PartitionStateMachine:
             ]
             outcome = yield from self._committer.commit(writes, limit)
             for topic_partition, state in outcome.written.items():
+                kind = UNCLEAN if elections[topic_partition].unclean else _KINDS[strategy]
+                self.elections[kind] += 1
                 self._elected(topic_partition, state, elections[topic_partition])
                 results[topic_partition] = state
             remaining = []
@@ -223,7 +234,6 @@ class PartitionStateMachine:
 
     def _elected(self, topic_partition: TopicPartition, state: LeaderAndIsr, election: Election) -> None:
         self._context.remember(topic_partition, state)
-        self.unclean_elections += election.unclean
         assignment = self._context.assignment(topic_partition)
         self._batch.add_leader_and_isr(election.recipients, topic_partition, state, assignment, is_new=False)
         self._set(topic_partition, PartitionState.ONLINE, StateChangeKind.LEADER_ELECTED)

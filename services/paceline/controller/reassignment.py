@@ -29,6 +29,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
@@ -174,6 +175,8 @@ def _update_assignment(
     if current != assignment:
         yield from _write_topic(parts, topic_partition, assignment)
         context.set_assignment(topic_partition, assignment)
+        moving = f"{list(assignment.origin)} to {list(assignment.target)}"
+        parts.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
         unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
         yield from _stop_replicas(parts, topic_partition, unneeded)
     context.being_reassigned.add(topic_partition)
@@ -207,6 +210,8 @@ def _finish(parts: ControllerParts, topic_partition: TopicPartition, assignment:
     yield from _write_topic(parts, topic_partition, completed)
     yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
     context.being_reassigned.discard(topic_partition)
+    done = f"done, {list(completed.replicas)}"
+    parts.log.note(StateChangeKind.REASSIGNMENT, cause=done, topic_partition=topic_partition)
     parts.send_update_metadata(context.brokers, [topic_partition])
     yield from parts.deletion.resume_topics([topic_partition.topic])
 

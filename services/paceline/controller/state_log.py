@@ -53,13 +53,20 @@ class StateChangeLog:
             )
         )
 
-    def note(self, kind: StateChangeKind, replica: int | None = None, cause: str | None = None) -> None:
-        """Report something about the controller itself, or about the broker ``replica``."""
+    def note(
+        self,
+        kind: StateChangeKind,
+        replica: int | None = None,
+        cause: str | None = None,
+        topic_partition: TopicPartition | None = None,
+    ) -> None:
+        """Report something that is no transition of one partition: about the controller, a broker, a topic."""
         self._sink(
             StateChange(
                 who=self._who,
                 wall_ms=self._wall_ms(),
                 kind=kind,
+                topic_partition=topic_partition,
                 replica=replica,
                 controller_epoch=self._context.epoch,
                 cause=cause or self.cause,

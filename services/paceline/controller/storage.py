@@ -81,7 +81,10 @@ class Storage:
         responses = yield from send(multis)
         for response in responses:
             if not response.ok and first_failure(response)[0] == 0:
-                raise ControllerMovedError("the version of /controller_epoch is not the one of this election")
+                raise ControllerMovedError(
+                    "the version of /controller_epoch is not the one of this election",
+                    may_be_applied=any(other.ok for other in responses),
+                )
         return responses
 
     def delete_fenced(self, paths: Iterable[str]) -> Flow[None]:

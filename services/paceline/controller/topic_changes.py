@@ -11,6 +11,7 @@ from paceline.controller.election import ElectionStrategy
 from paceline.controller.parts import ControllerParts
 from paceline.coordination import znodes
 from paceline.model.identifiers import TopicPartition, new_id
+from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ def on_topic_change(parts: ControllerParts) -> Flow[None]:
     for topic in vanished:
         forget_topic(parts, topic)
     added = add_topics(parts, new, nodes)
+    for topic in new:
+        parts.log.note(StateChangeKind.TOPIC_CREATED, cause=f"topic {topic}")
     yield from create_partitions(parts, added)
 
 

@@ -20,6 +20,9 @@ class Task(Event):
     def preempt(self) -> None:
         self.log.append(f"preempted {self.number}")
 
+    def abort(self) -> None:
+        self.log.append(f"aborted {self.number}")
+
 
 def handle(event: Event) -> Flow[None]:
     assert isinstance(event, Task)
@@ -63,7 +66,7 @@ def test_a_failing_event_does_not_stop_the_queue() -> None:
     assert log == ["begin 1", "begin 2", "end 2"]
 
 
-def test_clear_and_put_preempts_the_running_event_and_those_behind_it() -> None:
+def test_clear_and_put_aborts_the_running_event_and_preempts_those_behind_it() -> None:
     queue, time, log, _ = queue_and_log()
     for number in (1, 2, 3):
         queue.put(Task(number, log))
@@ -71,7 +74,7 @@ def test_clear_and_put_preempts_the_running_event_and_those_behind_it() -> None:
     assert log == ["begin 1", "end 1", "begin 2"]
     queue.clear_and_put(Task(9, log))
     time.run_for(100)
-    assert log[3:] == ["preempted 2", "preempted 3", "begin 9", "end 9"]
+    assert log[3:] == ["aborted 2", "preempted 3", "begin 9", "end 9"]
 
 
 def test_a_closed_queue_preempts_whatever_comes() -> None:

@@ -9,7 +9,7 @@ from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, Multi, SetData
 from paceline.coordination.memory import Link
-from paceline.model.errors import NotControllerError
+from paceline.model.errors import NotControllerError, RequestTimedOutError
 from paceline.model.state_change import StateChangeKind
 from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
 
@@ -148,6 +148,17 @@ def test_a_controller_that_doubted_a_living_session_gives_the_office_back_and_st
     assert cluster.controller_clients[A].session_id == session, "the session has survived"
     assert a.controller_epoch == 2
     assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
+
+
+def test_a_creation_cut_short_by_the_sessions_end_has_an_unknown_outcome(cluster: Cluster) -> None:
+    a = cluster.controllers[A]
+    answers: list[Any] = []
+    # The answers stay away while the requests still arrive, so the topic is created and nobody here knows.
+    cluster.controller_clients[A].link.cut(requests=False, replies=True)
+    a.create_topics([NewTopic("doubtful", assignments=((2,),))], 60_000, False, answers.append)
+    cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
+    assert isinstance(answers[0], RequestTimedOutError)
+    assert not answers[0].definite
 
 
 def test_what_changes_during_a_short_disconnect_is_noticed_afterwards(cluster: Cluster) -> None:

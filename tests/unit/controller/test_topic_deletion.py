@@ -131,6 +131,21 @@ def test_s4_9_a_topic_created_again_is_a_new_one() -> None:
     assert cluster.told()[1][0] == "LAI a-0 2/0 [2, 1] new"
 
 
+def test_a_topic_deleted_and_created_between_two_looks_is_a_new_one() -> None:
+    cluster = started()
+    cluster.controller_clients[CONTROLLER_ID].link.cut(requests=False, replies=True)
+    paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
+    for path in sorted(paths, reverse=True):
+        cluster.zk(Delete(path))
+    cluster.create_topic_node("a", [[3, 1]], topic_id="n" * 22)
+    cluster.controller_clients[CONTROLLER_ID].link.heal()
+    cluster.settle()
+    (topic,) = cluster.controller.describe_topics(["a"])
+    assert topic.topic_id == "n" * 22
+    assert [partition.replicas for partition in topic.partitions] == [(3, 1)]
+    assert cluster.state("a-0") == "3/0 isr [3, 1] ce 1 v0"
+
+
 def test_s4_4_a_topic_whose_node_vanishes_is_forgotten() -> None:
     cluster = started()
     paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
