@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from paceline.broker.failures import failure_of
-from paceline.broker.fetch import FetchLimits, PartitionRead, Reader
+from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
 from paceline.broker.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
 from paceline.broker.replica_manager import ReplicaManager
 from paceline.model.client_io import (

@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import PartitionLookup
 from paceline.model.errors import KafkaStorageError, PacelineError
 from paceline.model.identifiers import TopicPartition
-from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -30,63 +30,6 @@ EXPECT_MS: Final = 1_000
 """How long after it began to lead a broker expects the followers to fetch in the new epoch."""
 EXPECTED_WAIT_MS: Final = 20
 """How long it lets them wait meanwhile: their next request may name the partition."""
-
-
-class Reader:
-    """Who fetches: a follower by broker id and epoch, or a client."""
-
-    __slots__ = ("broker_epoch", "replica_id")
-
-    def __init__(self, replica_id: int | None, broker_epoch: int = -1) -> None:
-        self.replica_id = replica_id
-        self.broker_epoch = broker_epoch
-
-
-class FetchLimits:
-    """How long to wait, and how much for."""
-
-    __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
-
-    def __init__(self, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
-        self.max_wait_ms = max_wait_ms
-        self.min_bytes = min(min_bytes, max_bytes)
-        self.max_bytes = max_bytes
-
-
-class PartitionRead:
-    """What one partition had for its reader."""
-
-    __slots__ = (
-        "available",
-        "batches",
-        "diverging_epoch",
-        "error",
-        "high_watermark",
-        "leader_epoch",
-        "log_end_offset",
-        "log_start_offset",
-        "position",
-        "settled",
-    )
-
-    def __init__(self, position: FetchPosition) -> None:
-        self.position = position
-        self.error: PacelineError | None = None
-        self.leader_epoch = -1
-        self.high_watermark = -1
-        self.log_start_offset = -1
-        self.log_end_offset = -1
-        self.diverging_epoch: EpochEnd | None = None
-        self.batches = b""
-        self.available = False
-        """Whether there is data at the position, read or left out for want of room."""
-        self.settled = True
-        """Whether later fetches of the session need to look only after a mark."""
-
-    @property
-    def ends_wait(self) -> bool:
-        """Whether the answer must not wait."""
-        return self.error is not None or self.diverging_epoch is not None
 
 
 FetchAnswer = Callable[[int, list[PartitionRead]], None]

@@ -10,9 +10,9 @@ Invariants (spec/replica-manager.md sections 1-6, design 3.3-3.5):
 """
 
 import sys
-from typing import Protocol
 
 from paceline.broker.log_port import AppendResult, ReplicaLog
+from paceline.broker.partition_host import IsrProposal, PartitionHost
 from paceline.model.control import LeaderAndIsrPartition
 from paceline.model.errors import (
     FencedLeaderEpochError,
@@ -29,69 +29,6 @@ from paceline.replication.fetch_session import FetchPosition, FetchSession, News
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
 from paceline.replication.high_watermark import follower_high_watermark, leader_high_watermark
 from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
-
-
-class IsrProposal:
-    """An ISR a leader wants to write, and the state it was decided on."""
-
-    __slots__ = ("isr", "joiners", "leader_epoch", "old_isr", "zk_version")
-
-    def __init__(
-        self,
-        old_isr: tuple[int, ...],
-        isr: tuple[int, ...],
-        leader_epoch: int,
-        zk_version: int,
-        joiners: tuple[tuple[int, int], ...] = (),
-    ) -> None:
-        self.old_isr = old_isr
-        self.isr = isr
-        self.leader_epoch = leader_epoch
-        self.zk_version = zk_version
-        self.joiners = joiners
-        """Broker id and broker epoch of those that join; the write checks their registration (KIP-903)."""
-
-
-class PartitionHost(Protocol):
-    """What a partition needs of the broker around it."""
-
-    @property
-    def broker_id(self) -> int:
-        """This broker."""
-
-    @property
-    def replica_lag_time_max_ms(self) -> int:
-        """How long a follower may lack records."""
-
-    def now_ms(self) -> int:
-        """Monotonic milliseconds."""
-
-    def registered_broker_epoch(self, broker_id: int) -> int | None:
-        """Epoch of a live broker, None when it is not alive."""
-
-    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
-        """Whether the replica's broker is shutting down or the replica is offline."""
-
-    def topic_config_known(self, topic: str) -> bool:
-        """Whether the topic's settings have been read; before that nobody knows its ``min.insync.replicas``."""
-
-    def propose_isr(self, partition: "HostedPartition", proposal: IsrProposal) -> None:
-        """Write it; the outcome comes back through one of the `isr_*` methods."""
-
-    def isr_committed(self, partition: "HostedPartition", old_isr: tuple[int, ...]) -> None:
-        """An ISR write of this partition has succeeded."""
-
-    def news(self, partition: "HostedPartition", news: int) -> None:
-        """Something readers or producers may wait for has happened."""
-
-    def emit(
-        self,
-        kind: StateChangeKind,
-        partition: "HostedPartition",
-        old_isr: tuple[int, ...] | None = None,
-        cause: str | None = None,
-    ) -> None:
-        """Record a state change."""
 
 
 class HostedPartition:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from paceline.broker.hosted_partition import HostedPartition, IsrProposal
+from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.isr_batch import IsrWrite, write_isrs
 from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.partition_host import IsrProposal
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written, write_isr

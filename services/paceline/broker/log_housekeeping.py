@@ -4,6 +4,7 @@ The slow part of a flush runs on whatever `BackgroundWork` is, one log at a time
 Source: design 3.13 and 3.14, spec/replica-manager.md section 9.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from paceline.broker.log_port import ReplicaLog, ReplicaLogs
@@ -86,3 +87,20 @@ class LogHousekeeping:
         if error is None:
             log.finish_flush(task, self._scheduler.now_ms())
         self._next()
+
+
+class InlineWork:
+    """Does background work in the foreground, for those who have nowhere else."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        """Do it now, and say so soon."""
+        try:
+            work()
+        except Exception as error:
+            failure = error
+            self._scheduler.call_soon(lambda: on_done(failure))
+        else:
+            self._scheduler.call_soon(lambda: on_done(None))

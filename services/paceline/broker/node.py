@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from paceline.broker.client_requests import ClientRequests
 from paceline.broker.control_fence import ControlFence
 from paceline.broker.control_requests import ControlRequests
-from paceline.broker.hosted_partition import HostedPartition, IsrProposal
+from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.isr_writer import IsrWriter
-from paceline.broker.log_housekeeping import LogHousekeeping
+from paceline.broker.log_housekeeping import InlineWork, LogHousekeeping
 from paceline.broker.log_port import ReplicaLogs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import MetricsSnapshot, snapshot_of
+from paceline.broker.node_flows import notify_log_dir_failure, read_controller_epoch
+from paceline.broker.partition_host import IsrProposal
 from paceline.broker.ports import BackgroundWork, BrokerTransport
 from paceline.broker.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.registration import BrokerRegistered, Registration
@@ -24,9 +26,9 @@ from paceline.broker.replica_manager import ReplicaManager
 from paceline.broker.shutdown import ControlledShutdown
 from paceline.broker.topic_configs import TopicConfigs
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, GetData, SessionEvent, SessionState, WatchEvent, ZooKeeper
+from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.coordination.patient import PatientZooKeeper
-from paceline.coordination.recipes import expect, propagate_isr_change
+from paceline.coordination.recipes import propagate_isr_change
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import (
     EpochAnswer,
@@ -60,7 +62,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
-from paceline.runtime.flow import Flow, FlowRun, Zk
+from paceline.runtime.flow import Flow, FlowRun
 from paceline.runtime.ports import Scheduler
 
 
@@ -107,7 +109,7 @@ class BrokerNode:
         self._housekeeping = LogHousekeeping(
             log_manager,
             scheduler,
-            background or _InlineWork(scheduler),
+            background or InlineWork(scheduler),
             config.replica_high_watermark_checkpoint_interval_ms,
             config.log_flush_offset_checkpoint_interval_ms,
         )
@@ -285,7 +287,9 @@ class BrokerNode:
                 self._topic_configs.forget(topic)
 
     def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
-        FlowRun(_controller_epoch(), self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)).start()
+        FlowRun(
+            read_controller_epoch(), self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)
+        ).start()
 
     # Data path
 
@@ -397,26 +401,10 @@ class BrokerNode:
             def failed(_error: Exception) -> None:
                 self._unreported_dirs += reported
 
-            self._run(_notify_log_dir_failure(self._config.broker_id), failed)
+            self._run(notify_log_dir_failure(self._config.broker_id), failed)
 
     def _run(self, flow: Flow[None], on_error: Callable[[Exception], None]) -> None:
         FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, on_error).start()
-
-
-class _InlineWork:
-    """Does background work in the foreground, for those who have nowhere else."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            failure = error
-            self._scheduler.call_soon(lambda: on_done(failure))
-        else:
-            self._scheduler.call_soon(lambda: on_done(None))
 
 
 def _refused(request: ControlRequest, error: ErrorCode) -> ControlResponse:
@@ -424,16 +412,3 @@ def _refused(request: ControlRequest, error: ErrorCode) -> ControlResponse:
     if isinstance(request, LeaderAndIsrRequest) and error is ErrorCode.STALE_CONTROLLER_EPOCH:
         return ControlResponse(error, {state.topic_partition: error for state in request.partitions})
     return ControlResponse(error)
-
-
-def _controller_epoch() -> Flow[int | None]:
-    (read,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
-    if not read.ok:
-        return None
-    return znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, read.data)
-
-
-def _notify_log_dir_failure(broker_id: int) -> Flow[None]:
-    path = znodes.LOG_DIR_EVENT_PREFIX
-    (created,) = yield Zk([Create(path, znodes.encode_log_dir_event(broker_id), sequential=True)])
-    expect(created, path)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from paceline.broker.failures import leader_hint
 from paceline.broker.fetch import FetchHandler
 from paceline.broker.fetcher_manager import FetcherManager
-from paceline.broker.hosted_partition import HostedPartition, IsrProposal
+from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog, ReplicaLogs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.partition_host import IsrProposal
 from paceline.broker.ports import BrokerTransport
 from paceline.broker.produce import ProduceHandler
 from paceline.log.log_config import LogConfig

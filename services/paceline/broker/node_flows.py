@@ -1,0 +1,21 @@
+"""Small conversations with ZooKeeper a broker holds besides those in `coordination`."""
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, GetData
+from paceline.coordination.recipes import expect
+from paceline.runtime.flow import Flow, Zk
+
+
+def read_controller_epoch() -> Flow[int | None]:
+    """Return the value of ``/controller_epoch``, None when it cannot be read."""
+    (read,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
+    if not read.ok:
+        return None
+    return znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, read.data)
+
+
+def notify_log_dir_failure(broker_id: int) -> Flow[None]:
+    """Tell the controller that a log directory of this broker has failed (spec/zookeeper.md section 2.10)."""
+    path = znodes.LOG_DIR_EVENT_PREFIX
+    (created,) = yield Zk([Create(path, znodes.encode_log_dir_event(broker_id), sequential=True)])
+    expect(created, path)
