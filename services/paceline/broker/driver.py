@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,6 +165,7 @@ class BrokerProcess:
             state_change_logger(),
             self._fatal,
             unclean_restart=report.is_unclean_restart(_boot_id()),
+            background=ExecutorWork(self._loop),
         )
 
     def _serve_metrics(self) -> int | None:
@@ -310,6 +312,24 @@ _METRIC_NAMES: Final = {
     "partition_count": "hosted_partitions",
 }
 """Where the core's word differs from the one in the list of metrics."""
+
+
+class ExecutorWork:
+    """Waits for the disk on a thread of its own, so that the event loop never does; one piece of work at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        """Do ``work`` on the thread, then call ``on_done`` on the loop."""
+        future = self._loop.run_in_executor(self._executor, work)
+
+        def finished(done: "asyncio.Future[None]") -> None:
+            error = done.exception()
+            on_done(error if error is None or isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        future.add_done_callback(finished)
 
 
 def _numbers(snapshot: Any) -> dict[str, float]:
