@@ -57,14 +57,13 @@ def _load(parts: ControllerParts) -> Flow[None]:
 
 
 def _halted_topics(parts: ControllerParts) -> list[str]:
-    """Topics whose deletion has to wait: a replica is not online, or a partition is being reassigned."""
+    """Topics whose deletion has to wait since a replica is not online."""
     context = parts.context
     halted = {
         replica.topic_partition.topic
         for replica in context.replicas()
         if not context.is_replica_online(replica.broker_id, replica.topic_partition)
     }
-    halted.update(topic_partition.topic for topic_partition in context.being_reassigned)
     return sorted(halted)
 
 

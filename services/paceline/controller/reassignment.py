@@ -89,6 +89,8 @@ def resume_reassignments(
 ) -> Flow[None]:
     """Enter running reassignments again after something they may have waited for has happened."""
     for topic_partition in sorted(parts.context.being_reassigned):
+        if parts.context.is_queued_for_deletion(topic_partition.topic):
+            continue
         assignment = parts.context.assignment(topic_partition)
         if wanted(topic_partition, assignment):
             yield from _reassign(parts, topic_partition, assignment)
@@ -98,6 +100,8 @@ def complete_finished_reassignments(parts: ControllerParts, changed: Iterable[To
     """Finish the reassignments among ``changed`` whose whole target is in sync."""
     for topic_partition in sorted(changed):
         if topic_partition not in parts.context.being_reassigned:
+            continue
+        if parts.context.is_queued_for_deletion(topic_partition.topic):
             continue
         assignment = parts.context.assignment(topic_partition)
         complete = yield from _is_complete(parts, topic_partition, assignment)
@@ -157,7 +161,6 @@ def _trigger(
 
 
 def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
-    parts.deletion.mark_ineligible([topic_partition.topic])
     yield from _update_assignment(parts, topic_partition, assignment)
     complete = yield from _is_complete(parts, topic_partition, assignment)
     if complete:
@@ -213,7 +216,6 @@ def _finish(parts: ControllerParts, topic_partition: TopicPartition, assignment:
     done = f"done, {list(completed.replicas)}"
     parts.log.note(StateChangeKind.REASSIGNMENT, cause=done, topic_partition=topic_partition)
     parts.send_update_metadata(context.brokers, [topic_partition])
-    yield from parts.deletion.resume_topics([topic_partition.topic])
 
 
 def _move_leader(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:

@@ -1,6 +1,8 @@
 """Deletion of topics: stop every replica, delete its log, then the topic's nodes, the marker last.
 
 Everything here may be repeated: `resume` is called whenever something that could have held a deletion up has changed.
+A deletion never waits for a reassignment: once it has begun there is no leader, so no new replica could ever join, and
+the two would wait for each other for ever. Kafka halts such a topic at failover and stays stuck.
 
 Source: spec/controller.md section 12; Kafka 2.8 TopicDeletionManager.scala.
 """
@@ -69,8 +71,6 @@ class TopicDeletionManager:
         if not self._config.delete_topic_enable:
             yield from self._remove_markers(known)
             return
-        moving = {topic_partition.topic for topic_partition in self._context.being_reassigned}
-        self.mark_ineligible(topic for topic in known if topic in moving)
         self._context.deletion_queued.update(known)
         yield from self.resume()
 
