@@ -33,14 +33,15 @@ class History:
 
     def step(self) -> None:
         actions = [
-            (self.create, 3),
+            (self.create, 4),
             (self.delete, 1),
             (self.kill_or_start_broker, 4),
             (self.bounce, 1),
             (self.change_isr, 4),
             (self.reassign, 2),
             (self.disconnect, 2),
-            (self.cut_or_heal, 2),
+            (self.cut, 1),
+            (self.heal, 2),
             (self.lose_a_reply, 2),
             (self.restart_controller, 1),
             (self.expire_controller, 1),
@@ -112,12 +113,13 @@ class History:
     def disconnect(self) -> None:
         self.cluster.controller_clients[self.chance.choice(CONTROLLERS)].disconnect()
 
-    def cut_or_heal(self) -> None:
+    def cut(self) -> None:
         link = self.cluster.controller_clients[self.chance.choice(CONTROLLERS)].link
-        if link.requests_cut or link.replies_cut:
-            link.heal()
-        else:
-            link.cut(requests=self.chance.random() < 0.5, replies=True)
+        link.cut(requests=self.chance.random() < 0.5, replies=True)
+
+    def heal(self) -> None:
+        for client in self.cluster.controller_clients.values():
+            client.link.heal()
 
     def lose_a_reply(self) -> None:
         link = self.cluster.controller_clients[self.chance.choice(CONTROLLERS)].link
@@ -200,7 +202,7 @@ def check_writes(writes: list[AppliedWrite]) -> None:
 def test_whatever_happens_the_cluster_ends_up_whole(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     history = History(seed)
-    for _ in range(80):
+    for _ in range(150):
         history.step()
     history.calm_down()
     cluster = history.cluster
