@@ -125,7 +125,16 @@ class BrokerNode:
         self._clients = ClientRequests(config, self.replica_manager)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
         self._registration = Registration(
-            config, endpoints, unclean_restart, scheduler, self._zookeeper, rng, self._registered, self._fatal
+            config,
+            endpoints,
+            unclean_restart,
+            scheduler,
+            self._zookeeper,
+            rng,
+            self._kept_cluster_id(),
+            lambda: self._fence.highest_epoch,
+            self._registered,
+            self._fatal,
         )
         self.cluster_id: str | None = None
         self._on_ready: Callable[[], None] | None = None
@@ -209,10 +218,11 @@ class BrokerNode:
 
     def _registered(self, registered: BrokerRegistered) -> None:
         try:
-            self._check_cluster_id(registered.cluster_id)
-        except PacelineError as error:
+            self._check_log_dirs(registered)
+        except InvalidConfigError as error:
             self._fatal(error)
             return
+        self._mark_log_dirs(registered.cluster_id)
         self.cluster_id = registered.cluster_id
         self.replica_manager.broker_epoch = registered.broker_epoch
         self._fence.confirm(registered.controller_epoch)
@@ -232,18 +242,23 @@ class BrokerNode:
     def _topic_config_read(self, topic: str, config: LogConfig) -> None:
         self.replica_manager.apply_topic_config(topic, config)
 
-    def _check_cluster_id(self, cluster_id: str) -> None:
-        """Refuse log directories of another cluster; mark fresh ones as this cluster's."""
+    def _kept_cluster_id(self) -> str | None:
+        """Return the cluster the log directories belong to, None when they are new."""
         kept = self._logs.read_meta_properties()
-        for log_dir in sorted(kept):
-            meta = kept[log_dir]
-            if meta is not None and meta.cluster_id not in (None, cluster_id):
-                raise InvalidConfigError(f"{log_dir} belongs to cluster {meta.cluster_id}, not to {cluster_id}")
-        if any(meta is None or meta.cluster_id is None for meta in kept.values()):
-            now = datetime.fromtimestamp(self._scheduler.wall_ms() / 1000, UTC)
-            self._logs.write_meta_properties(
-                self._config.broker_id, cluster_id, now.strftime("%a %b %d %H:%M:%S UTC %Y")
-            )
+        return next((meta.cluster_id for _, meta in sorted(kept.items()) if meta is not None and meta.cluster_id), None)
+
+    def _check_log_dirs(self, registered: BrokerRegistered) -> None:
+        """Refuse log directories of another cluster."""
+        for log_dir, meta in sorted(self._logs.read_meta_properties().items()):
+            if meta is not None and meta.cluster_id not in (None, registered.cluster_id):
+                raise InvalidConfigError(f"{log_dir} belongs to cluster {meta.cluster_id}, not {registered.cluster_id}")
+
+    def _mark_log_dirs(self, cluster_id: str) -> None:
+        """Say in fresh log directories whose they are."""
+        if all(meta is not None and meta.cluster_id for meta in self._logs.read_meta_properties().values()):
+            return
+        now = datetime.fromtimestamp(self._scheduler.wall_ms() / 1000, UTC)
+        self._logs.write_meta_properties(self._config.broker_id, cluster_id, now.strftime("%a %b %d %H:%M:%S UTC %Y"))
 
     def _emit(self, kind: StateChangeKind, cause: str) -> None:
         self._on_state_change(

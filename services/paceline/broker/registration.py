@@ -35,8 +35,18 @@ class EndpointTakenError(InvalidConfigError):
     """Another broker advertises one of this broker's addresses."""
 
 
+class ForeignZooKeeperError(InvalidConfigError):
+    """This ZooKeeper does not know the cluster the broker belongs to: wiped, or another one.
+
+    Going on would treat every topic as deleted.
+    """
+
+
 class Registration:
     """Registers the broker in each new session, and again after trouble, until it is stopped.
+
+    ``cluster_id`` is the cluster the log directories belong to, None when they are new; the broker never registers
+    where that id is not.
 
     Another holder of the broker id, or of an address, may be this broker's own dead predecessor: its node goes when
     its session times out, so only a holder that outlives a session timeout is fatal.
@@ -50,6 +60,8 @@ class Registration:
         scheduler: Scheduler,
         zookeeper: ZooKeeper,
         rng: random.Random,
+        cluster_id: str | None,
+        highest_controller_epoch: Callable[[], int],
         on_registered: Callable[[BrokerRegistered], None],
         on_fatal: Callable[[Exception], None],
     ) -> None:
@@ -67,7 +79,8 @@ class Registration:
         self._run: FlowRun[BrokerRegistered] | None = None
         self._retry: Cancellable | None = None
         self._conflict_since_ms: int | None = None
-        self._cluster_id: str | None = None
+        self._cluster_id = cluster_id
+        self._highest_controller_epoch = highest_controller_epoch
         self._stopped = False
 
     @property
@@ -102,6 +115,10 @@ class Registration:
         ).start()
 
     def _flow(self, session_id: int) -> Flow[BrokerRegistered]:
+        # Taken before the read it is compared with: a controller elected meanwhile is newer than both.
+        known_controller_epoch = self._highest_controller_epoch()
+        if self._cluster_id is not None:
+            yield from _check_cluster_id(self._cluster_id)
         yield from ensure_paths(znodes.PERSISTENT_NODES)
         if self._cluster_id is None:
             self._cluster_id = yield from get_or_create_cluster_id(self._rng)
@@ -117,7 +134,13 @@ class Registration:
         registered = yield from register_broker(registration, session_id, tuple(self._earlier_session_ids))
         (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
         expect(epoch, znodes.CONTROLLER_EPOCH, ZkCode.NO_NODE)
-        return BrokerRegistered(registered.czxid, self._cluster_id, _controller_epoch(epoch.data))
+        controller_epoch = _controller_epoch(epoch.data)
+        # Without a write of its own this session may have read from a server that lags behind.
+        if controller_epoch < known_controller_epoch and not registered.adopted:
+            raise ForeignZooKeeperError(
+                f"the controller epoch in ZooKeeper is {controller_epoch}, it was {known_controller_epoch} before"
+            )
+        return BrokerRegistered(registered.czxid, self._cluster_id, controller_epoch)
 
     def _check_endpoints(self) -> Flow[None]:
         """Refuse an address that another id has registered: clients would reach the wrong broker."""
@@ -151,6 +174,9 @@ class Registration:
         if self._stopped or isinstance(error, SessionLostError):
             # The next session registers anew.
             return
+        if isinstance(error, ForeignZooKeeperError):
+            self._on_fatal(error)
+            return
         if isinstance(error, (DuplicateBrokerIdError, EndpointTakenError)):
             now_ms = self._scheduler.now_ms()
             if self._conflict_since_ms is None:
@@ -159,6 +185,14 @@ class Registration:
                 self._on_fatal(error)
                 return
         self._retry = self._scheduler.call_later(RETRY_MS, self._register)
+
+
+def _check_cluster_id(cluster_id: str) -> Flow[None]:
+    (read,) = yield Zk([GetData(znodes.CLUSTER_ID)])
+    expect(read, znodes.CLUSTER_ID, ZkCode.NO_NODE)
+    found = znodes.decode_cluster_id(znodes.CLUSTER_ID, read.data) if read.ok else None
+    if found != cluster_id:
+        raise ForeignZooKeeperError(f"this broker belongs to cluster {cluster_id}, ZooKeeper to {found or 'none'}")
 
 
 def _controller_epoch(data: bytes | None) -> int:

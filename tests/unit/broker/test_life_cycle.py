@@ -2,7 +2,10 @@
 
 import pytest
 
+from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.broker.registration import ForeignZooKeeperError
 from paceline.coordination import znodes
+from paceline.coordination.data_tree import DataTree
 from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import Create, Exists, GetData, SetData
 from paceline.coordination.requests import is_write
@@ -67,6 +70,30 @@ def test_directories_of_another_cluster_are_refused() -> None:
     broker = other.boot(1, files)
     other.time.run_for(1_000)
     assert not broker.node.ready and isinstance(broker.fatal[0], InvalidConfigError)
+
+
+def test_a_wiped_zookeeper_is_refused_and_nothing_is_deleted() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster[1].produce(b"a")
+    cluster.server.tree = DataTree()
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_for(5_000)
+    assert isinstance(cluster[1].fatal[0], ForeignZooKeeperError)
+    assert cluster[1].values() == [b"a"] and znodes.broker_path(1) not in cluster.paths()
+
+
+def test_a_zookeeper_that_forgot_the_controller_epoch_is_refused() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.set_controller_epoch(5)
+    with pytest.raises(ControlRequestDeferredError):
+        cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
+    cluster.time.run_for(10)
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
+    cluster.set_controller_epoch(4)
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_for(5_000)
+    assert isinstance(cluster[1].fatal[0], ForeignZooKeeperError)
 
 
 def test_a_new_session_means_a_new_broker_epoch_and_nothing_else() -> None:
