@@ -144,7 +144,6 @@ class ControlRequests:
             if state.delete_partition:
                 errors[state.topic_partition] = self._delete(state)
             elif partition is not None:
-                partition.stopped = True
                 manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
                 manager.news(partition, News.ROLE)
         manager.fetchers.close_idle()

@@ -48,7 +48,6 @@ class HostedPartition:
         "removing_replicas",
         "replicas",
         "sessions",
-        "stopped",
         "topic_id",
         "topic_partition",
         "zk_version",
@@ -74,8 +73,6 @@ class HostedPartition:
         self.proposal: IsrProposal | None = None
         self.sessions: dict[FetchSession, None] = {}
         """Fetch sessions that read this partition here."""
-        self.stopped = False
-        """Whether a StopReplica without delete has stopped its fetching; the role stays."""
 
     @property
     def is_leader(self) -> bool:
@@ -155,7 +152,6 @@ class HostedPartition:
         self.removing_replicas = state.removing_replicas
         self.zk_version = state.zk_version
         self.proposal = None
-        self.stopped = False
 
     def _set_followers(self, state: LeaderAndIsrPartition, leader_end_offset: int, was_leader: bool) -> None:
         now_ms = self._host.now_ms()

@@ -31,6 +31,9 @@ class ReplicaLogEpochs(Protocol):
     def dirty(self) -> bool:
         """Whether memory knows more than the file."""
 
+    def epoch_of(self, offset: int) -> int | None:
+        """Return the epoch that wrote ``offset``, or would write it at the log's end."""
+
 
 class AppendResult(Protocol):
     """What an append did."""

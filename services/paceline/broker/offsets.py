@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from paceline.broker.failures import failure_of
 from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.log_port import ReplicaLog
 from paceline.broker.produce import PartitionLookup
 from paceline.model.client_io import (
     EpochAnswer,
@@ -33,9 +34,8 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
     try:
         partition = partitions.lookup(query.topic_partition)
         log = partition.leader_log(query.current_leader_epoch)
-        answer.leader_epoch = partition.leader_epoch
         if query.kind is OffsetKind.EARLIEST:
-            answer.offset = log.log_start_offset
+            _found(answer, log, log.log_start_offset)
             return answer
         # An earlier leader may have shown a client more than this one knows to be committed (KIP-207).
         epoch_start = partition.leader_epoch_start_offset
@@ -44,14 +44,22 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
                 f"{query.topic_partition}: high watermark {log.high_watermark} is below epoch start {epoch_start}"
             )
         if query.kind is OffsetKind.LATEST:
-            answer.offset = log.high_watermark
+            _found(answer, log, log.high_watermark)
             return answer
         found = log.offset_for_timestamp(query.timestamp_ms, log.high_watermark)
         if found is not None:
-            answer.offset, answer.timestamp_ms = found
+            _found(answer, log, found[0])
+            answer.timestamp_ms = found[1]
     except PacelineError as error:
         answer.failure = failure_of(error, partitions.hint(query.topic_partition))
     return answer
+
+
+def _found(answer: OffsetAnswer, log: ReplicaLog, offset: int) -> None:
+    """Answer an offset with the epoch its record has, by which a reader notices later that the log was truncated."""
+    answer.offset = offset
+    epoch = log.epochs.epoch_of(offset)
+    answer.leader_epoch = -1 if epoch is None else epoch
 
 
 def offsets_for_leader_epoch(partitions: PartitionLookup, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:

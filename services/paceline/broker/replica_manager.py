@@ -7,6 +7,7 @@ handled; `deliver_news` at its end completes whatever waits for them.
 
 import random
 from collections.abc import Callable
+from typing import Final
 
 from paceline.broker.failures import leader_hint
 from paceline.broker.fetch import FetchHandler
@@ -32,6 +33,8 @@ from paceline.replication.fetch_session import FetchSession, News
 from paceline.replication.isr_propagation import IsrPropagation
 from paceline.replication.purgatory import Purgatory
 from paceline.runtime.ports import Cancellable, Scheduler
+
+_CHECKS_AT_ONCE: Final = 500
 
 IsrWriter = Callable[[HostedPartition, IsrProposal], None]
 
@@ -294,11 +297,20 @@ class ReplicaManager:
         if self._stopped:
             return
         self._schedule_isr_check()
-        for partition in self.led_partitions():
-            partition.maybe_shrink_isr()
-            # A follower that is not in the ISR and has fallen silent holds the high watermark back no longer.
-            partition.advance_high_watermark()
+        self.fetches.sessions.close_silent(self.now_ms())
+        self._check_isr_of(self.led_partitions())
+
+    def _check_isr_of(self, partitions: list[HostedPartition]) -> None:
+        """Check some and leave the rest for after what else is due: thousands at once would hold up every request."""
+        for partition in partitions[:_CHECKS_AT_ONCE]:
+            if partition.is_leader:
+                partition.maybe_shrink_isr()
+                # A follower that is not in the ISR and has fallen silent holds the high watermark back no longer.
+                partition.advance_high_watermark()
         self.deliver_news()
+        rest = partitions[_CHECKS_AT_ONCE:]
+        if rest and not self._stopped:
+            self.scheduler.call_soon(lambda: self._check_isr_of(rest))
 
     def start_checkpoints(self) -> None:
         """Start writing high watermarks; after the first LeaderAndIsr, so that no partition can be missing."""

@@ -177,6 +177,7 @@ class FetchSessionCache:
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, MAX_EPOCH)
         session = FetchSession(session_id, owner, broker_epoch, now_ms)
+        # In the order of their last fetch, the longest silent first.
         self._sessions[session_id] = session
         return session
 
@@ -209,6 +210,13 @@ class FetchSessionCache:
     def owned_by(self, owners: Container[int]) -> list[FetchSession]:
         """Return the sessions of these followers."""
         return [one for one in self._sessions.values() if one.owner is not None and one.owner in owners]
+
+    def close_silent(self, now_ms: int) -> None:
+        """End sessions that have been silent for two minutes: their readers are gone, yet every append marks them."""
+        for session in tuple(self._sessions.values()):
+            if now_ms - session.clock.last_fetch_ms <= EVICTION_MS:
+                break
+            self._end(session)
 
     def close_all(self) -> None:
         """End every session."""

@@ -272,6 +272,17 @@ def test_offsets_are_those_a_client_may_read(cluster: BrokerCluster) -> None:
     assert answers[2].timestamp_ms == 1001
 
 
+def test_an_offset_is_answered_with_the_epoch_of_its_record(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.decide(1, 4, (1, 2, 3))
+    cluster[1].produce(b"b")
+    cluster.until_in_sync(1, 2, 3)
+    queries = [OffsetQuery(TP, kind) for kind in (OffsetKind.EARLIEST, OffsetKind.LATEST)]
+    queries.append(OffsetQuery(TP, OffsetKind.TIMESTAMP, 1_000))
+    answers = cluster[1].node.list_offsets(queries, Isolation.READ_UNCOMMITTED)
+    assert [(one.offset, one.leader_epoch) for one in answers] == [(0, 0), (2, 4), (0, 0)]
+
+
 def test_b58_a_new_leader_does_not_answer_offsets_before_its_epoch_start_is_committed(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"a")
     cluster.time.run_until(lambda: cluster[1].log().high_watermark == 1, 100)

@@ -83,6 +83,16 @@ def test_a_silent_session_gives_way_to_any_and_a_clients_to_a_follower() -> None
     assert closed == [first, second]
 
 
+def test_sessions_whose_readers_are_gone_are_closed_in_time() -> None:
+    sessions, closed = cache(slots=5)
+    first, second, third = (opened(sessions, CLIENT, now_ms=at) for at in (0, 10, 20))
+    sessions.resume(first.session_id, 1, CLIENT, 50)
+    sessions.close_silent(EVICTION_MS + 20)
+    assert closed == [second]
+    sessions.close_silent(EVICTION_MS + 51)
+    assert closed == [second, third, first]
+
+
 def test_the_least_recently_used_is_the_first_to_go() -> None:
     sessions, closed = cache()
     first, second = opened(sessions, CLIENT, 0), opened(sessions, CLIENT, 0)
