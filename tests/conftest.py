@@ -1,7 +1,12 @@
 """Fixtures every test may use: the real ZooKeeper, one per test run, with a chroot per test."""
 
 import itertools
+import os
 from collections.abc import Iterator
+
+# gRPC's handlers around fork break children that a test process starts with fork and exec, Spark's JVM among them.
+# The variable is read when gRPC is first imported, hence before everything else.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest
 

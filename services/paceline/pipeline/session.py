@@ -24,7 +24,11 @@ def configure(builder: Any) -> Any:
 
     With a local master, named before this call, Spark's Python workers are those of this interpreter unless
     ``PYSPARK_PYTHON`` says otherwise: Spark would take ``python3`` from the path and not find the data source there.
+
+    Spark starts its JVM with fork and exec. gRPC's handlers around fork, where a client has been used in this process
+    before, can break that child; they are switched off, which takes effect when gRPC is first imported after this call.
     """
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     master = str(getattr(builder, "_options", {}).get("spark.master", ""))
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
