@@ -48,6 +48,10 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
     INVALID_RECORD = 87
     INVALID_UPDATE_VERSION = 95
     INCONSISTENT_TOPIC_ID = 103
@@ -316,6 +320,30 @@ class OffsetNotAvailableError(PacelineError):
 
     code = ErrorCode.OFFSET_NOT_AVAILABLE
     retriable = True
+
+
+class PreferredLeaderNotAvailableError(PacelineError):
+    """The preferred leader is not online, or not in sync."""
+
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailableError(PacelineError):
+    """No replica is online, so even an unclean election finds no leader."""
+
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class ElectionNotNeededError(PacelineError):
+    """The partition has the leader the election would give it."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgressError(PacelineError):
+    """There is no running reassignment of the partition to cancel."""
+
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 class InvalidRecordError(PacelineError):

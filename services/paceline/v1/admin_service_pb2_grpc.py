@@ -8,6 +8,8 @@ from paceline.v1 import admin_service_pb2 as paceline_dot_v1_dot_admin__service_
 class AdminServiceStub(object):
     """AdminService changes the cluster. Every controller serves it; one that is not active answers
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
+    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
+    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
     """
 
     def __init__(self, channel):
@@ -26,11 +28,43 @@ class AdminServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_admin__service__pb2.DeleteTopicsRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_admin__service__pb2.DeleteTopicsResponse.FromString,
                 )
+        self.CreatePartitions = channel.unary_unary(
+                '/paceline.v1.AdminService/CreatePartitions',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.CreatePartitionsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.CreatePartitionsResponse.FromString,
+                )
+        self.AlterPartitionReassignments = channel.unary_unary(
+                '/paceline.v1.AdminService/AlterPartitionReassignments',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.AlterPartitionReassignmentsResponse.FromString,
+                )
+        self.ListPartitionReassignments = channel.unary_unary(
+                '/paceline.v1.AdminService/ListPartitionReassignments',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.ListPartitionReassignmentsResponse.FromString,
+                )
+        self.ElectLeaders = channel.unary_unary(
+                '/paceline.v1.AdminService/ElectLeaders',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.ElectLeadersResponse.FromString,
+                )
+        self.DescribeConfigs = channel.unary_unary(
+                '/paceline.v1.AdminService/DescribeConfigs',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.DescribeConfigsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.DescribeConfigsResponse.FromString,
+                )
+        self.IncrementalAlterConfigs = channel.unary_unary(
+                '/paceline.v1.AdminService/IncrementalAlterConfigs',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsResponse.FromString,
+                )
 
 
 class AdminServiceServicer(object):
     """AdminService changes the cluster. Every controller serves it; one that is not active answers
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
+    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
+    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
     """
 
     def CreateTopics(self, request, context):
@@ -49,6 +83,53 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreatePartitions(self, request, context):
+        """CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
+        or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
+        other partitions from then on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterPartitionReassignments(self, request, context):
+        """AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
+        accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPartitionReassignments(self, request, context):
+        """ListPartitionReassignments lists running moves and what each waits for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectLeaders(self, request, context):
+        """ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
+        is elected all the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeConfigs(self, request, context):
+        """DescribeConfigs shows the configuration in effect and where each value comes from.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IncrementalAlterConfigs(self, request, context):
+        """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
+        without a restart. All changes of one resource are made, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +143,36 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=paceline_dot_v1_dot_admin__service__pb2.DeleteTopicsRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_admin__service__pb2.DeleteTopicsResponse.SerializeToString,
             ),
+            'CreatePartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePartitions,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.CreatePartitionsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.CreatePartitionsResponse.SerializeToString,
+            ),
+            'AlterPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartitionReassignments,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.AlterPartitionReassignmentsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.AlterPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'ListPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPartitionReassignments,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.ListPartitionReassignmentsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.ListPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'DescribeConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeConfigs,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.DescribeConfigsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.DescribeConfigsResponse.SerializeToString,
+            ),
+            'IncrementalAlterConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.IncrementalAlterConfigs,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'paceline.v1.AdminService', rpc_method_handlers)
@@ -72,6 +183,8 @@ def add_AdminServiceServicer_to_server(servicer, server):
 class AdminService(object):
     """AdminService changes the cluster. Every controller serves it; one that is not active answers
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
+    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
+    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
     """
 
     @staticmethod
@@ -105,5 +218,107 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/DeleteTopics',
             paceline_dot_v1_dot_admin__service__pb2.DeleteTopicsRequest.SerializeToString,
             paceline_dot_v1_dot_admin__service__pb2.DeleteTopicsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CreatePartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/CreatePartitions',
+            paceline_dot_v1_dot_admin__service__pb2.CreatePartitionsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.CreatePartitionsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def AlterPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/AlterPartitionReassignments',
+            paceline_dot_v1_dot_admin__service__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.AlterPartitionReassignmentsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/ListPartitionReassignments',
+            paceline_dot_v1_dot_admin__service__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.ListPartitionReassignmentsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/ElectLeaders',
+            paceline_dot_v1_dot_admin__service__pb2.ElectLeadersRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.ElectLeadersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/DescribeConfigs',
+            paceline_dot_v1_dot_admin__service__pb2.DescribeConfigsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.DescribeConfigsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def IncrementalAlterConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/IncrementalAlterConfigs',
+            paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

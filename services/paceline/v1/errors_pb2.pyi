@@ -103,6 +103,14 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The broker epoch in the request is older than the broker's registration."""
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ErrorCode.ValueType  # 78
     """The new leader's high watermark has not reached the start of its epoch yet. Retriable."""
+    ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
+    """The preferred leader is not online, or not in sync."""
+    ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
+    """No replica is online, so even an unclean election finds no leader."""
+    ERROR_CODE_ELECTION_NOT_NEEDED: _ErrorCode.ValueType  # 84
+    """The partition has the leader the election would give it."""
+    ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 85
+    """There is no running reassignment of the partition to cancel."""
     ERROR_CODE_INVALID_RECORD: _ErrorCode.ValueType  # 87
     """A record of the batch is not valid. Nothing was appended."""
     ERROR_CODE_INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
@@ -193,6 +201,14 @@ ERROR_CODE_STALE_BROKER_EPOCH: ErrorCode.ValueType  # 77
 """The broker epoch in the request is older than the broker's registration."""
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode.ValueType  # 78
 """The new leader's high watermark has not reached the start of its epoch yet. Retriable."""
+ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
+"""The preferred leader is not online, or not in sync."""
+ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83
+"""No replica is online, so even an unclean election finds no leader."""
+ERROR_CODE_ELECTION_NOT_NEEDED: ErrorCode.ValueType  # 84
+"""The partition has the leader the election would give it."""
+ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
+"""There is no running reassignment of the partition to cancel."""
 ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 87
 """A record of the batch is not valid. Nothing was appended."""
 ERROR_CODE_INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95

@@ -193,6 +193,8 @@ class PartitionDescription(google.protobuf.message.Message):
     REPLICAS_FIELD_NUMBER: builtins.int
     ISR_FIELD_NUMBER: builtins.int
     OFFLINE_REPLICAS_FIELD_NUMBER: builtins.int
+    ADDING_REPLICAS_FIELD_NUMBER: builtins.int
+    REMOVING_REPLICAS_FIELD_NUMBER: builtins.int
     partition: builtins.int
     """Partition index."""
     leader: builtins.int
@@ -211,6 +213,14 @@ class PartitionDescription(google.protobuf.message.Message):
     def offline_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Assigned replicas that are not available."""
 
+    @property
+    def adding_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Replicas that a running reassignment adds. Controllers know them; a broker leaves both lists empty."""
+
+    @property
+    def removing_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Replicas that go when it is done."""
+
     def __init__(
         self,
         *,
@@ -220,9 +230,11 @@ class PartitionDescription(google.protobuf.message.Message):
         replicas: collections.abc.Iterable[builtins.int] | None = ...,
         isr: collections.abc.Iterable[builtins.int] | None = ...,
         offline_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        adding_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        removing_replicas: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_leader", b"_leader", "leader", b"leader"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_leader", b"_leader", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "offline_replicas", b"offline_replicas", "partition", b"partition", "replicas", b"replicas"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_leader", b"_leader", "adding_replicas", b"adding_replicas", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "offline_replicas", b"offline_replicas", "partition", b"partition", "removing_replicas", b"removing_replicas", "replicas", b"replicas"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_leader", b"_leader"]) -> typing.Literal["leader"] | None: ...
 
 global___PartitionDescription = PartitionDescription

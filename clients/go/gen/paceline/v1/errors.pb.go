@@ -106,6 +106,14 @@ const (
 	ErrorCode_ERROR_CODE_STALE_BROKER_EPOCH ErrorCode = 77
 	// The new leader's high watermark has not reached the start of its epoch yet. Retriable.
 	ErrorCode_ERROR_CODE_OFFSET_NOT_AVAILABLE ErrorCode = 78
+	// The preferred leader is not online, or not in sync.
+	ErrorCode_ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE ErrorCode = 80
+	// No replica is online, so even an unclean election finds no leader.
+	ErrorCode_ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE ErrorCode = 83
+	// The partition has the leader the election would give it.
+	ErrorCode_ERROR_CODE_ELECTION_NOT_NEEDED ErrorCode = 84
+	// There is no running reassignment of the partition to cancel.
+	ErrorCode_ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS ErrorCode = 85
 	// A record of the batch is not valid. Nothing was appended.
 	ErrorCode_ERROR_CODE_INVALID_RECORD ErrorCode = 87
 	// The conditional write lost against a newer version; read again, decide again.
@@ -160,6 +168,10 @@ var (
 		76:   "ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE",
 		77:   "ERROR_CODE_STALE_BROKER_EPOCH",
 		78:   "ERROR_CODE_OFFSET_NOT_AVAILABLE",
+		80:   "ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE",
+		83:   "ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE",
+		84:   "ERROR_CODE_ELECTION_NOT_NEEDED",
+		85:   "ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS",
 		87:   "ERROR_CODE_INVALID_RECORD",
 		95:   "ERROR_CODE_INVALID_UPDATE_VERSION",
 		103:  "ERROR_CODE_INCONSISTENT_TOPIC_ID",
@@ -205,6 +217,10 @@ var (
 		"ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE":     76,
 		"ERROR_CODE_STALE_BROKER_EPOCH":               77,
 		"ERROR_CODE_OFFSET_NOT_AVAILABLE":             78,
+		"ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE":   80,
+		"ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE":   83,
+		"ERROR_CODE_ELECTION_NOT_NEEDED":              84,
+		"ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS":      85,
 		"ERROR_CODE_INVALID_RECORD":                   87,
 		"ERROR_CODE_INVALID_UPDATE_VERSION":           95,
 		"ERROR_CODE_INCONSISTENT_TOPIC_ID":            103,
@@ -474,7 +490,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\xc0\f\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xee\r\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x12\x1e\n" +
@@ -513,7 +529,11 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\x1fERROR_CODE_UNKNOWN_LEADER_EPOCH\x10K\x12+\n" +
 	"'ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE\x10L\x12!\n" +
 	"\x1dERROR_CODE_STALE_BROKER_EPOCH\x10M\x12#\n" +
-	"\x1fERROR_CODE_OFFSET_NOT_AVAILABLE\x10N\x12\x1d\n" +
+	"\x1fERROR_CODE_OFFSET_NOT_AVAILABLE\x10N\x12-\n" +
+	")ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE\x10P\x12-\n" +
+	")ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE\x10S\x12\"\n" +
+	"\x1eERROR_CODE_ELECTION_NOT_NEEDED\x10T\x12*\n" +
+	"&ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS\x10U\x12\x1d\n" +
 	"\x19ERROR_CODE_INVALID_RECORD\x10W\x12%\n" +
 	"!ERROR_CODE_INVALID_UPDATE_VERSION\x10_\x12$\n" +
 	" ERROR_CODE_INCONSISTENT_TOPIC_ID\x10g\x12$\n" +

@@ -422,8 +422,12 @@ type PartitionDescription struct {
 	Isr []int32 `protobuf:"varint,5,rep,packed,name=isr,proto3" json:"isr,omitempty"`
 	// Assigned replicas that are not available.
 	OfflineReplicas []int32 `protobuf:"varint,6,rep,packed,name=offline_replicas,json=offlineReplicas,proto3" json:"offline_replicas,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Replicas that a running reassignment adds. Controllers know them; a broker leaves both lists empty.
+	AddingReplicas []int32 `protobuf:"varint,7,rep,packed,name=adding_replicas,json=addingReplicas,proto3" json:"adding_replicas,omitempty"`
+	// Replicas that go when it is done.
+	RemovingReplicas []int32 `protobuf:"varint,8,rep,packed,name=removing_replicas,json=removingReplicas,proto3" json:"removing_replicas,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PartitionDescription) Reset() {
@@ -494,6 +498,20 @@ func (x *PartitionDescription) GetIsr() []int32 {
 func (x *PartitionDescription) GetOfflineReplicas() []int32 {
 	if x != nil {
 		return x.OfflineReplicas
+	}
+	return nil
+}
+
+func (x *PartitionDescription) GetAddingReplicas() []int32 {
+	if x != nil {
+		return x.AddingReplicas
+	}
+	return nil
+}
+
+func (x *PartitionDescription) GetRemovingReplicas() []int32 {
+	if x != nil {
+		return x.RemovingReplicas
 	}
 	return nil
 }
@@ -860,14 +878,16 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\x04 \x03(\v2!.paceline.v1.PartitionDescriptionR\n" +
 	"partitionsB\b\n" +
-	"\x06_error\"\xd8\x01\n" +
+	"\x06_error\"\xae\x02\n" +
 	"\x14PartitionDescription\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1b\n" +
 	"\x06leader\x18\x02 \x01(\x05H\x00R\x06leader\x88\x01\x01\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x1a\n" +
 	"\breplicas\x18\x04 \x03(\x05R\breplicas\x12\x10\n" +
 	"\x03isr\x18\x05 \x03(\x05R\x03isr\x12)\n" +
-	"\x10offline_replicas\x18\x06 \x03(\x05R\x0fofflineReplicasB\t\n" +
+	"\x10offline_replicas\x18\x06 \x03(\x05R\x0fofflineReplicas\x12'\n" +
+	"\x0fadding_replicas\x18\a \x03(\x05R\x0eaddingReplicas\x12+\n" +
+	"\x11removing_replicas\x18\b \x03(\x05R\x10removingReplicasB\t\n" +
 	"\a_leader\"O\n" +
 	"\x17DescribeReplicasRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
