@@ -44,6 +44,8 @@ class SimulatedDisk:
         self._durable_directories: set[str] = {"/"}
         self._pending_names: list[tuple[str, dict[str, _File | None]]] = []
         """Name changes in order since they were last made durable: directory, and name to file (None: gone)."""
+        self.watcher: object = None
+        """Who hears of the logs on this disk, for `observed_log`."""
         self.fail_next_sync = False
         self.lost_bytes = 0
 

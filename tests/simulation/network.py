@@ -1,22 +1,24 @@
 """Links between nodes: delay, loss, duplication, reordering, one-way cuts. Calls have deadlines and end once.
 
 A call is a request message and a reply message. A lost request, a lost reply and a cut all look alike to the caller:
-its deadline passes. A duplicated request is handled twice by the receiver, as a gRPC call that was abandoned and sent
-again may be. A reply that comes after the deadline is thrown away, as gRPC does; one that comes before may still meet
-a caller that has lost interest.
+its deadline passes. When the process called dies, the connection is reset and the caller learns it at once, unless the
+link is cut. A duplicated request is handled twice by the receiver, as a gRPC call that was abandoned and sent again
+may be. A reply that comes after the deadline is thrown away, as gRPC does; one that comes before may still meet a
+caller that has lost interest. Chance comes from one stream per link, so a fault on one leaves the others as they were.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tests.simulation.world import MILLISECOND, NodeScheduler, World
+from tests.simulation.world import MILLISECOND, NodeScheduler, Timer, World
 
 T = TypeVar("T")
 
 
 class Unreachable(Exception):  # noqa: N818 - it is what gRPC would say, not an error of ours
-    """The call did not end within its deadline, or the other side refused the connection."""
+    """The call did not end within its deadline, or the other side refused or reset the connection."""
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class LinkQuality:
     straggler_us: int = 800_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Peer:
     """One life of one process as the network sees it."""
 
@@ -44,10 +46,11 @@ class Network:
 
     def __init__(self, world: World, quality: LinkQuality) -> None:
         self._world = world
-        self._chance = world.chance("network")
+        self._streams: dict[tuple[str, str], random.Random] = {}
         self.quality = quality
         self.peers: dict[str, Peer] = {}
-        self._cut: set[tuple[str, str]] = set()
+        self._cut: dict[tuple[str, str], None] = {}
+        self._open: dict[str, dict[_Call[Any], None]] = {}
         self.messages = 0
         self.lost = 0
         self.duplicated = 0
@@ -57,12 +60,20 @@ class Network:
         self.peers[peer.name] = peer
 
     def detach(self, name: str) -> None:
-        """A process is gone: connections to it are refused."""
-        self.peers.pop(name, None)
+        """A process is gone: connections to it are reset, later ones refused."""
+        if self.peers.pop(name, None) is None:
+            return
+        for call in tuple(self._open.get(name, ())):
+            if not self.is_cut(name, call.caller.name):
+                self._finish_later(name, call, Unreachable(f"{name} has gone"))
 
     def cut(self, source: str, target: str) -> None:
         """Drop every message from ``source`` to ``target``."""
-        self._cut.add((source, target))
+        self._cut[(source, target)] = None
+
+    def mend(self, source: str, target: str) -> None:
+        """Let messages from ``source`` to ``target`` through again."""
+        self._cut.pop((source, target), None)
 
     def heal(self) -> None:
         """Let everything through again."""
@@ -77,7 +88,7 @@ class Network:
         self,
         caller: Peer,
         target: str,
-        handle: Callable[[Callable[[T], None]], None],
+        handle: Callable[[Callable[[T | Exception], None]], None],
         timeout_ms: int,
         on_done: Callable[[T | Exception], None],
     ) -> None:
@@ -86,59 +97,86 @@ class Network:
         ``handle`` runs on the target's scheduler and calls ``reply`` zero or one time, now or later. ``on_done`` runs
         on the caller's scheduler exactly once: with the reply, or with `Unreachable` at the deadline or when refused.
         """
-        call = _Call(self, caller, target, on_done)
+        call: _Call[T] = _Call(self, caller, target, on_done)
         if target not in self.peers and not self.is_cut(caller.name, target):
-            self._world.after(self._delay(), lambda: call.finish(Unreachable(f"{target} refused the connection")))
+            self._finish_later(target, call, Unreachable(f"{target} refused the connection"))
             return
-        self._world.after(timeout_ms * MILLISECOND, lambda: call.finish(Unreachable(f"deadline of {timeout_ms} ms")))
-        for _ in range(self._copies()):
+        self._open.setdefault(target, {})[call] = None
+        call.deadline = self._world.after(
+            timeout_ms * MILLISECOND, lambda: call.finish(Unreachable(f"deadline of {timeout_ms} ms"))
+        )
+        for _ in range(self._copies(caller.name, target)):
             self._carry(caller.name, target, lambda: self._arrive(call, target, handle))
 
-    def _arrive(self, call: "_Call[T]", target: str, handle: Callable[[Callable[[T], None]], None]) -> None:
+    def forget(self, call: "_Call[Any]") -> None:
+        """A call has ended."""
+        self._open.get(call.target, {}).pop(call, None)
+
+    def _arrive(self, call: "_Call[T]", target: str, handle: Callable[[Callable[[T | Exception], None]], None]) -> None:
         peer = self.peers.get(target)
         if peer is None:
             return
 
-        def reply(answer: T) -> None:
-            for _ in range(self._copies()):
+        def reply(answer: T | Exception) -> None:
+            if self.peers.get(target) is not peer:
+                return
+            for _ in range(self._copies(target, call.caller.name)):
                 self._carry(target, call.caller.name, lambda: call.finish(answer))
 
         peer.scheduler.deliver(lambda: handle(reply))
 
+    def _finish_later(self, target: str, call: "_Call[T]", answer: Exception) -> None:
+        self._world.after(self._delay(target, call.caller.name), lambda: call.finish(answer))
+
     def _carry(self, source: str, target: str, arrive: Callable[[], None]) -> None:
         self.messages += 1
-        if self.is_cut(source, target) or self._chance.random() < self.quality.loss:
+        if self.is_cut(source, target) or (
+            self.quality.loss and self._stream(source, target).random() < self.quality.loss
+        ):
             self.lost += 1
             return
-        self._world.after(self._delay(), lambda: None if self.is_cut(source, target) else arrive())
+        self._world.after(self._delay(source, target), lambda: None if (source, target) in self._cut else arrive())
 
-    def _copies(self) -> int:
-        if self._chance.random() < self.quality.duplicate:
+    def _copies(self, source: str, target: str) -> int:
+        if self.quality.duplicate and self._stream(source, target).random() < self.quality.duplicate:
             self.duplicated += 1
             return 2
         return 1
 
-    def _delay(self) -> int:
-        delay = self._chance.randint(*self.quality.delay_us)
-        if self._chance.random() < self.quality.straggler:
-            delay += self._chance.randint(0, self.quality.straggler_us)
+    def _delay(self, source: str, target: str) -> int:
+        stream = self._stream(source, target)
+        low, high = self.quality.delay_us
+        delay = low + int(stream.random() * (high - low))
+        if self.quality.straggler and stream.random() < self.quality.straggler:
+            delay += stream.randint(0, self.quality.straggler_us)
         return delay
+
+    def _stream(self, source: str, target: str) -> random.Random:
+        stream = self._streams.get((source, target))
+        if stream is None:
+            stream = self._streams[source, target] = self._world.chance(f"link/{source}/{target}")
+        return stream
 
 
 class _Call(Generic[T]):
     """One call of one caller; ends once, on the caller's scheduler."""
 
-    __slots__ = ("_network", "_on_done", "_over", "_target", "caller")
+    __slots__ = ("_network", "_on_done", "_over", "caller", "deadline", "target")
 
     def __init__(self, network: Network, caller: Peer, target: str, on_done: Callable[[T | Exception], None]) -> None:
         self._network = network
         self.caller = caller
-        self._target = target
+        self.target = target
         self._on_done = on_done
         self._over = False
+        self.deadline: Timer | None = None
 
     def finish(self, answer: T | Exception) -> None:
+        """End with this answer, unless it has ended."""
         if self._over:
             return
         self._over = True
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self._network.forget(self)
         self.caller.scheduler.deliver(lambda: self._on_done(answer))

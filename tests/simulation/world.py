@@ -18,12 +18,13 @@ _EPOCH_WALL_MS = 1_700_000_000_000
 
 
 class Timer:
-    """A callback in the queue; `cancel` makes it a no-op."""
+    """A callback in the queue, run by the process it belongs to; `cancel` makes it a no-op."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("callback", "owner")
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, callback: Callable[[], None], owner: "NodeScheduler | None" = None) -> None:
         self.callback: Callable[[], None] | None = callback
+        self.owner = owner
 
     def cancel(self) -> None:
         """Make sure the callback does not run."""
@@ -55,10 +56,14 @@ class World:
     def after(self, delay_us: float, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` once ``delay_us`` have passed."""
         timer = Timer(callback)
+        self.schedule(delay_us, timer)
+        return timer
+
+    def schedule(self, delay_us: float, timer: Timer) -> None:
+        """Put a timer into the queue."""
         self._sequence += 1
         at = self.now_us + max(int(delay_us), 0)
         heapq.heappush(self._queue, (at, self._ties.getrandbits(32), self._sequence, timer))
-        return timer
 
     def step(self) -> bool:
         """Run the next callback; False when the queue is empty."""
@@ -69,7 +74,10 @@ class World:
                 continue
             self.now_us = at
             self.events += 1
-            callback()
+            if timer.owner is None:
+                callback()
+            else:
+                timer.owner.run(timer)
             return True
         return False
 
@@ -107,35 +115,40 @@ class NodeScheduler:
     """The `Scheduler` of one life of one process.
 
     While paused, due callbacks wait and run in order once resumed, as after SIGSTOP and SIGCONT. Once dead, nothing
-    runs. `call_soon` is first in, first out, as asyncio's is.
+    runs. `call_soon` is first in, first out, as asyncio's is. A callback that raises is reported and the process goes
+    on, as with asyncio.
     """
 
-    def __init__(self, world: World, skew: Skew) -> None:
+    def __init__(
+        self, world: World, skew: Skew, on_error: Callable[[Exception], None] | None = None, name: str = ""
+    ) -> None:
         self._world = world
         self._skew = skew
-        self._held: list[Callable[[], None]] = []
+        self._on_error = on_error
+        self._held: list[Timer] = []
         self._soon: deque[Callable[[], None]] = deque()
+        self.name = name
         self.paused = False
         self.dead = False
 
     def now_ms(self) -> int:
-        return self._world.now_ms
+        return self._world.now_us // MILLISECOND
 
     def wall_ms(self) -> int:
-        return _EPOCH_WALL_MS + self._world.now_ms + self._skew.offset_ms
+        return _EPOCH_WALL_MS + self._world.now_us // MILLISECOND + self._skew.offset_ms
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
-        self._world.after(0, self._run_soon)
+        self._world.schedule(0, Timer(self._next_soon, self))
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(callback)
-        self._world.after(delay_ms * MILLISECOND, lambda: self._fire(timer))
+        timer = Timer(callback, self)
+        self._world.schedule(delay_ms * MILLISECOND, timer)
         return timer
 
     def deliver(self, callback: Callable[[], None]) -> None:
         """Run something that arrives from outside now, or hold it while the process is paused."""
-        self._run(callback)
+        self.run(Timer(callback, self))
 
     def pause(self) -> None:
         """Stop running callbacks."""
@@ -145,8 +158,8 @@ class NodeScheduler:
         """Run what was held, in order, and go on."""
         self.paused = False
         held, self._held = self._held, []
-        for callback in held:
-            self._run(callback)
+        for timer in held:
+            self.run(timer)
 
     def kill(self) -> None:
         """Never run anything again."""
@@ -154,18 +167,22 @@ class NodeScheduler:
         self._held.clear()
         self._soon.clear()
 
-    def _run_soon(self) -> None:
-        if self._soon:
-            self._run(self._soon.popleft())
-
-    def _fire(self, timer: Timer) -> None:
-        if timer.callback is not None:
-            self._run(lambda: timer.callback() if timer.callback is not None else None)
-
-    def _run(self, callback: Callable[[], None]) -> None:
-        if self.dead:
+    def run(self, timer: Timer) -> None:
+        """Run a timer of this process, or hold it while the process is paused."""
+        callback = timer.callback
+        if self.dead or callback is None:
             return
         if self.paused:
-            self._held.append(callback)
+            self._held.append(timer)
             return
-        callback()
+        if self._on_error is None:
+            callback()
+            return
+        try:
+            callback()
+        except Exception as error:
+            self._on_error(error)
+
+    def _next_soon(self) -> None:
+        if self._soon:
+            self._soon.popleft()()

@@ -112,6 +112,9 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 class LogManager:
     """All logs of one broker, over one or more log directories."""
 
+    log_class: type[PartitionLog] = PartitionLog
+    """What it makes; a subclass may have its logs watched."""
+
     def __init__(
         self,
         files: Files,
@@ -220,7 +223,7 @@ class LogManager:
         except DamagedFileError:
             report.damaged.append(path)
         config = configs(tp.topic) or self.default_config
-        return PartitionLog(
+        return self.log_class(
             self._files, directory, path, tp, config, topic_id=topic_id, topic_id_written=topic_id is not None
         )
 
@@ -325,7 +328,7 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
-        log = PartitionLog(self._files, directory, path, tp, config, topic_id=topic_id)
+        log = self.log_class(self._files, directory, path, tp, config, topic_id=topic_id)
         log.begin_with([], 0, 0)
         self._logs[tp] = log
         return log

@@ -1,0 +1,99 @@
+"""A client that asks controllers: creates, deletes and moves topics, and asks again until it has its way."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline.controller.topic_admin import NewTopic
+from paceline.model.errors import NotControllerError
+from paceline.model.identifiers import TopicPartition
+from tests.simulation.clients import Client
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.machines import ControllerLife
+
+_RETRY_MS = 250
+_TIMEOUT_MS = 2_000
+
+
+class Admin(Client):
+    """Whoever looks after the topics."""
+
+    def __init__(self, cluster: "SimulatedCluster") -> None:
+        super().__init__(cluster, "admin")
+        self.wanted: dict[str, int] = {}
+        """Topics that have to exist, with their number of partitions."""
+        self._doomed: dict[str, None] = {}
+        """Topic ids whose deletion is wanted."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything wanted is so."""
+        topic_ids = self.cluster.checks.records.topic_ids
+        return not self._doomed and all(topic in topic_ids for topic in self.wanted)
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic, sooner or later."""
+        self.wanted[topic] = partitions
+        self._create(topic)
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic and create another one of the same name."""
+        topic_id = self.cluster.checks.records.topic_ids.get(topic)
+        if topic_id is None or topic_id in self._doomed:
+            return
+        self._doomed[topic_id] = None
+        self.cluster.checks.dead_topic_ids[topic_id] = None
+        self._delete(topic, topic_id)
+
+    def reassign(self, topic_partition: TopicPartition, replicas: tuple[int, ...]) -> None:
+        """Ask once for a partition to move."""
+        self._ask(
+            lambda life, reply: life.node.alter_partition_reassignments({topic_partition: replicas}, reply),
+            lambda answer: self.cluster.note(self.name, f"moving {topic_partition} to {replicas}: {answer}"),
+        )
+
+    def _create(self, topic: str) -> None:
+        if topic in self.cluster.checks.records.topic_ids:
+            return
+        profile = self.cluster.profile
+        new = NewTopic(topic, self.wanted[topic], profile.replication_factor)
+
+        def done(answer: object) -> None:
+            self.cluster.note(self.name, f"creating {topic}: {answer!r}"[:160])
+            self.scheduler.call_later(_RETRY_MS, lambda: self._create(topic))
+
+        self._ask(lambda life, reply: life.node.create_topics([new], _TIMEOUT_MS, False, reply), done)
+
+    def _delete(self, topic: str, topic_id: str) -> None:
+        topic_ids = self.cluster.checks.records.topic_ids
+        if topic_ids.get(topic) != topic_id:
+            self._doomed.pop(topic_id, None)
+            self._create(topic)
+            return
+
+        def done(answer: object) -> None:
+            self.cluster.note(self.name, f"deleting {topic}: {answer!r}"[:160])
+            self.scheduler.call_later(_RETRY_MS, lambda: self._delete(topic, topic_id))
+
+        self._ask(lambda life, reply: life.node.delete_topics([topic], _TIMEOUT_MS, reply), done)
+
+    def _ask(
+        self,
+        ask: "Callable[[ControllerLife, Callable[[Any], None]], None]",
+        done: Callable[[Any], None],
+    ) -> None:
+        name = f"controller-{self.chance.choice(self.cluster.profile.controller_ids)}"
+
+        def handle(reply: Callable[[Any], None]) -> None:
+            life = self.cluster.controller_named(name)
+            if life is not None:
+                ask(life, reply)
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, NotControllerError):
+                self.scheduler.call_later(20, lambda: self._ask(ask, done))
+            else:
+                done(answer)
+
+        self.cluster.network.call(self.peer, name, handle, _TIMEOUT_MS + 500, answered)

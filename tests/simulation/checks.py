@@ -1,0 +1,149 @@
+"""Everything that watches a run: one object the cluster tells what happens, and the verdicts that follow from it."""
+
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.coordination.interface import Request
+from paceline.coordination.memory import AppliedWrite
+from paceline.model.client_io import FetchResult, ProduceResult
+from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
+from paceline.model.errors import PacelineError
+from paceline.model.state_change import StateChange, StateChangeKind
+from tests.simulation.client_checks import ClientChecks
+from tests.simulation.control_checks import ControlChecks
+from tests.simulation.history import History, Poll, Reading, Send
+from tests.simulation.observed_log import Mirror, ObservedLog
+from tests.simulation.partition_record import PartitionRecords
+from tests.simulation.replica_checks import ReplicaChecks
+from tests.simulation.verdicts import Verdicts
+from tests.simulation.zookeeper_checks import ZooKeeperChecks
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.machines import BrokerLife, BrokerMachine, ControllerLife, Life
+
+
+class BrokerLogWatcher:
+    """Hears of the logs of one life of one broker."""
+
+    def __init__(self, checks: ReplicaChecks, life: "BrokerLife") -> None:
+        self._checks = checks
+        self._life = life
+
+    def appended(self, log: ObservedLog, first: int, as_leader: bool) -> None:
+        self._checks.appended(self._life, log, first, as_leader)
+
+    def truncated(self, log: ObservedLog, end_before: int, removed: Mirror) -> None:
+        self._checks.truncated(self._life, log, end_before, removed)
+
+    def high_watermark_moved(self, log: ObservedLog, before: int) -> None:
+        self._checks.high_watermark_moved(self._life, log, before)
+
+
+class Checks:
+    """The door to all checks."""
+
+    def __init__(self, cluster: "SimulatedCluster") -> None:
+        self._cluster = cluster
+        self.verdicts = Verdicts()
+        self.history = History()
+        self.records = PartitionRecords(cluster.profile.min_insync_replicas)
+        self.replicas = ReplicaChecks(cluster, self.verdicts, self.records)
+        self.zookeeper = ZooKeeperChecks(cluster, self.verdicts, self.records)
+        self.control = ControlChecks(cluster, self.verdicts, self.records)
+        self.clients = ClientChecks(self.verdicts, self.records, self.history)
+        self.dead_topic_ids: dict[str, None] = {}
+        """Topics whose deletion was asked for; clients do not go back to them."""
+
+    # ZooKeeper
+
+    def session_opened(self, life: "Life", session_id: int) -> None:
+        self.zookeeper.session_opened(life, session_id)
+
+    def zookeeper_asked(self, life: "Life", requests: Sequence[Request]) -> None:
+        self.zookeeper.asked(life, requests)
+
+    def zookeeper_written(self, write: AppliedWrite) -> None:
+        self.zookeeper.written(write)
+
+    # Controllers and brokers
+
+    def control_sent(self, life: "ControllerLife", broker: LiveBroker, request: ControlRequest) -> None:
+        self.control.sent(life, broker, request)
+
+    def deliver_control(
+        self, sender: "ControllerLife", target: "BrokerLife", request: ControlRequest
+    ) -> ControlResponse:
+        return self.control.deliver(sender, target, request)
+
+    def event_handled(self, life: "ControllerLife", name: str) -> None:
+        self.control.event_handled(life, name)
+
+    def controller_changed(self, life: "ControllerLife", change: StateChange) -> None:
+        if change.kind is not StateChangeKind.TRANSITION:
+            self._tell(life, change)
+
+    def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
+        self._tell(life, change)
+        self.replicas.broker_changed(life, change)
+
+    def _tell(self, life: "Life", change: StateChange) -> None:
+        where = f" {change.topic_partition}" if change.topic_partition is not None else ""
+        offsets = " ".join(f"{one.broker_id}:{one.log_end_offset}/{one.high_watermark}" for one in change.replicas)
+        self._cluster.note(
+            life.name,
+            f"{change.kind.value}{where} leader {change.leader} epoch {change.leader_epoch} isr {change.isr} "
+            f"v{change.zk_version} [{offsets}] {change.cause or ''}",
+        )
+
+    def log_watcher(self, life: "BrokerLife") -> BrokerLogWatcher:
+        return BrokerLogWatcher(self.replicas, life)
+
+    def broker_started(self, life: "BrokerLife") -> None:
+        self.replicas.started(life)
+
+    def power_lost(self, machine: "BrokerMachine") -> None:
+        self.replicas.power_lost(machine)
+
+    # Failures
+
+    def expected_error(self, name: str, error: Exception) -> Exception:
+        """Return the error as the answer to a call; one that is none of ours is a failure."""
+        if not isinstance(error, PacelineError):
+            self.unexpected(name, error)
+        elif isinstance(error, ControlRequestDeferredError):
+            self._cluster.note(name, str(error))
+        return error
+
+    def unexpected(self, name: str, error: BaseException) -> None:
+        """A callback has raised."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames[-4:]))
+        self._cluster.note(name, f"fails: {error!r}")
+        self.verdicts.fail("X1", f"{name}: {error!r} at {where}")
+
+    # Clients
+
+    def sent(self, send: Send) -> None:
+        self.history.add(send)
+        self.replicas.batch_topics[send.crc] = send.topic_id
+
+    def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
+        self.clients.produce_answered(life, send, result)
+
+    def fetch_answered(self, life: "BrokerLife", reading: Reading, result: FetchResult) -> None:
+        self.clients.fetch_answered(life, reading, result)
+
+    def polled(self, reading: Reading, position: int, poll: Poll) -> None:
+        self.clients.polled(reading, position, poll)
+
+    def out_of_range(self, reading: Reading, position: int, message: str) -> None:
+        self.clients.out_of_range(reading, position, message)
+
+    def end_told(self, reading: Reading, offset: int) -> None:
+        self.clients.end_told(reading, offset)
+
+    def out_of_order(self, send: Send, message: str) -> None:
+        self.clients.out_of_order(send, message)

@@ -1,0 +1,182 @@
+"""What clients were told, against what the logs hold."""
+
+from typing import TYPE_CHECKING
+
+from paceline.log.record_batch import decode_records, iterate_headers
+from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
+from tests.simulation.history import History, Outcome, Poll, Reading, Send
+from tests.simulation.observed_log import Mirror, ObservedLog
+from tests.simulation.partition_record import PartitionRecord, PartitionRecords
+from tests.simulation.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from tests.simulation.machines import BrokerLife
+
+
+class ClientChecks:
+    """C1 to C11, and R7 for what was acknowledged."""
+
+    def __init__(self, verdicts: Verdicts, records: PartitionRecords, history: History) -> None:
+        self._verdicts = verdicts
+        self._records = records
+        self._history = history
+
+    # While the run goes on
+
+    def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
+        """A broker answers a produce request."""
+        if result.failure is not None or send.acks is not RequiredAcks.ALL:
+            return
+        verdicts = self._verdicts
+        verdicts.exercise("R7")
+        hosted = life.node.replica_manager.partitions.get(send.topic_partition)
+        if hosted is None or hosted.log is None or not hosted.is_leader:
+            verdicts.fail("R7", f"{life.name} acknowledges for {send.topic_partition} without leading it")
+            return
+        if not hosted.has_enough_replicas:
+            verdicts.fail("R7", f"{life.name} acknowledges for {send.topic_partition} with ISR {hosted.isr}")
+        if hosted.log.high_watermark < result.base_offset + send.count:
+            verdicts.fail(
+                "R7",
+                f"{life.name} acknowledges {result.base_offset} of {send.topic_partition}, "
+                f"committed is {hosted.log.high_watermark}",
+            )
+
+    def fetch_answered(self, life: "BrokerLife", reading: Reading, result: FetchResult) -> None:
+        """A broker answers a reader."""
+        if result.failure is not None:
+            return
+        record = self._records.get(reading.topic_id, reading.topic_partition)
+        self._verdicts.exercise("C9")
+        if record.voided:
+            return
+        end = max((header.last_offset + 1 for _, header in iterate_headers(result.batches)), default=0)
+        if end > record.thw:
+            self._verdicts.fail("C9", f"{record}: {life.name} lets read up to {end}, committed is {record.thw}")
+        if result.high_watermark > record.thw:
+            self._verdicts.fail("C9", f"{record}: {life.name} tells {result.high_watermark}, committed is {record.thw}")
+
+    def polled(self, reading: Reading, position: int, poll: Poll) -> None:
+        """A reader got a batch."""
+        self._verdicts.exercise("C7")
+        if poll.base != position:
+            self._verdicts.fail("C7", f"{reading.client} {reading.topic_partition}: {poll.base} after {position}")
+
+    def out_of_range(self, reading: Reading, position: int, message: str) -> None:
+        """A reader was told that its position does not exist."""
+        record = self._records.get(reading.topic_id, reading.topic_partition)
+        if not record.voided and not record.deleted:
+            self._verdicts.fail("C9", f"{record}: {reading.client} at {position} is out of range: {message}")
+
+    def end_told(self, reading: Reading, offset: int) -> None:
+        """A client learnt the end offset."""
+        record = self._records.get(reading.topic_id, reading.topic_partition)
+        self._verdicts.exercise("C10")
+        if offset < reading.latest and not record.voided:
+            self._verdicts.fail("C10", f"{record}: {reading.client} is told {offset} after {reading.latest}")
+        reading.latest = max(reading.latest, offset)
+
+    def out_of_order(self, send: Send, message: str) -> None:
+        """A producer was told that its sequence does not continue."""
+        record = self._records.get(send.topic_id, send.topic_partition)
+        self._verdicts.exercise("C11")
+        if not record.voided and not record.deleted:
+            self._verdicts.fail("C11", f"{record}: {send.client} sequence {send.sequence}: {message}")
+
+    # At the end
+
+    def finish(self, record: PartitionRecord, leader: ObservedLog, in_sync: list[ObservedLog]) -> None:
+        """Compare what clients know of a partition with the final logs."""
+        sends = [
+            send
+            for send in self._history.sends
+            if send.topic_id == record.topic_id and send.topic_partition == record.topic_partition
+        ]
+        mirror = leader.mirror
+        self._no_phantoms(record, mirror)
+        self._readable(record, leader)
+        self._sequences(record, mirror)
+        if record.voided:
+            return
+        for log in in_sync:
+            self._nothing_lost(record, sends, log)
+        self._real_time(record, sends)
+        for reading in self._history.readings:
+            if reading.topic_id == record.topic_id and reading.topic_partition == record.topic_partition:
+                self._still_there(record, reading, mirror)
+
+    def _nothing_lost(self, record: PartitionRecord, sends: list[Send], log: ObservedLog) -> None:
+        for send in sends:
+            if send.outcome is not Outcome.OK or send.acks is not RequiredAcks.ALL:
+                continue
+            assert send.offset is not None
+            self._verdicts.exercise("C1")
+            found = log.mirror.batch_at(send.offset)
+            if found is None or found[1] != send.crc:
+                self._verdicts.fail(
+                    "C1", f"{record}: {send.client} was told {send.offset}, the log of {log.path} has {found}"
+                )
+
+    def _no_phantoms(self, record: PartitionRecord, mirror: Mirror) -> None:
+        seen: dict[int, int] = {}
+        for base, crc in zip(mirror.bases, mirror.crcs, strict=True):
+            send = self._history.by_crc.get(crc)
+            seen[crc] = seen.get(crc, 0) + 1
+            if send is None:
+                self._verdicts.fail("C2", f"{record}: nobody sent what lies at {base}")
+                continue
+            if send.outcome is Outcome.FAIL:
+                self._verdicts.fail("C2", f"{record}: {send.client} was refused what lies at {base}")
+            allowed = 1 if send.producer_id >= 0 else max(1, 2 * send.tries)
+            if seen[crc] > allowed:
+                self._verdicts.fail("C4", f"{record}: {send.client}'s batch lies at {base} again")
+        self._verdicts.exercise("C2", len(mirror.crcs))
+        self._verdicts.exercise("C4", len(mirror.crcs))
+
+    def _readable(self, record: PartitionRecord, log: ObservedLog) -> None:
+        """Read the whole log as a consumer would and count the offsets."""
+        position = log.log_start_offset
+        while position < log.log_end_offset:
+            for item in decode_records(log.read(position, 1 << 20, log.log_end_offset)):
+                if item.offset != position:
+                    self._verdicts.fail("C5", f"{record}: {log.path} has {item.offset} instead of {position}")
+                    return
+                position += 1
+        self._verdicts.exercise("C5")
+
+    def _sequences(self, record: PartitionRecord, mirror: Mirror) -> None:
+        following: dict[int, int] = {}
+        for base, crc in zip(mirror.bases, mirror.crcs, strict=True):
+            send = self._history.by_crc.get(crc)
+            if send is None or send.producer_id < 0:
+                continue
+            self._verdicts.exercise("C11")
+            expected = following.get(send.producer_id, 0)
+            if send.sequence != expected and not record.voided:
+                self._verdicts.fail("C11", f"{record}: {send.client} has {send.sequence} at {base}, not {expected}")
+            following[send.producer_id] = send.sequence + send.count
+
+    def _real_time(self, record: PartitionRecord, sends: list[Send]) -> None:
+        known = [
+            send
+            for send in sends
+            if send.outcome is Outcome.OK and send.offset is not None and send.acks is RequiredAcks.ALL
+        ]
+        completed = sorted(known, key=lambda send: send.completed_us or 0)
+        highest = -1
+        index = 0
+        for send in sorted(known, key=lambda send: send.invoked_us):
+            while index < len(completed) and (completed[index].completed_us or 0) < send.invoked_us:
+                highest = max(highest, completed[index].offset or 0)
+                index += 1
+            self._verdicts.exercise("C8")
+            assert send.offset is not None
+            if send.offset < highest:
+                self._verdicts.fail("C8", f"{record}: {send.client} got {send.offset} after {highest} was answered")
+
+    def _still_there(self, record: PartitionRecord, reading: Reading, mirror: Mirror) -> None:
+        for poll in reading.polls:
+            self._verdicts.exercise("C6")
+            found = mirror.batch_at(poll.base)
+            if found is None or found[1] != poll.crc:
+                self._verdicts.fail("C9", f"{record}: {reading.client} read {poll.base}, which is gone or changed")

@@ -1,0 +1,395 @@
+"""Producers and readers, each a process of its own on the simulated network; they note what they were told.
+
+They know the cluster as any client does: by asking some broker for its metadata, and by the hints in refusals.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paceline.broker.metadata_cache import MetadataSnapshot
+from paceline.log.record_batch import NewRecord, encode_batch, iterate_headers, parse_header
+from paceline.model import errors
+from paceline.model.client_io import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    Isolation,
+    OffsetAnswer,
+    OffsetKind,
+    OffsetQuery,
+    PartitionFailure,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
+from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.identifiers import TopicPartition
+from tests.simulation.history import Outcome, Poll, Reading, Send
+from tests.simulation.network import Peer
+from tests.simulation.world import NodeScheduler, Skew
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+_RETRY_MS = 60
+_METADATA_TIMEOUT_MS = 600
+_GIVE_UP_MS = 90_000
+
+ERROR_CLASSES: dict[ErrorCode, type[PacelineError]] = {
+    one.code: one
+    for one in sorted(PacelineError.__subclasses__(), key=lambda one: one.__name__)
+    if one.__module__ == errors.__name__
+}
+
+
+class Client:
+    """One client process: where leaders are, as far as it knows."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.chance = cluster.world.chance(name)
+        self.scheduler = NodeScheduler(
+            cluster.world, Skew(), lambda error: cluster.checks.unexpected(name, error), name
+        )
+        self.peer = Peer(name, self.scheduler)
+        cluster.network.attach(self.peer)
+        self.leaders: dict[TopicPartition, tuple[int, int]] = {}
+        """Leader and leader epoch by partition."""
+        self.topic_ids: dict[str, str] = {}
+        self.stopped = False
+        self._asking = False
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self.stopped = True
+
+    def refresh(self) -> None:
+        """Ask some broker for metadata, unless an answer is awaited."""
+        if self._asking:
+            return
+        self._asking = True
+        broker_id = self.chance.choice(self.cluster.profile.broker_ids)
+        name = f"broker-{broker_id}"
+
+        def handle(reply: Callable[[MetadataSnapshot | Exception], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is not None:
+                reply(life.node.metadata.snapshot)
+
+        self.cluster.network.call(self.peer, name, handle, _METADATA_TIMEOUT_MS, self._refreshed)
+
+    def _refreshed(self, snapshot: MetadataSnapshot | Exception) -> None:
+        self._asking = False
+        if isinstance(snapshot, Exception):
+            return
+        for topic, partitions in snapshot.topics.items():
+            topic_id = snapshot.topic_id(topic)
+            if topic_id is None:
+                continue
+            if self.topic_ids.get(topic) != topic_id:
+                if topic_id in self.cluster.checks.dead_topic_ids:
+                    continue
+                self.topic_ids[topic] = topic_id
+                for topic_partition in [tp for tp in self.leaders if tp.topic == topic]:
+                    del self.leaders[topic_partition]
+            for index, state in partitions.items():
+                self.learn(TopicPartition(topic, index), state.leader, state.leader_epoch)
+
+    def learn(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> None:
+        """Note who leads, unless something newer is known."""
+        known = self.leaders.get(topic_partition)
+        if leader >= 0 and (known is None or leader_epoch >= known[1]):
+            self.leaders[topic_partition] = (leader, leader_epoch)
+
+    def refused(self, topic_partition: TopicPartition, failure: PartitionFailure | None) -> None:
+        """A leader refused: follow its hint, or ask around."""
+        if failure is not None and failure.leader is not None:
+            self.learn(topic_partition, failure.leader.leader_id, failure.leader.leader_epoch)
+        self.refresh()
+
+
+class Producer(Client):
+    """Sends batches, one at a time per partition; with acks=all idempotent, repeating until it is told the outcome."""
+
+    def __init__(
+        self, cluster: "SimulatedCluster", name: str, acks: RequiredAcks, topic_partitions: list[TopicPartition]
+    ) -> None:
+        super().__init__(cluster, name)
+        self._acks = acks
+        self._topic_partitions = topic_partitions
+        self._idempotent = acks is RequiredAcks.ALL
+        self._producer_id: int | None = None if self._idempotent else -1
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._made = 0
+        self.open: dict[TopicPartition, Send] = {}
+        self.succeeded: dict[TopicPartition, int] = {}
+        """When, in microseconds, the last send that succeeded was begun."""
+
+    def start(self) -> None:
+        """Begin sending."""
+        self.refresh()
+        if self._idempotent:
+            self._ask_for_id()
+        for topic_partition in self._topic_partitions:
+            self._later(topic_partition)
+
+    def _ask_for_id(self) -> None:
+        self._producer_id = None
+        name = f"broker-{self.chance.choice(self.cluster.profile.broker_ids)}"
+
+        def handle(reply: Callable[[tuple[int, int] | Exception], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is not None:
+                life.node.init_producer_id(reply)
+
+        def done(answer: tuple[int, int] | Exception) -> None:
+            if isinstance(answer, Exception):
+                self.scheduler.call_later(_RETRY_MS, self._ask_for_id)
+            else:
+                self._producer_id = answer[0]
+                self._sequences.clear()
+
+        self.cluster.network.call(self.peer, name, handle, 1_000, done)
+
+    def _later(self, topic_partition: TopicPartition) -> None:
+        delay_ms = self.chance.uniform(0.2, 1.8) * self.cluster.profile.send_every_ms
+        self.scheduler.call_later(delay_ms, lambda: self._send_next(topic_partition))
+
+    def _send_next(self, topic_partition: TopicPartition) -> None:
+        if self.stopped:
+            return
+        topic_id = self.topic_ids.get(topic_partition.topic)
+        if topic_id is None or self._producer_id is None:
+            self.refresh()
+            self._later(topic_partition)
+            return
+        send = self._make(topic_partition, topic_id, self._producer_id)
+        self.open[topic_partition] = send
+        self._try(send)
+
+    def _make(self, topic_partition: TopicPartition, topic_id: str, producer_id: int) -> Send:
+        count = self.chance.choice((1, 1, 2, 4))
+        self._made += 1
+        key = (topic_id, topic_partition.partition)
+        sequence = self._sequences.get(key, 0) if producer_id >= 0 else -1
+        size = self.chance.choice((1, 1, 8))
+        records = [
+            NewRecord(
+                self.scheduler.wall_ms(),
+                None,
+                f"{self.name}/{topic_partition.partition}/{self._made}/{i}/".encode() + b"." * 20 * size,
+            )
+            for i in range(count)
+        ]
+        batch = encode_batch(
+            records, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1, base_sequence=sequence
+        )
+        if producer_id >= 0:
+            self._sequences[key] = sequence + count
+        send = Send(
+            client=self.name,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            acks=self._acks,
+            batch=batch,
+            crc=parse_header(batch).crc,
+            count=count,
+            producer_id=producer_id,
+            sequence=sequence,
+            invoked_us=self.cluster.world.now_us,
+        )
+        self.cluster.checks.sent(send)
+        return send
+
+    def _try(self, send: Send) -> None:
+        topic_partition = send.topic_partition
+        if send.outcome is not Outcome.OPEN:
+            return
+        gone = self.topic_ids.get(topic_partition.topic) != send.topic_id
+        if gone or self.cluster.world.now_us - send.invoked_us > _GIVE_UP_MS * 1_000:
+            self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, "the topic is gone")
+            return
+        known = self.leaders.get(topic_partition)
+        if known is None:
+            self.refresh()
+            self._again(send)
+            return
+        send.tries += 1
+        name = f"broker-{known[0]}"
+        timeout_ms = self.cluster.profile.request_timeout_ms
+        data = [ProduceData(topic_partition, send.topic_id, send.batch)]
+
+        def handle(reply: Callable[[list[ProduceResult] | Exception], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is None:
+                return
+
+            def answer(results: list[ProduceResult]) -> None:
+                self.cluster.checks.produce_answered(life, send, results[0])
+                reply(results)
+
+            life.node.produce(send.acks, timeout_ms, data, answer)
+
+        self.cluster.network.call(
+            self.peer, name, handle, timeout_ms + 300, lambda results: self._answered(send, known[0], results)
+        )
+
+    def _answered(self, send: Send, leader: int, results: list[ProduceResult] | Exception) -> None:
+        if isinstance(results, Exception):
+            send.in_doubt = True
+            self.refresh()
+            self._failed(send, retriable=True, why="no answer")
+            return
+        result = results[0]
+        failure = result.failure
+        if failure is None:
+            send.offset = result.base_offset if send.acks is not RequiredAcks.NONE else None
+            self._end(send, Outcome.OK, f"at {send.offset} by {leader}")
+            return
+        kind = ERROR_CLASSES.get(failure.code, PacelineError)
+        send.in_doubt = send.in_doubt or not kind.definite
+        self.refused(send.topic_partition, failure)
+        if failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.cluster.checks.out_of_order(send, failure.message)
+            self._ask_for_id()
+        self._failed(send, kind.retriable, failure.code.name)
+
+    def _failed(self, send: Send, retriable: bool, why: str) -> None:
+        if retriable and self._idempotent:
+            self._again(send)
+        else:
+            self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, why)
+
+    def _again(self, send: Send) -> None:
+        self.scheduler.call_later(_RETRY_MS * self.chance.uniform(0.5, 2.0), lambda: self._try(send))
+
+    def _end(self, send: Send, outcome: Outcome, why: str) -> None:
+        send.outcome = outcome
+        send.completed_us = self.cluster.world.now_us
+        self.cluster.note(
+            self.name, f"send of {send.count} to {send.topic_partition}: {outcome.value} {why}, {send.tries} tries"
+        )
+        self.open.pop(send.topic_partition, None)
+        if outcome is Outcome.FAIL and send.producer_id >= 0 and send.producer_id == self._producer_id:
+            # Surely not written, and nothing is sent behind it: the next batch takes its sequence.
+            self._sequences[send.topic_id, send.topic_partition.partition] = send.sequence
+        if outcome is Outcome.OK:
+            self.succeeded[send.topic_partition] = send.invoked_us
+        self._later(send.topic_partition)
+
+
+class Reader(Client):
+    """Reads partitions from the start, and asks for their end now and then."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str, topic_partitions: list[TopicPartition]) -> None:
+        super().__init__(cluster, name)
+        self._topic_partitions = topic_partitions
+        self._fenced = self.chance.random() < 0.5
+        """Whether its fetches carry the leader epoch it knows."""
+        self._readings: dict[TopicPartition, Reading] = {}
+        self._positions: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        """Begin reading."""
+        self.refresh()
+        for topic_partition in self._topic_partitions:
+            self._later(topic_partition)
+
+    def _later(self, topic_partition: TopicPartition) -> None:
+        if not self.stopped:
+            delay_ms = self.chance.uniform(20, 150)
+            step = self._ask_end if self.chance.random() < 0.1 else self._poll
+            self.scheduler.call_later(delay_ms, lambda: step(topic_partition))
+
+    def _reading(self, topic_partition: TopicPartition) -> Reading | None:
+        topic_id = self.topic_ids.get(topic_partition.topic)
+        if topic_id is None or topic_partition not in self.leaders:
+            self.refresh()
+            return None
+        reading = self._readings.get(topic_partition)
+        if reading is None or reading.topic_id != topic_id:
+            reading = self._readings[topic_partition] = Reading(self.name, topic_partition, topic_id)
+            self._positions[topic_partition] = 0
+            self.cluster.checks.history.readings.append(reading)
+        return reading
+
+    def _poll(self, topic_partition: TopicPartition) -> None:
+        reading = self._reading(topic_partition)
+        if reading is None:
+            self._later(topic_partition)
+            return
+        leader, leader_epoch = self.leaders[topic_partition]
+        name = f"broker-{leader}"
+        position = self._positions[topic_partition]
+        request = FetchRequest(
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=4_000,
+            isolation=Isolation.READ_UNCOMMITTED,
+            partitions=[
+                FetchPartition(
+                    topic_partition, reading.topic_id, position, 2_000, leader_epoch if self._fenced else None
+                )
+            ],
+        )
+
+        def handle(reply: Callable[[FetchResponse | Exception], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is None:
+                return
+
+            def answer(response: FetchResponse) -> None:
+                for result in response.results:
+                    self.cluster.checks.fetch_answered(life, reading, result)
+                reply(response)
+
+            life.node.fetch(request, answer)
+
+        def done(response: FetchResponse | Exception) -> None:
+            if isinstance(response, Exception) or not response.results:
+                self.refresh()
+            else:
+                self._polled(reading, position, response.results[0])
+            self._later(topic_partition)
+
+        self.cluster.network.call(self.peer, name, handle, 1_200, done)
+
+    def _polled(self, reading: Reading, position: int, result: FetchResult) -> None:
+        topic_partition = reading.topic_partition
+        if self._readings.get(topic_partition) is not reading:
+            return
+        if result.failure is not None:
+            self.refused(topic_partition, result.failure)
+            if result.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                self.cluster.checks.out_of_range(reading, position, result.failure.message)
+                self._readings.pop(topic_partition)
+            return
+        for _, header in iterate_headers(result.batches):
+            poll = Poll(self.cluster.world.now_us, header.base_offset, header.last_offset + 1, header.crc)
+            self.cluster.checks.polled(reading, self._positions[topic_partition], poll)
+            reading.polls.append(poll)
+            self._positions[topic_partition] = poll.end
+
+    def _ask_end(self, topic_partition: TopicPartition) -> None:
+        reading = self._reading(topic_partition)
+        if reading is None:
+            self._later(topic_partition)
+            return
+        name = f"broker-{self.leaders[topic_partition][0]}"
+
+        def handle(reply: Callable[[list[OffsetAnswer] | Exception], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is not None:
+                query = OffsetQuery(topic_partition, OffsetKind.LATEST)
+                reply(life.node.list_offsets([query], Isolation.READ_UNCOMMITTED))
+
+        def done(answers: list[OffsetAnswer] | Exception) -> None:
+            if isinstance(answers, Exception) or answers[0].failure is not None:
+                self.refresh()
+            elif answers[0].offset is not None and self._readings.get(topic_partition) is reading:
+                self.cluster.checks.end_told(reading, answers[0].offset)
+            self._later(topic_partition)
+
+        self.cluster.network.call(self.peer, name, handle, 1_200, done)

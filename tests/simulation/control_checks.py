@@ -1,0 +1,230 @@
+"""What controllers send and brokers accept, and the fetch protocol between brokers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.metadata_cache import MetadataSnapshot
+from paceline.broker.replica_fetcher import FetchState, ReplicaFetcher
+from paceline.model.control import (
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    UpdateMetadataRequest,
+)
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import LEADER_DURING_DELETE
+from paceline.model.replica_fetch import ReplicaFetchResult
+from tests.simulation.partition_record import PartitionRecords
+from tests.simulation.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.machines import BrokerLife, ControllerLife
+
+
+class ControlChecks:
+    """K3 to K7, R2 on the receiving side, R10 and R15."""
+
+    def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
+        self._cluster = cluster
+        self._verdicts = verdicts
+        self._records = records
+        self._accepted_epochs: dict[BrokerLife, int] = {}
+
+    # Sending
+
+    def sent(self, life: "ControllerLife", broker: LiveBroker, request: ControlRequest) -> None:
+        """A controller puts a request on its way."""
+        node, stamp = life.node, request.stamp
+        self._verdicts.exercise("K7")
+        if not node.is_active or node.controller_epoch != stamp.controller_epoch:
+            self._verdicts.fail(
+                "K7", f"{life.name} sends {type(request).__name__} of epoch {stamp.controller_epoch} without the office"
+            )
+        if isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest):
+            self._was_written(life, request)
+
+    def _was_written(self, life: "ControllerLife", request: LeaderAndIsrRequest | UpdateMetadataRequest) -> None:
+        self._verdicts.exercise("K3", len(request.partitions))
+        for state in request.partitions:
+            if state.leader == LEADER_DURING_DELETE or state.topic_id is None:
+                continue
+            record = self._records.get(state.topic_id, state.topic_partition)
+            content = (state.leader, state.leader_epoch, state.isr)
+            if record.history.get(state.zk_version) != content:
+                self._verdicts.fail(
+                    "K3",
+                    f"{life.name} announces {record} {content} v{state.zk_version}, "
+                    f"written was {record.history.get(state.zk_version)}",
+                )
+
+    # Receiving
+
+    def deliver(self, sender: "ControllerLife", target: "BrokerLife", request: ControlRequest) -> ControlResponse:
+        """Let a broker handle a request, and look at what it did with it."""
+        node = target.node
+        manager = node.replica_manager
+        own_epoch = node.broker_epoch
+        metadata = manager.metadata.snapshot
+        leader_epochs = {tp: hosted.leader_epoch for tp, hosted in manager.partitions.items()}
+        response = node.handle_control(request)
+        accepted = response.error is ErrorCode.NONE
+        if self._cluster.is_told:
+            self._tell(sender, target, request, response)
+        self._epochs(target, request, response, own_epoch)
+        if accepted:
+            self._no_step_back(target, request, leader_epochs)
+        if manager.metadata.snapshot is not metadata:
+            self._metadata(target, metadata, manager.metadata.snapshot)
+        self.fetchers(target)
+        return response
+
+    def _tell(
+        self, sender: "ControllerLife", target: "BrokerLife", request: ControlRequest, response: ControlResponse
+    ) -> None:
+        what = type(request).__name__.removesuffix("Request")
+        errors = {str(tp): code.name for tp, code in response.partition_errors.items() if code}
+        detail = ""
+        if not isinstance(request, UpdateMetadataRequest):
+            detail = ", ".join(
+                f"{state.topic_partition} e{state.leader_epoch}"
+                + (f" leader {state.leader}" if isinstance(request, LeaderAndIsrRequest) else "")  # type: ignore[union-attr]
+                for state in request.partitions
+            )
+        self._cluster.note(
+            target.name,
+            f"gets {what} of {sender.name} epoch {request.stamp.controller_epoch} for {request.stamp.broker_epoch} "
+            f"[{detail}]: {response.error.name} {errors or ''}",
+        )
+
+    def _epochs(self, target: "BrokerLife", request: ControlRequest, response: ControlResponse, own_epoch: int) -> None:
+        verdicts, stamp = self._verdicts, request.stamp
+        verdicts.exercise("K4")
+        verdicts.exercise("K5")
+        if response.error is ErrorCode.STALE_BROKER_EPOCH:
+            if stamp.broker_epoch is not None and stamp.broker_epoch >= own_epoch:
+                verdicts.fail("K5", f"{target.name} of {own_epoch} refuses a request for {stamp.broker_epoch}")
+            return
+        if response.error is not ErrorCode.NONE:
+            return
+        if stamp.broker_epoch is not None and -1 != stamp.broker_epoch < own_epoch:
+            verdicts.fail("K5", f"{target.name} of {own_epoch} accepts a request for {stamp.broker_epoch}")
+        highest = self._accepted_epochs.get(target, 0)
+        if stamp.controller_epoch < highest:
+            verdicts.fail("K4", f"{target.name} accepts controller epoch {stamp.controller_epoch} after {highest}")
+        self._accepted_epochs[target] = max(highest, stamp.controller_epoch)
+
+    def _no_step_back(self, target: "BrokerLife", request: ControlRequest, before: dict[Any, int]) -> None:
+        partitions = target.node.replica_manager.partitions
+        for state in request.partitions:
+            hosted = partitions.get(state.topic_partition)
+            epoch = before.get(state.topic_partition)
+            if hosted is None or epoch is None:
+                continue
+            self._verdicts.exercise("R2")
+            if hosted.leader_epoch < epoch:
+                self._verdicts.fail(
+                    "R2", f"{target.name} {state.topic_partition}: epoch {epoch} becomes {hosted.leader_epoch}"
+                )
+
+    def _metadata(self, target: "BrokerLife", before: MetadataSnapshot, after: MetadataSnapshot) -> None:
+        self._verdicts.exercise("K6")
+        for topic, partitions in before.topics.items():
+            now = after.topics.get(topic)
+            if now is None or now is partitions:
+                continue
+            for index, old in partitions.items():
+                new = now.get(index)
+                if new is None or new is old or new.topic_id != old.topic_id:
+                    continue
+                if (new.leader_epoch, new.zk_version) < (old.leader_epoch, old.zk_version):
+                    self._verdicts.fail(
+                        "K6",
+                        f"{target.name} {old.topic_partition}: ({old.leader_epoch}, {old.zk_version}) becomes "
+                        f"({new.leader_epoch}, {new.zk_version})",
+                    )
+
+    def fetchers(self, life: "BrokerLife") -> None:
+        """Check that nobody fetches what it leads, and nothing is fetched twice."""
+        manager = life.node.replica_manager
+        self._verdicts.exercise("R15")
+        seen: dict[Any, int] = {}
+        for fetcher in manager.fetchers.fetchers:
+            for topic_partition, state in fetcher.states.items():
+                if topic_partition in seen:
+                    self._verdicts.fail("R15", f"{life.name} fetches {topic_partition} twice")
+                seen[topic_partition] = fetcher.leader.broker_id
+                hosted = state.partition
+                if hosted.is_leader:
+                    self._verdicts.fail("R15", f"{life.name} leads and fetches {topic_partition}")
+
+    # Offices
+
+    def event_handled(self, life: "ControllerLife", _name: str) -> None:
+        """A controller has handled an event: without the office it knows nothing."""
+        if life.node.is_active:
+            return
+        context = life.node._parts.context
+        self._verdicts.exercise("K7")
+        if context.brokers or context.topics or context.leadership:
+            self._verdicts.fail("K7", f"{life.name} is not active and still knows the cluster")
+
+    # The fetch protocol, seen from inside
+
+    @contextmanager
+    def probes(self) -> Iterator[None]:
+        """While open, look at each piece of follower progress recorded and each fetch result applied."""
+        verdicts = self._verdicts
+        record_fetch, apply_to = HostedPartition.record_follower_fetch, ReplicaFetcher._apply_to
+        answered = ReplicaFetcher._answered
+        stale: list[ReplicaFetcher] = []
+
+        def probed_record(partition: HostedPartition, replica_id: int, epoch: int, position: Any, *rest: Any) -> bool:
+            verdicts.exercise("R10")
+            known = partition.followers.get(replica_id)
+            if position.current_leader_epoch != partition.leader_epoch or not partition.is_leader:
+                verdicts.fail(
+                    "R10",
+                    f"{partition.topic_partition} in epoch {partition.leader_epoch} counts a fetch of {replica_id} "
+                    f"in {position.current_leader_epoch}",
+                )
+            if known is not None and known.broker_epoch is not None and known.fetched_in_epoch:
+                before = known.broker_epoch
+                result = record_fetch(partition, replica_id, epoch, position, *rest)
+                if epoch < before and known.broker_epoch == epoch:
+                    verdicts.fail("R10", f"{partition.topic_partition} counts a fetch of an earlier {replica_id}")
+                return result
+            return record_fetch(partition, replica_id, epoch, position, *rest)
+
+        def probed_answered(fetcher: ReplicaFetcher, sequence: int, *rest: Any) -> None:
+            late = fetcher._closed or fetcher._in_flight != sequence
+            if late:
+                stale.append(fetcher)
+            try:
+                answered(fetcher, sequence, *rest)
+            finally:
+                if late:
+                    stale.pop()
+
+        def probed_apply(fetcher: ReplicaFetcher, state: FetchState, result: ReplicaFetchResult) -> bool:
+            verdicts.exercise("R10")
+            hosted = state.partition
+            name = f"broker {fetcher._config.broker_id} {result.topic_partition}"
+            if stale and stale[-1] is fetcher:
+                verdicts.fail("R10", f"{name} applies an answer it does not wait for")
+            if result.error is ErrorCode.NONE and result.leader_epoch != hosted.leader_epoch:
+                verdicts.fail("R10", f"{name} in epoch {hosted.leader_epoch} applies one of {result.leader_epoch}")
+            return apply_to(fetcher, state, result)
+
+        HostedPartition.record_follower_fetch = probed_record  # type: ignore[assignment, method-assign]
+        ReplicaFetcher._answered = probed_answered  # type: ignore[assignment, method-assign]
+        ReplicaFetcher._apply_to = probed_apply  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            HostedPartition.record_follower_fetch = record_fetch  # type: ignore[method-assign]
+            ReplicaFetcher._answered = answered  # type: ignore[method-assign]
+            ReplicaFetcher._apply_to = apply_to  # type: ignore[method-assign]

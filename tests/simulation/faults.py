@@ -1,0 +1,311 @@
+"""What goes wrong in a run: a list drawn from the seed, each entry from a stream of its own, and the doing of it.
+
+Whom a fault hits is settled when it happens (``kill-leader`` needs a leader), from numbers drawn beforehand, so taking
+one fault out of the list leaves the others as they were.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.simulation.machines import BrokerMachine, ControllerMachine
+from tests.simulation.network import LinkQuality
+from tests.simulation.profile import Profile
+from tests.simulation.world import MILLISECOND, World
+
+if TYPE_CHECKING:
+    from tests.simulation.admin import Admin
+    from tests.simulation.cluster import SimulatedCluster
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    at_ms: int
+    """After the warm-up."""
+    kind: str
+    pick: int
+    """Chooses the target among those there are."""
+    duration_ms: int
+    other: int = 0
+    """Chooses a second target or a variant."""
+
+    def __str__(self) -> str:
+        return f"{self.at_ms:>6} ms  {self.kind} pick {self.pick} for {self.duration_ms} ms, other {self.other}"
+
+
+def draw_faults(world: World, profile: Profile) -> list[Fault]:
+    """Return the schedule of the world's seed, by time."""
+    if not profile.fault_kinds:
+        return []
+    faults = []
+    for index in range(profile.fault_count):
+        chance = world.chance(f"fault/{index}")
+        session_ms = profile.session_timeout_ms
+        durations = (50, 300, 1_000, session_ms // 2, session_ms + 1_500, 2 * session_ms, 3 * session_ms)
+        faults.append(
+            Fault(
+                at_ms=chance.randint(0, profile.fault_ms),
+                kind=chance.choice(profile.fault_kinds),
+                pick=chance.randrange(1 << 16),
+                duration_ms=chance.choice(durations) + chance.randint(0, 200),
+                other=chance.randrange(1 << 16),
+            )
+        )
+    return sorted(faults, key=lambda fault: fault.at_ms)
+
+
+class FaultInjector:
+    """Carries out a schedule, and at its end puts everything right."""
+
+    def __init__(self, cluster: "SimulatedCluster", admin: "Admin") -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._healed = False
+
+    def schedule(self, faults: Sequence[Fault]) -> None:
+        """Let the faults happen, counted from now."""
+        for fault in faults:
+            self._cluster.world.after(fault.at_ms * MILLISECOND, self._doing(fault))
+
+    def heal(self) -> None:
+        """End every fault: links carry, clients reach ZooKeeper, processes run."""
+        self._healed = True
+        cluster = self._cluster
+        cluster.note("faults", "all is put right")
+        cluster.network.heal()
+        cluster.server.start()
+        for machine in cluster.machines:
+            machine.link.heal()
+            self._resume(machine)
+            if machine.life is None:
+                machine.start()
+
+    def _doing(self, fault: Fault) -> Callable[[], None]:
+        def do() -> None:
+            if not self._healed:
+                self._cluster.note("faults", f"{fault.kind} {fault.pick} {fault.duration_ms} ms")
+                getattr(self, "_" + fault.kind.replace("-", "_"))(fault)
+
+        return do
+
+    def _after(self, fault: Fault, do: Callable[[], None]) -> None:
+        self._cluster.world.after(fault.duration_ms * MILLISECOND, lambda: None if self._healed else do())
+
+    # Whom
+
+    def _broker(self, fault: Fault) -> BrokerMachine:
+        brokers = list(self._cluster.brokers.values())
+        return brokers[fault.pick % len(brokers)]
+
+    def _other_broker(self, fault: Fault) -> BrokerMachine:
+        brokers = list(self._cluster.brokers.values())
+        return brokers[fault.other % len(brokers)]
+
+    def _controller(self, fault: Fault) -> ControllerMachine:
+        controllers = list(self._cluster.controllers.values())
+        return controllers[fault.pick % len(controllers)]
+
+    def _anybody(self, fault: Fault) -> BrokerMachine | ControllerMachine:
+        """A broker or, less often, a controller; mostly the one in office."""
+        if fault.other % 3:
+            return self._broker(fault)
+        active = self._cluster.active_controller()
+        if active is not None and fault.other % 2:
+            return self._cluster.controllers[active.controller_id]
+        return self._controller(fault)
+
+    def _leader(self, fault: Fault) -> BrokerMachine | None:
+        living = self._cluster.checks.records.living()
+        leaders = [record.zk.leader for record in living if record.zk is not None and record.zk.has_leader]
+        return self._cluster.brokers[leaders[fault.pick % len(leaders)]] if leaders else None
+
+    # Processes
+
+    def _crash_broker(self, fault: Fault) -> None:
+        machine = self._broker(fault)
+        machine.crash()
+        self._after(fault, machine.start)
+
+    def _bounce_broker(self, fault: Fault) -> None:
+        machine = self._broker(fault)
+        machine.crash()
+        self._cluster.world.after((20 + fault.other % 500) * MILLISECOND, machine.start)
+
+    def _kill_leader(self, fault: Fault) -> None:
+        machine = self._leader(fault)
+        if machine is not None:
+            machine.crash()
+            self._after(fault, machine.start)
+
+    def _crash_all_brokers(self, fault: Fault) -> None:
+        for machine in self._cluster.brokers.values():
+            machine.crash()
+            self._after(fault, machine.start)
+
+    def _power_loss(self, fault: Fault) -> None:
+        machine = self._broker(fault)
+        machine.lose_power()
+        self._after(fault, machine.start)
+
+    def _stop_broker(self, fault: Fault) -> None:
+        self._broker(fault).stop(restart_after_ms=fault.duration_ms)
+
+    def _crash_controller(self, fault: Fault) -> None:
+        machine = self._controller(fault)
+        machine.crash()
+        self._after(fault, machine.start)
+
+    def _kill_active_controller(self, fault: Fault) -> None:
+        active = self._cluster.active_controller()
+        if active is not None:
+            machine = self._cluster.controllers[active.controller_id]
+            if fault.other % 3:
+                machine.crash()
+            else:
+                machine.stop()
+            self._after(fault, machine.start)
+
+    def _pause_broker(self, fault: Fault) -> None:
+        self._pause(self._broker(fault), fault)
+
+    def _pause_controller(self, fault: Fault) -> None:
+        active = self._cluster.active_controller()
+        if active is not None and fault.other % 4:
+            self._pause(self._cluster.controllers[active.controller_id], fault)
+        else:
+            self._pause(self._controller(fault), fault)
+
+    def _pause(self, machine: BrokerMachine | ControllerMachine, fault: Fault) -> None:
+        life = machine.life
+        if life is not None:
+            life.scheduler.pause()
+            self._after(fault, lambda: self._resume(machine))
+
+    def _resume(self, machine: BrokerMachine | ControllerMachine) -> None:
+        life = machine.life
+        if life is not None and life.scheduler.paused:
+            self._cluster.note(machine.name, "goes on")
+            life.scheduler.resume()
+
+    def _clock_jump(self, fault: Fault) -> None:
+        self._anybody(fault).skew.offset_ms += (fault.other % 7_200_000) - 3_600_000
+
+    # ZooKeeper
+
+    def _zk_disconnect(self, fault: Fault) -> None:
+        life = self._anybody(fault).life
+        if life is not None:
+            life.zookeeper.disconnect()
+
+    def _zk_expire(self, fault: Fault) -> None:
+        life = self._anybody(fault).life
+        if life is not None and life.zookeeper.session_id:
+            self._cluster.server.expire(life.zookeeper.session_id)
+
+    def _zk_cut(self, fault: Fault) -> None:
+        link = self._anybody(fault).link
+        variant = fault.other // 6 % 4
+        link.cut(requests=variant != 1, replies=variant != 2)
+        self._after(fault, link.heal)
+
+    def _zk_lost_reply(self, fault: Fault) -> None:
+        self._anybody(fault).link.lose_next_reply()
+
+    def _zk_lost_handshake(self, fault: Fault) -> None:
+        machine = self._anybody(fault)
+        machine.link.lose_next_handshake()
+        if machine.life is not None:
+            machine.life.zookeeper.disconnect()
+
+    def _zk_down(self, fault: Fault) -> None:
+        server = self._cluster.server
+        server.stop()
+        self._after(fault, server.start)
+
+    # Links
+
+    def _names(self) -> list[str]:
+        return [machine.name for machine in self._cluster.machines]
+
+    def _cut(self, pairs: Sequence[tuple[str, str]], fault: Fault) -> None:
+        network = self._cluster.network
+        for source, target in pairs:
+            network.cut(source, target)
+
+        def mend() -> None:
+            for source, target in pairs:
+                network.mend(source, target)
+
+        self._after(fault, mend)
+
+    def _isolate_broker(self, fault: Fault) -> None:
+        """Away from everybody, clients too; ZooKeeper as well in half of the cases."""
+        machine = self._broker(fault)
+        others = [name for name in self._cluster.network.peers if name != machine.name]
+        self._cut([pair for other in others for pair in ((machine.name, other), (other, machine.name))], fault)
+        if fault.other % 2:
+            machine.link.cut()
+            self._after(fault, machine.link.heal)
+
+    def _cut_link(self, fault: Fault) -> None:
+        """One direction or both between any two servers."""
+        names = self._names()
+        one, other = names[fault.pick % len(names)], names[fault.other % len(names)]
+        self._cut([(one, other)] if fault.other % 2 else [(one, other), (other, one)], fault)
+
+    def _cut_control(self, fault: Fault) -> None:
+        """Between one broker and all controllers; in one direction or both."""
+        broker = self._broker(fault).name
+        controllers = [machine.name for machine in self._cluster.controllers.values()]
+        pairs = [(controller, broker) for controller in controllers] if fault.other % 3 else []
+        if fault.other % 2:
+            pairs += [(broker, controller) for controller in controllers]
+        self._cut(pairs, fault)
+
+    def _cut_replication(self, fault: Fault) -> None:
+        """Between one broker and the others, or some of them; clients still reach everybody."""
+        broker = self._broker(fault).name
+        others = [machine.name for machine in self._cluster.brokers.values() if machine.name != broker]
+        if fault.other % 3 == 0:
+            others = others[:1]
+        pairs = []
+        if fault.other % 4 != 1:
+            pairs += [(other, broker) for other in others]
+        if fault.other % 4 != 2:
+            pairs += [(broker, other) for other in others]
+        self._cut(pairs, fault)
+
+    def _bad_network(self, fault: Fault) -> None:
+        chance = self._cluster.world.chance(f"quality/{fault.pick}/{fault.other}")
+        self._cluster.network.quality = LinkQuality(
+            delay_us=chance.choice(((200, 2_000), (2_000, 20_000), (20_000, 120_000))),
+            loss=chance.choice((0.0, 0.02, 0.1, 0.3)),
+            duplicate=chance.choice((0.0, 0.05, 0.2)),
+            straggler=chance.choice((0.0, 0.02, 0.1)),
+            straggler_us=chance.choice((300_000, 1_500_000, 5_000_000)),
+        )
+
+        def mend() -> None:
+            self._cluster.network.quality = LinkQuality()
+
+        self._after(fault, mend)
+
+    # Topics
+
+    def _reassign(self, fault: Fault) -> None:
+        living = self._cluster.checks.records.living()
+        if not living:
+            return
+        record = living[fault.pick % len(living)]
+        chance = self._cluster.world.chance(f"reassign/{fault.pick}/{fault.other}")
+        brokers = list(self._cluster.profile.broker_ids)
+        chance.shuffle(brokers)
+        count = max(1, min(len(brokers), self._cluster.profile.replication_factor))
+        self._admin.reassign(record.topic_partition, tuple(brokers[:count]))
+
+    def _recreate_topic(self, fault: Fault) -> None:
+        topics = sorted(self._cluster.checks.records.topic_ids)
+        if topics:
+            self._admin.recreate(topics[fault.pick % len(topics)])

@@ -1,0 +1,96 @@
+"""When a cluster is whole (C13): why it is not yet, in words that name who and what is waited for."""
+
+from typing import TYPE_CHECKING
+
+from paceline.coordination import znodes
+from tests.simulation.machines import BrokerLife
+from tests.simulation.partition_record import PartitionRecord
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+
+def why_not_whole(cluster: "SimulatedCluster") -> str | None:
+    """Return what is amiss with servers and leadership, None when nothing is."""
+    active = cluster.active_controller()
+    if active is None:
+        return "no controller is active"
+    if active.node.controller_epoch != cluster.checks.zookeeper.controller_epoch:
+        return f"{active.name} is active in {active.node.controller_epoch}, which is over"
+    for broker_id, machine in cluster.brokers.items():
+        life = machine.life
+        if life is None or not life.node.ready:
+            return f"broker {broker_id} is not ready"
+        registered = cluster.checks.zookeeper.registered.get(broker_id)
+        if registered is None or life.node.broker_epoch != registered:
+            return f"broker {broker_id} is registered with {registered}, and believes in {life.node.broker_epoch}"
+    if cluster.server.tree.children(znodes.DELETE_TOPICS):
+        return "a topic deletion is not finished"
+    for record in cluster.checks.records.living():
+        reason = _why_not_led(cluster, record)
+        if reason is not None:
+            return f"{record}: {reason}"
+    return None
+
+
+def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | None:
+    zk = record.zk
+    if zk is None:
+        return "it has no state"
+    if record.assignment.is_being_reassigned:
+        return f"it is being moved, {record.assignment}"
+    if not zk.has_leader:
+        return f"it has no leader, ISR {zk.isr}"
+    if sorted(zk.isr) != sorted(record.assignment.replicas):
+        return f"ISR {zk.isr} of {record.assignment.replicas}"
+    leader = cluster.brokers[zk.leader].life
+    hosted = None if leader is None else leader.node.replica_manager.partitions.get(record.topic_partition)
+    if hosted is None or not hosted.is_leader or hosted.leader_epoch != zk.leader_epoch:
+        return f"broker {zk.leader} does not lead in epoch {zk.leader_epoch}"
+    if sorted(hosted.isr) != sorted(zk.isr):
+        return f"broker {zk.leader} has ISR {hosted.isr}"
+    for life in cluster.running_brokers():
+        known = life.node.metadata.snapshot.partition(record.topic_partition)
+        if known is None or (known.leader, known.leader_epoch) != (zk.leader, zk.leader_epoch):
+            return f"{life.name} still believes in {known and (known.leader, known.leader_epoch)}"
+        if known.topic_id != record.topic_id:
+            return f"{life.name} still knows topic id {known.topic_id}"
+        if known.offline_replicas:
+            return f"{life.name} believes that {known.offline_replicas} are offline"
+    return None
+
+
+def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
+    """Return which replica still lags, None when every high watermark is at every log end."""
+    for record in cluster.checks.records.living():
+        zk = record.zk
+        if zk is None or not zk.has_leader:
+            return f"{record}: no leader"
+        ends = {}
+        for broker_id in zk.isr:
+            life = cluster.brokers[broker_id].life
+            log = None if life is None else life.logs.get(record.topic_partition)
+            if log is None:
+                return f"{record}: broker {broker_id} has no log"
+            ends[broker_id] = (log.log_end_offset, log.high_watermark)
+        leader_end = ends[zk.leader][0]
+        if any(end != (leader_end, leader_end) for end in ends.values()):
+            return f"{record}: log ends and high watermarks are {ends}"
+    return None
+
+
+def leftovers(cluster: "SimulatedCluster") -> list[str]:
+    """Return the logs of topics that are deleted (R17)."""
+    living = set(cluster.checks.records.topic_ids.values())
+    return [
+        f"{life.name} still has {log.path} of {log.topic_id}"
+        for life in cluster.running_brokers()
+        for log in life.logs.observed_logs()
+        if log.topic_id is not None and log.topic_id not in living
+    ]
+
+
+def strays(life: BrokerLife, record: PartitionRecord) -> bool:
+    """Whether a broker has a log of a partition it is not assigned."""
+    log = life.logs.get(record.topic_partition)
+    return log is not None and life.broker_id not in record.assignment.replicas

@@ -1,0 +1,76 @@
+"""What clients did and were told, one entry per operation (section 2.1)."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from paceline.model.client_io import RequiredAcks
+from paceline.model.identifiers import TopicPartition
+
+
+class Outcome(Enum):
+    """How an operation ended for the client."""
+
+    OPEN = "open"
+    OK = "ok"
+    FAIL = "fail"
+    """Surely not written."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Send:
+    """One batch a producer sent, with all its tries."""
+
+    client: str
+    topic_partition: TopicPartition
+    topic_id: str
+    acks: RequiredAcks
+    batch: bytes
+    crc: int
+    count: int
+    producer_id: int
+    """-1 without idempotence."""
+    sequence: int
+    invoked_us: int
+    completed_us: int | None = None
+    outcome: Outcome = Outcome.OPEN
+    offset: int | None = None
+    tries: int = 0
+    in_doubt: bool = False
+    """Whether some try may have been written."""
+
+
+@dataclass(slots=True)
+class Poll:
+    """What one poll brought."""
+
+    at_us: int
+    base: int
+    end: int
+    crc: int
+
+
+@dataclass(slots=True)
+class Reading:
+    """Everything one reader polled from one partition, without seeks."""
+
+    client: str
+    topic_partition: TopicPartition
+    topic_id: str
+    polls: list[Poll] = field(default_factory=list)
+    latest: int = -1
+    """Largest end offset told so far."""
+
+
+class History:
+    """The operations of all clients of one run."""
+
+    def __init__(self) -> None:
+        self.sends: list[Send] = []
+        self.by_crc: dict[int, Send] = {}
+        self.readings: list[Reading] = []
+
+    def add(self, send: Send) -> None:
+        """Note a new send."""
+        self.sends.append(send)
+        self.by_crc[send.crc] = send

@@ -1,0 +1,285 @@
+"""Machines and the lives of the processes on them, wired as the services' own drivers do it.
+
+A machine keeps its disk; a process is born with an empty memory and a new scheduler, and ends by a stop, a crash, a
+loss of power, or of its own accord when it cannot go on.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline.broker.node import BrokerNode
+from paceline.controller.node import ControllerNode
+from paceline.coordination.interface import Request, SessionEvent, SessionState
+from paceline.coordination.memory import Link, MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.coordination.patient import PatientZooKeeper
+from paceline.model.control import Endpoint
+from paceline.model.state_change import StateChange
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.network import Peer
+from tests.simulation.observed_log import ObservedLogManager
+from tests.simulation.transports import SimulatedBrokerTransport, SimulatedControlTransport
+from tests.simulation.world import NodeScheduler, Skew, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from paceline.coordination.interface import Response
+    from tests.simulation.cluster import SimulatedCluster
+
+LOG_DIR = "/data"
+
+
+class SeededLink(Link):
+    """The way of one client to ZooKeeper, with delays from a stream of its own."""
+
+    def __init__(self, world: World, name: str, mean_ms: float, requests_per_message: int) -> None:
+        super().__init__(requests_per_message)
+        self._chance = world.chance(f"zookeeper-link/{name}")
+        self._mean_ms = mean_ms
+
+    def request_delay_ms(self) -> float:
+        return 0.1 + self._chance.random() * 2 * self._mean_ms
+
+    def reply_delay_ms(self) -> float:
+        return 0.1 + self._chance.random() * 2 * self._mean_ms
+
+
+class AuditedZooKeeper(MemoryZooKeeper):
+    """The in-memory client; what it sends and which sessions it had are noted for the checks."""
+
+    def __init__(
+        self,
+        server: MemoryZooKeeperServer,
+        scheduler: NodeScheduler,
+        link: Link,
+        session_timeout_ms: int,
+        life: "Life",
+    ) -> None:
+        super().__init__(server, scheduler, session_timeout_ms=session_timeout_ms, link=link, reconnect_delay_ms=50)
+        self._life = life
+
+    def start(self, on_session: "Callable[[SessionEvent], None]", on_watch: "Callable[..., None]") -> None:
+        def session_changed(event: SessionEvent) -> None:
+            if event.state is SessionState.CONNECTED:
+                self._life.cluster.checks.session_opened(self._life, event.session_id)
+            on_session(event)
+
+        super().start(session_changed, on_watch)
+
+    def submit(self, requests: "Sequence[Request]", on_done: "Callable[[list[Response]], None]") -> None:
+        self._life.cluster.checks.zookeeper_asked(self._life, requests)
+        super().submit(requests, on_done)
+
+
+class Life:
+    """One life of one process: its scheduler, its connections, its name in the timeline."""
+
+    zookeeper: AuditedZooKeeper
+
+    def __init__(self, cluster: "SimulatedCluster", name: str, number: int, skew: Skew, link: Link) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.number = number
+        self.link = link
+        self.ended = False
+        self.stopping = False
+        self.scheduler = NodeScheduler(cluster.world, skew, self._failed, name)
+        self.peer = Peer(name, self.scheduler)
+
+    def _open_zookeeper(self) -> AuditedZooKeeper:
+        self.zookeeper = AuditedZooKeeper(
+            self.cluster.server, self.scheduler, self.link, self.cluster.profile.session_timeout_ms, self
+        )
+        return self.zookeeper
+
+    def _failed(self, error: Exception) -> None:
+        self.cluster.checks.unexpected(self.name, error)
+
+    def end(self) -> None:
+        """Be gone: nothing of this life happens any more."""
+        if self.ended:
+            return
+        self.ended = True
+        self.zookeeper.crash()
+        self.scheduler.kill()
+        if self.cluster.network.peers.get(self.name) is self.peer:
+            self.cluster.network.detach(self.name)
+
+
+class ControllerLife(Life):
+    """One life of one controller."""
+
+    def __init__(self, machine: "ControllerMachine", number: int) -> None:
+        cluster = machine.cluster
+        super().__init__(cluster, machine.name, number, machine.skew, machine.link)
+        self.controller_id = machine.controller_id
+        self.node = ControllerNode(
+            cluster.profile.controller_config(machine.controller_id),
+            (Endpoint("CLIENT", machine.name, 9082), Endpoint("CONTROL", machine.name, 9084)),
+            self.scheduler,
+            PatientZooKeeper(self._open_zookeeper()),
+            SimulatedControlTransport(self),
+            cluster.world.chance(f"{machine.name}/{number}"),
+            self._changed,
+            on_event_handled=lambda event, _queued, _handled: cluster.checks.event_handled(self, event.name),
+        )
+
+    def _changed(self, change: StateChange) -> None:
+        self.cluster.checks.controller_changed(self, change)
+
+
+class ControllerMachine:
+    """A machine that runs a controller."""
+
+    def __init__(self, cluster: "SimulatedCluster", controller_id: int) -> None:
+        self.cluster = cluster
+        self.controller_id = controller_id
+        self.name = f"controller-{controller_id}"
+        self.skew = Skew()
+        profile = cluster.profile
+        self.link = SeededLink(cluster.world, self.name, profile.zk_delay_ms, profile.zk_requests_per_message)
+        self.life: ControllerLife | None = None
+        self._lives = 0
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self.life is not None:
+            return
+        self._lives += 1
+        life = self.life = ControllerLife(self, self._lives)
+        self.cluster.note(self.name, f"starts, life {self._lives}")
+        self.cluster.network.attach(life.peer)
+        life.node.start()
+
+    def crash(self) -> None:
+        """Kill the process."""
+        life, self.life = self.life, None
+        if life is not None:
+            self.cluster.note(self.name, "crashes")
+            life.end()
+
+    def stop(self) -> None:
+        """Stop the process in order."""
+        life, self.life = self.life, None
+        if life is not None:
+            self.cluster.note(self.name, "stops")
+            life.node.stop()
+            life.scheduler.call_later(5, life.end)
+
+
+class BrokerLife(Life):
+    """One life of one broker."""
+
+    def __init__(self, machine: "BrokerMachine", number: int) -> None:
+        cluster = machine.cluster
+        super().__init__(cluster, machine.name, number, machine.skew, machine.link)
+        self.machine = machine
+        self.broker_id = machine.broker_id
+        boot_id = f"boot-{machine.boot}"
+        machine.disk.watcher = cluster.checks.log_watcher(self)
+        self.logs = ObservedLogManager(
+            machine.disk,
+            [LOG_DIR],
+            cluster.profile.log_config(),
+            on_dir_failure=self._dir_failed,
+            boot_id=boot_id,
+        )
+        report = self.logs.load(self.scheduler.wall_ms())
+        for log in self.logs.observed_logs():
+            log.rebuild_mirror()
+        self.unclean = report.is_unclean_restart(boot_id)
+        self.node = BrokerNode(
+            cluster.profile.broker_config(machine.broker_id),
+            tuple(
+                Endpoint(listener, machine.name, port)
+                for listener, port in (("CLIENT", 9092), ("REPLICATION", 9093), ("CONTROL", 9094))
+            ),
+            self.scheduler,
+            self._open_zookeeper(),
+            self.logs,
+            SimulatedBrokerTransport(self),
+            cluster.world.chance(f"{machine.name}/{number}"),
+            self._changed,
+            self._fatal,
+            unclean_restart=self.unclean,
+        )
+
+    def _changed(self, change: StateChange) -> None:
+        self.cluster.checks.broker_changed(self, change)
+
+    def _dir_failed(self, path: str, error: Exception) -> None:
+        self.cluster.note(self.name, f"loses {path}: {error}")
+
+    def _fatal(self, error: Exception) -> None:
+        """The process ends of its own accord; whoever watches over it starts it again."""
+        self.cluster.note(self.name, f"cannot go on: {error!r}")
+        self.scheduler.call_soon(lambda: self.machine.stop(restart_after_ms=1_000))
+
+
+class BrokerMachine:
+    """A machine that runs a broker; its disk survives the process."""
+
+    def __init__(self, cluster: "SimulatedCluster", broker_id: int) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.name = f"broker-{broker_id}"
+        self.skew = Skew()
+        self.boot = 1
+        profile = cluster.profile
+        self.link = SeededLink(cluster.world, self.name, profile.zk_delay_ms, profile.zk_requests_per_message)
+        self.disk = SimulatedDisk(self._wall_ms, cluster.world.chance(f"disk/{self.name}"))
+        self.life: BrokerLife | None = None
+        self._lives = 0
+
+    def _wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.cluster.world.now_ms + self.skew.offset_ms
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self.life is not None:
+            return
+        self._lives += 1
+        life = self.life = BrokerLife(self, self._lives)
+        self.cluster.note(self.name, f"starts, life {self._lives}{', unclean' if life.unclean else ''}")
+        self.cluster.checks.broker_started(life)
+        self.cluster.network.attach(life.peer)
+        life.node.start(lambda: None)
+
+    def crash(self) -> None:
+        """Kill the process; the kernel keeps what it wrote."""
+        life, self.life = self.life, None
+        if life is not None:
+            self.cluster.note(self.name, "crashes")
+            life.end()
+            self.disk.crash_process()
+
+    def lose_power(self) -> None:
+        """Kill the machine; what was not synced may be lost."""
+        life, self.life = self.life, None
+        if life is not None:
+            life.end()
+        self.cluster.checks.power_lost(self)
+        self.disk.lose_power()
+        self.boot += 1
+        self.cluster.note(self.name, f"loses power, {self.disk.lost_bytes} bytes so far")
+
+    def stop(self, restart_after_ms: int | None = None) -> None:
+        """Stop the process in order; it is gone when it has given its leadership away."""
+        life = self.life
+        if life is None or life.stopping:
+            return
+        life.stopping = True
+        self.cluster.note(self.name, "is told to stop")
+
+        def done() -> None:
+            if self.life is not life:
+                return
+            self.cluster.note(self.name, "has stopped")
+            self.life = None
+            # The goodbye to ZooKeeper is under way; the process goes a moment later.
+            life.scheduler.call_later(20, life.end)
+            self.cluster.network.detach(life.name)
+            self.disk.crash_process()
+            if restart_after_ms is not None:
+                self.cluster.world.after(restart_after_ms * 1_000, self.start)
+
+        life.node.stop(done)

@@ -1,0 +1,168 @@
+"""The real log, with a mirror beside it: what it holds, batch by batch, for the checks to compare replicas by.
+
+The mirror costs a few numbers per batch and is never read by the log. A batch is known by its checksum, which covers
+all but base offset and leader epoch; a prefix is known by a chain of hashes over (base, end, epoch, checksum), so two
+replicas agree up to an offset when their chains agree there.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Protocol
+
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import AppendInfo, PartitionLog
+from paceline.log.record_batch import BatchHeader, iterate_headers, parse_header
+from paceline.log.segment import Segment
+
+
+class Mirror:
+    """The batches of one replica: ascending, exclusive ends."""
+
+    __slots__ = ("bases", "chains", "crcs", "ends", "epochs", "start")
+
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
+        self.bases: list[int] = []
+        self.ends: list[int] = []
+        self.epochs: list[int] = []
+        self.crcs: list[int] = []
+        self.chains: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """Exclusive end of the last batch, the start while there is none."""
+        return self.ends[-1] if self.ends else self.start
+
+    def add(self, base: int, end: int, epoch: int, crc: int) -> int:
+        """Append a batch; return the chain up to its end."""
+        chain = hash((self.chains[-1] if self.chains else self.start, base, end, epoch, crc))
+        self.bases.append(base)
+        self.ends.append(end)
+        self.epochs.append(epoch)
+        self.crcs.append(crc)
+        self.chains.append(chain)
+        return chain
+
+    def cut(self, offset: int) -> "Mirror":
+        """Drop the batches that reach beyond ``offset`` and return them."""
+        count = bisect_right(self.ends, offset)
+        removed = Mirror(self.start)
+        removed.bases, self.bases = self.bases[count:], self.bases[:count]
+        removed.ends, self.ends = self.ends[count:], self.ends[:count]
+        removed.epochs, self.epochs = self.epochs[count:], self.epochs[:count]
+        removed.crcs, self.crcs = self.crcs[count:], self.crcs[:count]
+        removed.chains, self.chains = self.chains[count:], self.chains[:count]
+        return removed
+
+    def chain_at(self, offset: int) -> int | None:
+        """Return the chain of what lies below ``offset``, None when no batch ends there."""
+        if offset <= self.start:
+            return self.start
+        index = bisect_right(self.ends, offset) - 1
+        return self.chains[index] if index >= 0 and self.ends[index] == offset else None
+
+    def batch_at(self, offset: int) -> tuple[int, int] | None:
+        """Return (epoch, checksum) of the batch that holds ``offset``."""
+        index = bisect_right(self.bases, offset) - 1
+        if index < 0 or offset >= self.ends[index]:
+            return None
+        return self.epochs[index], self.crcs[index]
+
+    def copy(self) -> "Mirror":
+        """Return an equal mirror."""
+        twin = Mirror(self.start)
+        twin.bases, twin.ends, twin.epochs = list(self.bases), list(self.ends), list(self.epochs)
+        twin.crcs, twin.chains = list(self.crcs), list(self.chains)
+        return twin
+
+
+class LogWatcher(Protocol):
+    """Hears what happens to the logs of one process."""
+
+    def appended(self, log: "ObservedLog", first: int, as_leader: bool) -> None:
+        """Batches from index ``first`` of the mirror on are new."""
+
+    def truncated(self, log: "ObservedLog", end_before: int, removed: Mirror) -> None:
+        """The log has become shorter; ``removed`` has the batches that went."""
+
+    def high_watermark_moved(self, log: "ObservedLog", before: int) -> None:
+        """The high watermark has changed, by whatever cause."""
+
+
+class ObservedLog(PartitionLog):
+    """A `PartitionLog` that keeps a mirror and tells a watcher."""
+
+    watcher: LogWatcher | None = None
+    mirror: Mirror
+
+    def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
+        super().begin_with(segments, log_start_offset, recovery_point)
+        self.mirror = Mirror(self._log_start_offset)
+        self.watcher = self._files.watcher  # type: ignore[attr-defined]
+
+    def rebuild_mirror(self) -> None:
+        """Read the mirror from the segments, after a load."""
+        bases = [header.base_offset for segment in self._segments for _, header in segment.headers(0)]
+        self.mirror = Mirror(min(bases, default=self._log_start_offset))
+        for segment in self._segments:
+            self._note_all(header for _, header in segment.headers(0))
+
+    def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
+        info = super().append_as_leader(data, leader_epoch, now_ms)
+        if not info.duplicate:
+            first = len(self.mirror.ends)
+            self.mirror.add(info.base_offset, info.last_offset + 1, leader_epoch, parse_header(data).crc)
+            if self.watcher is not None:
+                self.watcher.appended(self, first, True)
+        return info
+
+    def append_as_follower(self, data: bytes | memoryview, now_ms: int | None = None) -> AppendInfo | None:
+        info = super().append_as_follower(data, now_ms)
+        if info is not None:
+            first = len(self.mirror.ends)
+            if not first and info.base_offset < self.mirror.start:
+                self.mirror.start = info.base_offset
+            self._note_all(header for _, header in iterate_headers(data) if header.last_offset <= info.last_offset)
+            if self.watcher is not None:
+                self.watcher.appended(self, first, False)
+        return info
+
+    def update_high_watermark(self, high_watermark: int) -> int:
+        before = self._high_watermark
+        after = super().update_high_watermark(high_watermark)
+        if after != before and self.watcher is not None:
+            self.watcher.high_watermark_moved(self, before)
+        return after
+
+    def truncate_to(self, offset: int) -> None:
+        end, high_watermark = self._log_end_offset, self._high_watermark
+        super().truncate_to(offset)
+        self._after_cut(end, high_watermark, self.mirror.cut(self._log_end_offset))
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        end, high_watermark = self._log_end_offset, self._high_watermark
+        super().truncate_fully_and_start_at(offset)
+        removed, self.mirror = self.mirror, Mirror(offset)
+        self._after_cut(end, high_watermark, removed)
+
+    def _after_cut(self, end_before: int, high_watermark_before: int, removed: Mirror) -> None:
+        if self.watcher is None:
+            return
+        if self._log_end_offset != end_before:
+            self.watcher.truncated(self, end_before, removed)
+        if self._high_watermark != high_watermark_before:
+            self.watcher.high_watermark_moved(self, high_watermark_before)
+
+    def _note_all(self, headers: Iterable[BatchHeader]) -> None:
+        for header in headers:
+            self.mirror.add(header.base_offset, header.last_offset + 1, header.leader_epoch, header.crc)
+
+
+class ObservedLogManager(LogManager):
+    """The real log manager; it makes and loads `ObservedLog`s."""
+
+    log_class = ObservedLog
+
+    def observed_logs(self) -> list[ObservedLog]:
+        """Every log."""
+        return [log for log in self.all_logs() if isinstance(log, ObservedLog)]

@@ -1,0 +1,99 @@
+"""What the checks know of one partition of one topic id: its states in ZooKeeper, its true commit point, its replicas.
+
+The true commit point (THW) is the largest high watermark ever held by a valid leader; no node stores it. Beside it
+lies the committed log, taken from valid leaders as they moved it.
+"""
+
+from dataclasses import dataclass, field
+
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from tests.simulation.observed_log import Mirror, ObservedLog
+
+StateContent = tuple[int, int, tuple[int, ...]]
+"""Leader, leader epoch, ISR."""
+
+
+@dataclass(slots=True)
+class PartitionRecord:
+    """One partition. Brokers are known by id."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    min_insync_replicas: int
+    zk: LeaderAndIsr | None = None
+    history: dict[int, StateContent] = field(default_factory=dict)
+    """State content by zk version."""
+    assignment: ReplicaAssignment = field(default_factory=lambda: ReplicaAssignment(()))
+    committed: Mirror = field(default_factory=Mirror)
+    thw: int = 0
+    lineage: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Chain by (end, epoch) of every batch ever appended anywhere."""
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Who became leader, by leader epoch."""
+    logs: dict[int, ObservedLog] = field(default_factory=dict)
+    """The log of each broker, running or not."""
+    damaged: dict[int, bool] = field(default_factory=dict)
+    """Brokers that may have lost unsynced data and have not been whole since; True once they left the ISR."""
+    voided: str = ""
+    """Why statements about lost data do not apply any more; empty while they do."""
+    deleted: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}({self.topic_id[:4]})"
+
+    def is_valid_leader(self, broker_id: int, leader_epoch: int) -> bool:
+        """Whether ZooKeeper says so too."""
+        return self.zk is not None and self.zk.leader == broker_id and self.zk.leader_epoch == leader_epoch
+
+    def damage(self, broker_id: int) -> None:
+        """A replica may have lost what it had not synced."""
+        out = self.zk is not None and broker_id not in self.zk.isr
+        self.damaged[broker_id] = out
+        if len(self.damaged) > self.min_insync_replicas - 1 and not self.voided:
+            self.voided = f"brokers {sorted(self.damaged)} lost unsynced data"
+
+    def has_all_committed(self, mirror: Mirror) -> bool:
+        """Whether a replica holds the committed log."""
+        return mirror.end >= self.thw and self.committed.chain_at(self.thw) == mirror.chain_at(self.thw)
+
+    def maybe_whole(self, broker_id: int) -> None:
+        """End a replica's damage if it has been out of the ISR and holds everything committed again."""
+        if self.damaged.get(broker_id) and self.has_all_committed(self.logs[broker_id].mirror):
+            del self.damaged[broker_id]
+
+
+class PartitionRecords:
+    """All partitions of a run, those of deleted topics included."""
+
+    def __init__(self, min_insync_replicas: int) -> None:
+        self._min_insync_replicas = min_insync_replicas
+        self.by_id: dict[tuple[str, int], PartitionRecord] = {}
+        self.topic_ids: dict[str, str] = {}
+        """Topic id by name, of the topics in ZooKeeper."""
+
+    def of_log(self, log: ObservedLog) -> PartitionRecord | None:
+        """Return the record of a log, None while its topic id is not known."""
+        return None if log.topic_id is None else self.get(log.topic_id, log.topic_partition)
+
+    def get(self, topic_id: str, topic_partition: TopicPartition) -> PartitionRecord:
+        """Return, or make, the record of a partition."""
+        key = (topic_id, topic_partition.partition)
+        record = self.by_id.get(key)
+        if record is None:
+            record = self.by_id[key] = PartitionRecord(topic_partition, topic_id, self._min_insync_replicas)
+        return record
+
+    def current(self, topic_partition: TopicPartition) -> PartitionRecord | None:
+        """Return the record of the topic that has this name now."""
+        topic_id = self.topic_ids.get(topic_partition.topic)
+        return None if topic_id is None else self.get(topic_id, topic_partition)
+
+    def living(self) -> list[PartitionRecord]:
+        """Partitions of topics that exist, in a fixed order."""
+        return [
+            record
+            for (topic_id, _), record in sorted(self.by_id.items())
+            if not record.deleted and self.topic_ids.get(record.topic_partition.topic) == topic_id
+        ]

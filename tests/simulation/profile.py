@@ -1,0 +1,167 @@
+"""What kind of run a seed stands for: sizes, timeouts, workload, and which faults may happen (section 5.4).
+
+Never all faults at full strength: nothing would get done, and nothing would be learnt.
+"""
+
+from dataclasses import dataclass
+
+from paceline.log.log_config import LogConfig
+from paceline.model.settings import BrokerConfig, ControllerConfig
+from tests.simulation.world import World
+
+FIRST_CONTROLLER_ID = 1_000_000
+
+FAULT_WEIGHTS: dict[str, int] = {
+    "crash-broker": 6,
+    "crash-controller": 4,
+    "stop-broker": 3,
+    "power-loss": 4,
+    "pause-broker": 4,
+    "pause-controller": 4,
+    "zk-disconnect": 3,
+    "zk-expire": 4,
+    "zk-cut": 3,
+    "zk-lost-reply": 4,
+    "zk-lost-handshake": 2,
+    "zk-down": 2,
+    "isolate-broker": 4,
+    "cut-link": 4,
+    "cut-control": 3,
+    "cut-replication": 4,
+    "bad-network": 4,
+    "clock-jump": 2,
+    "bounce-broker": 4,
+    "reassign": 3,
+    "recreate-topic": 2,
+    "kill-leader": 5,
+    "kill-active-controller": 4,
+    "crash-all-brokers": 1,
+}
+"""Kinds of faults, and how often a profile picks each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything about a run that does not change while it runs."""
+
+    controllers: int
+    brokers: int
+    replication_factor: int
+    min_insync_replicas: int
+    partitions: int
+    producers: int
+    readers: int
+    acks_all: float
+    """Share of producers that send with acks=all; the others send with 1 or 0."""
+    send_every_ms: int
+    session_timeout_ms: int
+    replica_lag_time_max_ms: int
+    fetch_wait_max_ms: int
+    request_timeout_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    flush_messages: int
+    checkpoint_interval_ms: int
+    num_replica_fetchers: int
+    protobuf: bool
+    """Whether messages between nodes are encoded, carried as bytes and parsed."""
+    zk_requests_per_message: int
+    zk_delay_ms: float
+    fault_kinds: tuple[str, ...]
+    fault_count: int
+    fault_ms: int
+    """How long faults go on after the warm-up."""
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """Ids of the brokers."""
+        return tuple(range(1, self.brokers + 1))
+
+    @property
+    def controller_ids(self) -> tuple[int, ...]:
+        """Ids of the controllers."""
+        return tuple(range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers))
+
+    @property
+    def recovery_bound_ms(self) -> int:
+        """How long the cluster may take to be whole again once every fault is over (C13)."""
+        return 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
+
+    def broker_config(self, broker_id: int) -> BrokerConfig:
+        """Settings of one broker."""
+        return BrokerConfig(
+            broker_id=broker_id,
+            zookeeper_session_timeout_ms=self.session_timeout_ms,
+            replica_lag_time_max_ms=self.replica_lag_time_max_ms,
+            replica_fetch_max_bytes=1_500,
+            replica_fetch_response_max_bytes=4_000,
+            replica_fetch_wait_max_ms=self.fetch_wait_max_ms,
+            replica_fetch_backoff_ms=200,
+            replica_socket_timeout_ms=self.fetch_wait_max_ms + 1_500,
+            num_replica_fetchers=self.num_replica_fetchers,
+            replica_high_watermark_checkpoint_interval_ms=self.checkpoint_interval_ms,
+            log_flush_offset_checkpoint_interval_ms=self.checkpoint_interval_ms * 2,
+            min_insync_replicas=self.min_insync_replicas,
+            request_timeout_ms=self.request_timeout_ms,
+            controlled_shutdown_retry_backoff_ms=500,
+            isr_propagation_interval_ms=500,
+            isr_propagation_quiet_ms=700,
+            isr_propagation_max_wait_ms=5_000,
+        )
+
+    def controller_config(self, controller_id: int) -> ControllerConfig:
+        """Settings of one controller."""
+        return ControllerConfig(
+            controller_id=controller_id,
+            zookeeper_session_timeout_ms=self.session_timeout_ms,
+            request_timeout_ms=self.request_timeout_ms,
+            leader_imbalance_check_interval_ms=10_000,
+        )
+
+    def log_config(self) -> LogConfig:
+        """Settings of every log."""
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            index_interval_bytes=self.index_interval_bytes,
+            flush_messages=self.flush_messages,
+            file_delete_delay_ms=500,
+            min_insync_replicas=self.min_insync_replicas,
+        )
+
+
+def draw_profile(world: World) -> Profile:
+    """Return the profile of the world's seed."""
+    chance = world.chance("profile")
+    brokers = chance.choices((1, 2, 3, 4, 5), (1, 3, 10, 3, 2))[0]
+    replication_factor = min(brokers, chance.choices((1, 2, 3), (1, 3, 8))[0])
+    min_insync_replicas = min(replication_factor, chance.choices((1, 2, 3), (3, 8, 1))[0])
+    kinds = list(FAULT_WEIGHTS)
+    picked: dict[str, None] = {}
+    for _ in range(chance.randint(2, 6)):
+        picked[chance.choices(kinds, [FAULT_WEIGHTS[kind] for kind in kinds])[0]] = None
+    return Profile(
+        controllers=chance.choices((1, 2, 3), (2, 8, 2))[0],
+        brokers=brokers,
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+        partitions=chance.choices((1, 2, 3, 5), (4, 4, 2, 1))[0],
+        producers=chance.randint(1, 3),
+        readers=chance.randint(1, 2),
+        acks_all=chance.choice((1.0, 1.0, 0.6)),
+        send_every_ms=chance.choice((30, 80, 200)),
+        session_timeout_ms=chance.choice((2_000, 3_000, 5_000)),
+        replica_lag_time_max_ms=chance.choice((1_000, 2_000, 4_000)),
+        fetch_wait_max_ms=chance.choice((100, 300, 500)),
+        request_timeout_ms=chance.choice((800, 1_500, 3_000)),
+        segment_bytes=chance.choice((1_000, 3_000, 8_000)),
+        index_interval_bytes=chance.choice((100, 400)),
+        flush_messages=chance.choice((2**63 - 1, 2**63 - 1, 10, 1)),
+        checkpoint_interval_ms=chance.choice((500, 2_000, 5_000)),
+        num_replica_fetchers=chance.choices((1, 2), (4, 1))[0],
+        protobuf=chance.random() < 0.15,
+        zk_requests_per_message=chance.choice((1, 32)),
+        zk_delay_ms=chance.choice((0.5, 2.0, 15.0)),
+        fault_kinds=tuple(picked),
+        fault_count=chance.choices((0, 2, 4, 8, 14), (1, 3, 5, 5, 2))[0],
+        fault_ms=chance.choice((8_000, 15_000, 30_000)),
+    )

@@ -1,0 +1,268 @@
+"""The replicas: their logs, their high watermarks, and who leads them."""
+
+from typing import TYPE_CHECKING
+
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChange, StateChangeKind
+from tests.simulation.observed_log import Mirror, ObservedLog
+from tests.simulation.partition_record import PartitionRecord, PartitionRecords
+from tests.simulation.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.machines import BrokerLife, BrokerMachine
+
+
+class ReplicaChecks:
+    """R1, R3b, R4, R5, R5b, R6, R7, R8, R9, R14, R16, C3 and C5."""
+
+    def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
+        self._cluster = cluster
+        self._verdicts = verdicts
+        self._records = records
+        self.batch_topics: dict[int, str] = {}
+        """Topic id by checksum of every batch that clients made."""
+
+    # Logs
+
+    def appended(self, life: "BrokerLife", log: ObservedLog, first: int, as_leader: bool) -> None:
+        """Batches were appended."""
+        verdicts = self._verdicts
+        record = self._records.of_log(log)
+        mirror = log.mirror
+        if record is None:
+            return
+        record.logs[life.broker_id] = log
+        count = len(mirror.ends) - first
+        for name in ("R3b", "R4", "R16", "C5"):
+            verdicts.exercise(name, count)
+        for index in range(first, len(mirror.ends)):
+            end, epoch, chain, crc = mirror.ends[index], mirror.epochs[index], mirror.chains[index], mirror.crcs[index]
+            if record.lineage.setdefault((end, epoch), chain) != chain:
+                verdicts.fail("R3b", f"{record}: {life.name} has another history at ({end}, epoch {epoch})")
+            if index:
+                if epoch < mirror.epochs[index - 1]:
+                    verdicts.fail("R4", f"{record}: {life.name} appends epoch {epoch} after {mirror.epochs[index - 1]}")
+                if mirror.bases[index] != mirror.ends[index - 1]:
+                    verdicts.fail("C5", f"{record}: {life.name} has a gap before {mirror.bases[index]}")
+            if self.batch_topics.get(crc, record.topic_id) != record.topic_id:
+                verdicts.fail("R16", f"{record}: {life.name} holds a batch of another topic at {mirror.bases[index]}")
+        if as_leader:
+            hosted = self._hosted(life, log)
+            epoch = mirror.epochs[-1]
+            if hosted is not None and (not hosted.is_leader or hosted.leader_epoch != epoch):
+                verdicts.fail("R1", f"{record}: {life.name} appends in epoch {epoch} without leading in it")
+        elif record.damaged:
+            record.maybe_whole(life.broker_id)
+
+    def truncated(self, life: "BrokerLife", log: ObservedLog, end_before: int, removed: Mirror) -> None:
+        """The log was cut; ``removed`` begins with the first batch that went."""
+        verdicts = self._verdicts
+        record = self._records.of_log(log)
+        if record is None:
+            return
+        self._cluster.note(life.name, f"{record} is cut from {end_before} to {log.log_end_offset}")
+        verdicts.exercise("R9")
+        hosted = self._hosted(life, log)
+        if hosted is not None and hosted.is_leader:
+            verdicts.fail("R9", f"{record}: {life.name} leads and truncates from {end_before} to {log.log_end_offset}")
+        if record.voided or life.broker_id in record.damaged or not removed.ends:
+            return
+        if removed.ends[0] <= record.thw and record.committed.chain_at(removed.ends[0]) == removed.chains[0]:
+            verdicts.fail(
+                "R9",
+                f"{record}: {life.name} truncates from {end_before} to {log.log_end_offset}, "
+                f"committed up to {record.thw}",
+            )
+
+    # High watermarks
+
+    def high_watermark_moved(self, life: "BrokerLife", log: ObservedLog, before: int) -> None:
+        """A replica's high watermark changed."""
+        verdicts = self._verdicts
+        now = log.high_watermark
+        record = self._records.of_log(log)
+        verdicts.exercise("R8")
+        if not log.log_start_offset <= now <= log.log_end_offset:
+            verdicts.fail("R8", f"{life.name} {log.topic_partition}: {now} is outside the log")
+        hosted = self._hosted(life, log)
+        if hosted is None or record is None or not hosted.is_leader:
+            return
+        if now < before:
+            verdicts.fail("R8", f"{record}: {life.name} leads and falls from {before} to {now}")
+        verdicts.exercise("R7")
+        if len(hosted.isr) < record.min_insync_replicas:
+            verdicts.fail("R7", f"{record}: {life.name} commits {now} with ISR {hosted.isr}")
+        if record.is_valid_leader(life.broker_id, hosted.leader_epoch):
+            self._counts_all(life, record, hosted, now)
+        if record.zk is not None and now > record.thw:
+            self._committed(life, record, record.zk, log, now)
+
+    def _counts_all(self, life: "BrokerLife", record: PartitionRecord, hosted: HostedPartition, now: int) -> None:
+        assert record.zk is not None
+        self._verdicts.exercise("R6")
+        for member in record.zk.isr:
+            follower = hosted.followers.get(member)
+            known = None if follower is None else follower.log_end_offset
+            if member != life.broker_id and (known is None or known < now):
+                self._verdicts.fail(
+                    "R6", f"{record}: {life.name} commits {now}, knows {member} at {known}, ISR {record.zk.isr}"
+                )
+
+    def _committed(
+        self, life: "BrokerLife", record: PartitionRecord, zk: LeaderAndIsr, log: ObservedLog, now: int
+    ) -> None:
+        """Move the true commit point.
+
+        A leader that has been replaced and does not know it may still commit, while its followers do not know it
+        either: what it then commits, everybody in the ISR has, its successor first of all. So its commits count too.
+        """
+        verdicts = self._verdicts
+        verdicts.exercise("C3")
+        mirror = log.mirror
+        if not record.has_all_committed(mirror):
+            if not record.voided:
+                verdicts.fail("C3", f"{record}: {life.name} commits {now} over another history below {record.thw}")
+            record.committed = mirror.copy()
+            record.committed.cut(now)
+        else:
+            self._extend(record, mirror, now)
+        record.thw = now
+        if record.committed.end != now:
+            verdicts.fail("R8", f"{record}: {life.name} commits {now} inside a batch")
+        for member in zk.isr:
+            self._complete(record, member, "at a commit")
+
+    def _extend(self, record: PartitionRecord, mirror: Mirror, now: int) -> None:
+        committed = record.committed
+        for index in range(len(committed.ends), len(mirror.ends)):
+            if mirror.ends[index] > now:
+                break
+            committed.add(mirror.bases[index], mirror.ends[index], mirror.epochs[index], mirror.crcs[index])
+
+    def _complete(self, record: PartitionRecord, broker_id: int, when: str) -> None:
+        """Check that an ISR member holds everything committed, running or not."""
+        log = record.logs.get(broker_id)
+        if record.voided or broker_id in record.damaged or not record.thw:
+            return
+        self._verdicts.exercise("R5b")
+        if log is None or not record.has_all_committed(log.mirror):
+            end = None if log is None else log.mirror.end
+            self._verdicts.fail("R5b", f"{record}: broker {broker_id} ends at {end} of {record.thw} {when}")
+
+    # Roles
+
+    def state_changed(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
+        """ZooKeeper has a new state."""
+        for member in new.isr:
+            if old is None or member not in old.isr:
+                self._complete(record, member, "when it joins the ISR")
+
+    def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
+        """A broker said what it did."""
+        if change.kind is not StateChangeKind.BECAME_LEADER:
+            return
+        assert change.topic_partition is not None and change.leader_epoch is not None
+        log = life.logs.get(change.topic_partition)
+        if not isinstance(log, ObservedLog):
+            return
+        record = self._records.of_log(log)
+        if record is None:
+            return
+        record.logs[life.broker_id] = log
+        first = record.leaders.setdefault(change.leader_epoch, life.broker_id)
+        self._verdicts.check(
+            "R1", first == life.broker_id, f"{record}: {first} and {life.broker_id} lead in {change.leader_epoch}"
+        )
+        if record.voided or not record.is_valid_leader(life.broker_id, change.leader_epoch):
+            return
+        self._verdicts.check(
+            "R5",
+            record.has_all_committed(log.mirror),
+            f"{record}: {life.name} becomes leader in {change.leader_epoch} ending at {log.mirror.end} of {record.thw}",
+        )
+
+    # Restarts
+
+    def power_lost(self, machine: "BrokerMachine") -> None:
+        """Every replica of this machine may have lost something."""
+        for record in self._records.by_id.values():
+            if machine.broker_id in record.logs and not record.deleted:
+                record.damage(machine.broker_id)
+
+    def started(self, life: "BrokerLife") -> None:
+        """A broker has loaded its logs."""
+        for log in life.logs.observed_logs():
+            record = self._records.of_log(log)
+            if record is None:
+                continue
+            before = record.logs.get(life.broker_id)
+            record.logs[life.broker_id] = log
+            self._compare(life, record, log, before)
+            self._high_watermark_is_true(life, record, log)
+            self.epochs_agree(life.name, record, log)
+        for record in self._records.by_id.values():
+            old = record.logs.get(life.broker_id)
+            if old is None or record.deleted or life.logs.get(record.topic_partition) is old:
+                continue
+            current = life.logs.get(record.topic_partition)
+            if isinstance(current, ObservedLog) and current.topic_id == record.topic_id:
+                continue
+            self._gone(life, record, old)
+
+    def _gone(self, life: "BrokerLife", record: PartitionRecord, old: ObservedLog) -> None:
+        if old.mirror.ends and life.broker_id not in record.damaged and life.broker_id in record.assignment.replicas:
+            self._verdicts.fail("R14", f"{record}: {life.name} has no log any more, it ended at {old.mirror.end}")
+        old.mirror = Mirror()
+
+    def _compare(
+        self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog, before: ObservedLog | None
+    ) -> None:
+        if before is None or before is log:
+            return
+        kept = before.mirror.end == log.mirror.end and before.mirror.chains[-1:] == log.mirror.chains[-1:]
+        self._verdicts.exercise("R14")
+        if life.broker_id not in record.damaged and not kept:
+            self._verdicts.fail(
+                "R14", f"{record}: {life.name} restarts with {log.mirror.end} instead of {before.mirror.end}"
+            )
+        if life.broker_id in record.damaged:
+            if kept:
+                del record.damaged[life.broker_id]
+            else:
+                known = before.mirror.chain_at(log.mirror.end)
+                own = log.mirror.chains[-1] if log.mirror.chains else known
+                if known is not None and known != own:
+                    self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
+                record.maybe_whole(life.broker_id)
+
+    def _high_watermark_is_true(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
+        if record.voided:
+            return
+        self._verdicts.check(
+            "R14",
+            log.high_watermark <= max(record.thw, log.log_start_offset) and log.high_watermark <= log.log_end_offset,
+            f"{record}: {life.name} loads {log.high_watermark} of {log.log_end_offset}, committed {record.thw}",
+        )
+
+    def epochs_agree(self, who: str, record: PartitionRecord, log: ObservedLog) -> None:
+        """Check that the epoch cache has the first offset of each epoch present, and maybe one empty epoch more."""
+        mirror = log.mirror
+        wanted: dict[int, int] = {}
+        for base, epoch in zip(mirror.bases, mirror.epochs, strict=True):
+            wanted.setdefault(epoch, base)
+        entries = {entry.epoch: entry.start_offset for entry in log.epochs.entries}
+        extra = {epoch: start for epoch, start in entries.items() if epoch not in wanted}
+        missing = {epoch: start for epoch, start in wanted.items() if entries.get(epoch) != start}
+        # An epoch may have begun without a record; then it starts where the next one with records starts, or later.
+        misplaced = {epoch for epoch, start in extra.items() if start > mirror.end}
+        self._verdicts.check(
+            "R4", not missing and not misplaced, f"{record}: {who} knows epochs {entries}, the log has {wanted}"
+        )
+
+    @staticmethod
+    def _hosted(life: "BrokerLife", log: ObservedLog) -> HostedPartition | None:
+        node = getattr(life, "node", None)
+        hosted = None if node is None else node.replica_manager.partitions.get(log.topic_partition)
+        return hosted if hosted is not None and hosted.log is log else None

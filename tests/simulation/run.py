@@ -1,0 +1,221 @@
+"""One run from seed to verdicts: warm-up, faults under load, healing, recovery in time, final comparison."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from paceline.model.client_io import RequiredAcks
+from paceline.model.identifiers import TopicPartition
+from tests.simulation.admin import Admin
+from tests.simulation.clients import Producer, Reader
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.faults import Fault, FaultInjector, draw_faults
+from tests.simulation.health import leftovers, strays, why_not_quiet, why_not_whole
+from tests.simulation.observed_log import ObservedLog
+from tests.simulation.profile import Profile, draw_profile
+from tests.simulation.verdicts import Verdict
+from tests.simulation.world import MILLISECOND, World
+
+TOPIC = "t"
+_WARM_UP_MS = 30_000
+_STEP_MS = 100
+_DRAIN_MS = 15_000
+_MAX_EVENTS = 2_000_000
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What one run showed."""
+
+    seed: int
+    profile: Profile
+    faults: list[Fault]
+    verdicts: dict[str, Verdict]
+    events: int
+    virtual_ms: int
+    digest: str
+    acknowledged: int
+    failures: dict[str, list[str]] = field(default_factory=dict)
+    """Evidence by violated invariant."""
+    recovered_after_ms: int | None = None
+
+    @property
+    def failure_class(self) -> tuple[str, ...]:
+        """What a shrunk run has to show too."""
+        return tuple(sorted(self.failures))
+
+
+class _SwallowedErrors(logging.Handler):
+    """Exceptions that the services log and survive are findings here."""
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(logging.ERROR)
+        self._run = run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self._run.cluster.checks.unexpected(record.name, record.exc_info[1])
+        elif self._run.cluster.is_told:
+            self._run.cluster.note(record.name, record.getMessage())
+
+
+class Run:
+    """One simulated cluster from start to verdict."""
+
+    def __init__(
+        self,
+        seed: int,
+        faults: Sequence[Fault] | None = None,
+        profile: Profile | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        self.profile = draw_profile(self.world) if profile is None else profile
+        self.faults = draw_faults(self.world, self.profile) if faults is None else list(faults)
+        self.cluster = SimulatedCluster(self.world, self.profile, tell)
+        self.admin = Admin(self.cluster)
+        self.injector = FaultInjector(self.cluster, self.admin)
+        self.topic_partitions = [TopicPartition(TOPIC, index) for index in range(self.profile.partitions)]
+        self.producers: list[Producer] = []
+        self.readers: list[Reader] = []
+        self.recovered_after_ms: int | None = None
+
+    def run(self) -> RunResult:
+        """Do it all."""
+        handler = _SwallowedErrors(self)
+        logger = logging.getLogger("paceline")
+        logger.addHandler(handler)
+        level, propagate = logger.level, logger.propagate
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+        try:
+            with self.cluster.checks.control.probes():
+                self._phases()
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+        return self._result()
+
+    def _phases(self) -> None:
+        checks = self.cluster.checks
+        self.cluster.start()
+        self.admin.create(TOPIC, self.profile.partitions)
+        if not self._until(lambda: why_not_whole(self.cluster) is None and self.admin.is_done, _WARM_UP_MS):
+            checks.verdicts.fail("C13", f"warm-up: {why_not_whole(self.cluster)}")
+            return
+        self._start_clients()
+        self.injector.schedule(self.faults)
+        self._for(self.profile.fault_ms + 500)
+        self.injector.heal()
+        if self._recover():
+            self._finish()
+
+    def _start_clients(self) -> None:
+        chance = self.world.chance("clients")
+        for index in range(self.profile.producers):
+            acks = RequiredAcks.ALL
+            if index and chance.random() >= self.profile.acks_all:
+                acks = chance.choice((RequiredAcks.LEADER, RequiredAcks.LEADER, RequiredAcks.NONE))
+            self.producers.append(Producer(self.cluster, f"producer-{index}", acks, self.topic_partitions))
+        for index in range(self.profile.readers):
+            self.readers.append(Reader(self.cluster, f"reader-{index}", self.topic_partitions))
+        for producer in self.producers:
+            producer.start()
+        for reader in self.readers:
+            reader.start()
+
+    def _recover(self) -> bool:
+        """Wait until the cluster is whole and takes fresh records; False when that took too long."""
+        checks, bound_ms = self.cluster.checks, self.profile.recovery_bound_ms
+        begun_us = self.world.now_us
+        prober = Producer(self.cluster, "prober", RequiredAcks.ALL, self.topic_partitions)
+        prober.start()
+        self.producers.append(prober)
+
+        def why_not() -> str | None:
+            if not self.admin.is_done:
+                return "topics are not as wanted"
+            reason = why_not_whole(self.cluster)
+            if reason is None and len(prober.succeeded) < len(self.topic_partitions):
+                return f"fresh sends succeed in {len(prober.succeeded)} of {len(self.topic_partitions)} partitions only"
+            return reason
+
+        recovered = self._until(lambda: why_not() is None, bound_ms)
+        checks.verdicts.check("C13", recovered, f"{bound_ms} ms after healing: {why_not()}" if not recovered else "")
+        if recovered:
+            self.recovered_after_ms = (self.world.now_us - begun_us) // MILLISECOND
+        for client in (*self.producers, *self.readers):
+            client.stop()
+        self._until(lambda: not any(producer.open for producer in self.producers), _DRAIN_MS)
+
+        def unsettled() -> str | None:
+            return why_not_quiet(self.cluster) or next(iter(leftovers(self.cluster)), None)
+
+        quiet = self._until(lambda: unsettled() is None, _DRAIN_MS)
+        if recovered:
+            checks.verdicts.check("C13", quiet, f"{_DRAIN_MS} ms after the last send: {unsettled()}")
+            for evidence in leftovers(self.cluster):
+                checks.verdicts.fail("R17", evidence)
+            for name in ("K10", "K12"):
+                checks.verdicts.exercise(name)
+        return recovered and quiet
+
+    def _finish(self) -> None:
+        checks = self.cluster.checks
+        if checks.dead_topic_ids:
+            checks.verdicts.exercise("R17")
+        for record in checks.records.living():
+            assert record.zk is not None
+            logs: dict[int, ObservedLog] = {}
+            for life in self.cluster.running_brokers():
+                checks.control.fetchers(life)
+                log = life.logs.get(record.topic_partition)
+                if isinstance(log, ObservedLog) and life.broker_id in record.zk.isr:
+                    logs[life.broker_id] = log
+                    checks.replicas.epochs_agree(life.name, record, log)
+                if strays(life, record):
+                    checks.verdicts.fail("K9", f"{record}: {life.name} keeps a log it is not assigned")
+            leader = logs[record.zk.leader]
+            for broker_id, log in logs.items():
+                agree = log.mirror.chains[-1:] == leader.mirror.chains[-1:]
+                checks.verdicts.check(
+                    "R3", agree, f"{record}: broker {broker_id} differs from leader {record.zk.leader}"
+                )
+            checks.clients.finish(record, leader, list(logs.values()))
+
+    # Time
+
+    def _for(self, duration_ms: int) -> None:
+        self.world.run_until(self.world.now_us + duration_ms * MILLISECOND)
+
+    def _until(self, condition: Callable[[], bool], limit_ms: int) -> bool:
+        deadline_us = self.world.now_us + limit_ms * MILLISECOND
+        while self.world.now_us < deadline_us:
+            if condition():
+                return True
+            if self.world.events > _MAX_EVENTS:
+                return False
+            self._for(_STEP_MS)
+        return condition()
+
+    def _result(self) -> RunResult:
+        verdicts = self.cluster.checks.verdicts
+        return RunResult(
+            seed=self.seed,
+            profile=self.profile,
+            faults=self.faults,
+            verdicts=verdicts.all,
+            events=self.world.events,
+            virtual_ms=self.world.now_ms,
+            digest=f"{self.world.digest}-{self.world.events}",
+            acknowledged=sum(send.offset is not None for send in self.cluster.checks.history.sends),
+            failures={name: verdicts.all[name].evidence for name in verdicts.violated},
+            recovered_after_ms=self.recovered_after_ms,
+        )
+
+
+def run_seed(seed: int) -> RunResult:
+    """Run one seed as it is."""
+    return Run(seed).run()

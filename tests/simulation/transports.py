@@ -1,0 +1,186 @@
+"""The ports through which cores call other processes, carried by the simulated network.
+
+In a share of the runs every message between nodes is encoded with the real converters, carried as bytes and parsed at
+the other end, so that nothing gets lost in the protos.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1 import replication_service_pb2 as replica_pb
+from paceline.model.client_io import EpochAnswer, EpochQuery
+from paceline.model.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControlRequest,
+    ControlResponse,
+    Endpoint,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaRequest,
+)
+from paceline.model.errors import InvalidRequestError
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.rpc import convert, wire
+
+if TYPE_CHECKING:
+    from tests.simulation.machines import BrokerLife, ControllerLife
+
+
+class SimulatedControlTransport:
+    """Control requests of one life of one controller."""
+
+    def __init__(self, life: "ControllerLife") -> None:
+        self._life = life
+
+    def send(
+        self,
+        broker: LiveBroker,
+        request: ControlRequest,
+        timeout_ms: int,
+        on_done: Callable[[ControlResponse | Exception], None],
+    ) -> None:
+        """Send to the broker's CONTROL endpoint."""
+        life = self._life
+        cluster = life.cluster
+        endpoint = broker.endpoint("CONTROL")
+        if endpoint is None:
+            error = InvalidRequestError(f"broker {broker.broker_id} has no CONTROL listener")
+            life.scheduler.call_soon(lambda: on_done(error))
+            return
+        cluster.checks.control_sent(life, broker, request)
+        encoded = _encode_control(request) if cluster.profile.protobuf else None
+
+        def handle(reply: Callable[[ControlResponse | Exception], None]) -> None:
+            target = cluster.broker_named(endpoint.host)
+            if target is None:
+                return
+            try:
+                received = request if encoded is None else _decode_control(request, encoded)
+                answer = cluster.checks.deliver_control(life, target, received)
+            except Exception as error:
+                reply(cluster.checks.expected_error(target.name, error))
+                return
+            reply(answer if encoded is None else _recode_response(request, answer))
+
+        cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
+
+    def close(self, broker_id: int) -> None:
+        """Nothing to close: an answer on its way meets a channel that is closed."""
+
+
+class SimulatedBrokerTransport:
+    """Calls of one life of one broker."""
+
+    def __init__(self, life: "BrokerLife") -> None:
+        self._life = life
+
+    def replica_fetch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        request: ReplicaFetchRequest,
+        timeout_ms: int,
+        on_done: Callable[[ReplicaFetchResponse | Exception], None],
+    ) -> None:
+        """Fetch from a leader."""
+        life = self._life
+        cluster = life.cluster
+        endpoint = leader.endpoint("REPLICATION")
+        assert endpoint is not None
+        encoded = convert.replica_fetch_to_proto(request).SerializeToString() if cluster.profile.protobuf else None
+
+        def handle(reply: Callable[[ReplicaFetchResponse | Exception], None]) -> None:
+            target = cluster.broker_named(endpoint.host)
+            if target is None:
+                return
+            wanted = request
+            if encoded is not None:
+                wanted = convert.replica_fetch_from_proto(replica_pb.FetchRequest.FromString(encoded))
+
+            def answer(response: ReplicaFetchResponse) -> None:
+                if encoded is not None:
+                    response = wire.parse_replica_fetch_response(wire.replica_fetch_response(response))
+                reply(response)
+
+            target.node.handle_replica_fetch(wanted, answer)
+
+        cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
+
+    def offsets_for_leader_epoch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        replica_id: int,
+        queries: list[EpochQuery],
+        timeout_ms: int,
+        on_done: Callable[[list[EpochAnswer] | Exception], None],
+    ) -> None:
+        """Ask a leader where epochs ended."""
+        life = self._life
+        endpoint = leader.endpoint("REPLICATION")
+        assert endpoint is not None
+
+        def handle(reply: Callable[[list[EpochAnswer] | Exception], None]) -> None:
+            target = life.cluster.broker_named(endpoint.host)
+            if target is not None:
+                reply(target.node.offsets_for_leader_epoch(queries))
+
+        life.cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
+
+    def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
+        """Nothing to close: an answer on its way meets a fetcher that is closed."""
+
+    def controlled_shutdown(
+        self,
+        controller: Endpoint,
+        request: ControlledShutdownRequest,
+        timeout_ms: int,
+        on_done: Callable[[ControlledShutdownResponse | Exception], None],
+    ) -> None:
+        """Ask a controller to take leadership away."""
+        life = self._life
+        encoded = None
+        if life.cluster.profile.protobuf:
+            encoded = convert.controlled_shutdown_to_proto(request).SerializeToString()
+
+        def handle(reply: Callable[[ControlledShutdownResponse | Exception], None]) -> None:
+            target = life.cluster.controller_named(controller.host)
+            if target is None:
+                return
+            asked = request
+            if encoded is not None:
+                message = controller_pb.ControlledShutdownRequest.FromString(encoded)
+                asked = convert.controlled_shutdown_from_proto(message)
+            target.node.controlled_shutdown(asked, reply)
+
+        life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
+
+
+def _encode_control(request: ControlRequest) -> bytes:
+    if isinstance(request, LeaderAndIsrRequest):
+        return convert.leader_and_isr_to_proto(request).SerializeToString()
+    if isinstance(request, StopReplicaRequest):
+        return convert.stop_replica_to_proto(request).SerializeToString()
+    return convert.update_metadata_to_proto(request).SerializeToString()
+
+
+def _decode_control(request: ControlRequest, encoded: bytes) -> ControlRequest:
+    if isinstance(request, LeaderAndIsrRequest):
+        return convert.leader_and_isr_from_proto(control_pb.LeaderAndIsrRequest.FromString(encoded))
+    if isinstance(request, StopReplicaRequest):
+        return convert.stop_replica_from_proto(control_pb.StopReplicaRequest.FromString(encoded))
+    return convert.update_metadata_from_proto(control_pb.UpdateMetadataRequest.FromString(encoded))
+
+
+def _recode_response(request: ControlRequest, response: ControlResponse) -> ControlResponse:
+    if isinstance(request, LeaderAndIsrRequest):
+        encoded = convert.leader_and_isr_response_to_proto(response).SerializeToString()
+        return convert.control_response_from_proto(control_pb.LeaderAndIsrResponse.FromString(encoded))
+    if isinstance(request, StopReplicaRequest):
+        encoded = convert.stop_replica_response_to_proto(response).SerializeToString()
+        return convert.control_response_from_proto(control_pb.StopReplicaResponse.FromString(encoded))
+    encoded = convert.update_metadata_response_to_proto(response).SerializeToString()
+    return convert.control_response_from_proto(control_pb.UpdateMetadataResponse.FromString(encoded))

@@ -1,0 +1,96 @@
+"""One verdict per invariant: valid, violated with evidence, or not exercised (section 2.6)."""
+
+from dataclasses import dataclass, field
+
+MAX_EVIDENCE = 32
+
+INVARIANTS: dict[str, str] = {
+    "C1": "no acknowledged record is lost",
+    "C2": "every record in a final log was sent, and not refused",
+    "C3": "one value per offset",
+    "C4": "an idempotent producer's record occurs at most once",
+    "C5": "offsets of a replica are dense",
+    "C6": "nothing acknowledged is skipped by a reader of everything",
+    "C7": "polled offsets rise and leave nothing out",
+    "C8": "offsets follow real time",
+    "C9": "only committed records are read",
+    "C10": "end offsets told to a client do not go back",
+    "C11": "sequences of a producer are contiguous, a repetition gets its first offset",
+    "C13": "the cluster is whole again in time after the last fault",
+    "R1": "one leader per epoch",
+    "R2": "leader epochs rise by one per decision and never fall",
+    "R3": "replicas agree below the smaller high watermark",
+    "R3b": "equal (offset, epoch) means equal prefix",
+    "R4": "epochs along a log never fall, the epoch file agrees with the log",
+    "R5": "a clean election picks a replica with everything committed",
+    "R5b": "every ISR member has everything committed",
+    "R6": "the high watermark counts every ISR member",
+    "R7": "below min.insync.replicas nothing is committed or acknowledged",
+    "R8": "the high watermark never falls and lies within the log",
+    "R9": "nothing committed is truncated, a leader never truncates",
+    "R10": "fetches and their answers count only in their epoch and request",
+    "R11": "the leader is in the ISR, the ISR in the assignment",
+    "R12": "no ISR update is lost",
+    "R13": "who joins the ISR has caught up, and is who it was",
+    "R14": "a restart loses nothing it should keep, its high watermark is true",
+    "R15": "one fetcher per followed partition, none for a led one",
+    "R16": "records stay with their topic id",
+    "R17": "a deletion is complete",
+    "K1": "one controller per controller epoch, which rises by one",
+    "K2": "only the present controller writes, fenced",
+    "K3": "what is announced was written before",
+    "K4": "accepted controller epochs never fall",
+    "K5": "requests for an earlier registration are refused, others are not",
+    "K6": "cached leadership never goes back",
+    "K7": "a resigned controller sends nothing and knows nothing",
+    "K8": "nobody deletes another's /controller",
+    "K9": "a reassignment drops nobody before all targets are in sync",
+    "K10": "what was begun is finished",
+    "K12": "metadata becomes current",
+    "X1": "no callback and no event handler fails unexpectedly",
+}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of one invariant in one run."""
+
+    exercised: int = 0
+    evidence: list[str] = field(default_factory=list)
+    violations: int = 0
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or two."""
+        if self.violations:
+            return "VIOLATED"
+        return "valid" if self.exercised else "not exercised"
+
+
+class Verdicts:
+    """The verdicts of one run."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Verdict] = {name: Verdict() for name in INVARIANTS}
+
+    def exercise(self, name: str, times: int = 1) -> None:
+        """Count that an invariant was looked at."""
+        self.all[name].exercised += times
+
+    def fail(self, name: str, evidence: str) -> None:
+        """Note a violation."""
+        verdict = self.all[name]
+        verdict.violations += 1
+        if len(verdict.evidence) < MAX_EVIDENCE:
+            verdict.evidence.append(evidence)
+
+    def check(self, name: str, holds: bool, evidence: str) -> None:
+        """Count a look, and a violation when it does not hold. For places where building the evidence is cheap."""
+        self.all[name].exercised += 1
+        if not holds:
+            self.fail(name, evidence)
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """Violated invariants, in the order of the table."""
+        return tuple(name for name, verdict in self.all.items() if verdict.violations)

@@ -1,0 +1,256 @@
+"""The audit of ZooKeeper: every write applied, and every write asked for."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Check, Create, Delete, Multi, Request, SetData, WatchType
+from paceline.coordination.memory import AppliedWrite
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from tests.simulation.machines import BrokerLife, ControllerLife, Life
+from tests.simulation.partition_record import PartitionRecord, PartitionRecords
+from tests.simulation.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+_TOPICS = znodes.TOPICS + "/"
+_QUIET = ("/brokers/seqid", "/consumers", "/config", "/cluster")
+
+
+class ZooKeeperChecks:
+    """K1, K2, K8, K9, R2, R11, R12 and R13."""
+
+    def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
+        self._cluster = cluster
+        self._verdicts = verdicts
+        self._records = records
+        self._lives: dict[int, Life] = {}
+        self.controller_epoch = 0
+        self._epoch_session = 0
+        self._controller_owner: int | None = None
+        self._controller_zxid = -1
+        self.registered: dict[int, int] = {}
+        """Broker epoch of every registered broker."""
+
+    def session_opened(self, life: Life, session_id: int) -> None:
+        """A process has learnt of its session."""
+        self._lives[session_id] = life
+
+    def _writer(self, session_id: int) -> str:
+        life = self._lives.get(session_id)
+        return f"session {session_id:x}" if life is None else life.name
+
+    # What is asked for
+
+    def asked(self, life: Life, requests: Sequence[Request]) -> None:
+        """Look at requests before they are sent: a write that lacks its guard is wrong even when it does no harm."""
+        for request in requests:
+            if isinstance(request, Multi):
+                self._asked_multi(life, request)
+            elif isinstance(request, SetData | Create | Delete):
+                self._asked_alone(life, request)
+
+    def _asked_multi(self, life: Life, multi: Multi) -> None:
+        verdicts = self._verdicts
+        touches_topics = False
+        for operation in multi.operations:
+            if operation.path.startswith(_TOPICS) and not isinstance(operation, Check):
+                touches_topics = True
+                self._has_version(life, operation)
+        if touches_topics and isinstance(life, ControllerLife):
+            first = multi.operations[0]
+            fenced = isinstance(first, Check) and first.path == znodes.CONTROLLER_EPOCH and first.version >= 0
+            verdicts.check("K2", fenced, f"{life.name} writes {multi.operations[-1].path} without a fence")
+
+    def _asked_alone(self, life: Life, operation: SetData | Create | Delete) -> None:
+        if operation.path.startswith(_TOPICS):
+            self._has_version(life, operation)
+            if isinstance(life, ControllerLife):
+                self._verdicts.check("K2", False, f"{life.name} writes {operation.path} without a fence")
+
+    def _has_version(self, life: Life, operation: SetData | Create | Delete) -> None:
+        if isinstance(operation, SetData) and operation.path.endswith("/state"):
+            self._verdicts.check(
+                "R12", operation.version >= 0, f"{life.name} writes {operation.path} whatever its version"
+            )
+
+    # What is applied
+
+    def written(self, write: AppliedWrite) -> None:
+        """Look at one applied change."""
+        path = write.change.path
+        if path.startswith(_TOPICS):
+            if path.endswith("/state"):
+                self._state_written(write)
+            elif path.count("/") == 3:
+                self._topic_written(write)
+        elif path.startswith("/brokers/ids/"):
+            self._broker_written(write)
+        elif path == znodes.CONTROLLER:
+            self._controller_written(write)
+        elif path == znodes.CONTROLLER_EPOCH:
+            self._epoch_written(write)
+        elif not path.startswith(_QUIET):
+            self._say(write)
+
+    def _say(self, write: AppliedWrite, more: str = "") -> None:
+        change = write.change
+        text = f"{change.type.name.lower()} {change.path} v{change.new_version} {more}"
+        self._cluster.note("zookeeper", f"zxid {write.zxid}: {self._writer(write.session_id)} {text}")
+
+    def _controller_written(self, write: AppliedWrite) -> None:
+        self._say(write)
+        if write.change.type is WatchType.CREATED:
+            self._controller_owner = write.session_id
+            self._controller_zxid = write.zxid
+        elif write.change.type is WatchType.DELETED:
+            mine = self._controller_owner == write.session_id
+            writer = self._writer(write.session_id)
+            self._verdicts.check("K8", mine, f"zxid {write.zxid}: {writer} deletes another's /controller")
+            self._controller_owner = None
+
+    def _epoch_written(self, write: AppliedWrite) -> None:
+        change = write.change
+        epoch = znodes.decode_controller_epoch(change.path, change.new_data)
+        self._say(write, f"epoch {epoch}")
+        if change.type is WatchType.CREATED:
+            self._verdicts.check("K1", epoch == 0, f"zxid {write.zxid}: the first controller epoch is {epoch}")
+            return
+        self._verdicts.check("K1", epoch == self.controller_epoch + 1, f"epoch {epoch} follows {self.controller_epoch}")
+        together = self._controller_zxid == write.zxid and self._controller_owner == write.session_id
+        self._verdicts.check("K1", together, f"zxid {write.zxid}: epoch {epoch} without its /controller")
+        self.controller_epoch = epoch
+        self._epoch_session = write.session_id
+
+    def _broker_written(self, write: AppliedWrite) -> None:
+        broker_id = int(write.change.path.rpartition("/")[2])
+        if write.change.type is WatchType.CREATED:
+            self.registered[broker_id] = write.zxid
+            self._say(write)
+        elif write.change.type is WatchType.DELETED:
+            self.registered.pop(broker_id, None)
+            self._say(write)
+
+    def _topic_written(self, write: AppliedWrite) -> None:
+        change = write.change
+        topic = change.path.rpartition("/")[2]
+        if change.type is WatchType.DELETED:
+            self._say(write)
+            gone: str | None = self._records.topic_ids.pop(topic, None)
+            for (known_id, _), record in self._records.by_id.items():
+                if known_id == gone:
+                    record.deleted = True
+            return
+        node = znodes.decode_topic_assignment(change.path, change.new_data)
+        self._say(write, str({number: node.partitions[number].replicas for number in sorted(node.partitions)}))
+        topic_id: str = node.topic_id or ""
+        if change.type is WatchType.CREATED:
+            self._records.topic_ids[topic] = topic_id
+        known_id = self._records.topic_ids.get(topic)
+        self._verdicts.check("R16", known_id == topic_id, f"topic id of {topic} changes to {topic_id}")
+        for number, assignment in node.partitions.items():
+            record = self._records.get(topic_id, TopicPartition(topic, number))
+            self._assigned(record, assignment)
+
+    def _assigned(self, record: PartitionRecord, assignment: ReplicaAssignment) -> None:
+        before, record.assignment = record.assignment, assignment
+        dropped = [replica for replica in before.replicas if replica not in assignment.replicas]
+        if not dropped or record.zk is None:
+            return
+        removed = [replica for replica in dropped if replica in before.removing]
+        if removed:
+            missing = [replica for replica in before.target if replica not in record.zk.isr]
+            self._verdicts.check("K9", not missing, f"{record} drops {removed} while {missing} are not in sync")
+
+    def _state_written(self, write: AppliedWrite) -> None:
+        change = write.change
+        _, _, _, topic, _, partition, _ = change.path.split("/")
+        record = self._records.current(TopicPartition(topic, int(partition)))
+        if change.type is WatchType.DELETED or record is None:
+            self._say(write)
+            return
+        assert change.new_version is not None
+        new = znodes.decode_partition_state(change.path, change.new_data, change.new_version).leader_and_isr
+        self._cluster.note(
+            "zookeeper",
+            f"zxid {write.zxid}: {self._writer(write.session_id)} {record} leader {new.leader} "
+            f"epoch {new.leader_epoch} isr {list(new.isr)} v{new.zk_version}",
+        )
+        old, record.zk = record.zk, new
+        record.history[new.zk_version] = (new.leader, new.leader_epoch, new.isr)
+        self._shape(record, new)
+        if old is None:
+            self._verdicts.check("R2", new.leader_epoch == 0, f"{record} begins with epoch {new.leader_epoch}")
+        elif isinstance(self._lives.get(write.session_id), BrokerLife):
+            self._written_by_broker(record, old, new, write)
+        else:
+            self._written_by_controller(record, old, new)
+        self._fenced(record, write)
+        for broker_id in tuple(record.damaged):
+            if broker_id not in new.isr:
+                record.damaged[broker_id] = True
+        self._cluster.checks.replicas.state_changed(record, old, new)
+
+    def _shape(self, record: PartitionRecord, new: LeaderAndIsr) -> None:
+        leader_is_in = new.leader == NO_LEADER or new.leader in new.isr
+        self._verdicts.check("R11", bool(new.isr) and leader_is_in, f"{record}: leader {new.leader}, ISR {new.isr}")
+        strangers = [member for member in new.isr if member not in record.assignment.replicas]
+        self._verdicts.check("R11", not strangers, f"{record}: {strangers} of {new.isr} are not assigned")
+
+    def _written_by_broker(
+        self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr, write: AppliedWrite
+    ) -> None:
+        life = self._lives[write.session_id]
+        assert isinstance(life, BrokerLife)
+        kept = (new.leader, new.leader_epoch, new.controller_epoch) == (
+            old.leader,
+            old.leader_epoch,
+            old.controller_epoch,
+        )
+        self._verdicts.check("R2", kept, f"{record}: the ISR write of {life.name} turns {old} into {new}")
+        self._verdicts.check("R12", new.leader == life.broker_id, f"{record}: {life.name} writes without leading")
+        for broker_id in new.isr:
+            if broker_id not in old.isr:
+                self._joined(record, life, broker_id)
+
+    def _joined(self, record: PartitionRecord, life: BrokerLife, broker_id: int) -> None:
+        hosted = life.node.replica_manager.partitions.get(record.topic_partition)
+        follower = None if hosted is None else hosted.followers.get(broker_id)
+        if hosted is None or hosted.log is None or follower is None or hosted.leader_epoch_start_offset is None:
+            self._verdicts.check("R13", False, f"{record}: {life.name} admits {broker_id} without following it")
+            return
+        end = follower.log_end_offset
+        least = max(hosted.log.high_watermark, hosted.leader_epoch_start_offset)
+        text = f"{record}: {life.name} admits {broker_id} at {end}, needed {least}"
+        self._verdicts.check("R13", follower.fetched_in_epoch and end is not None and end >= least, text)
+        registration = self.registered.get(broker_id)
+        self._verdicts.check(
+            "R13",
+            registration is not None and registration == follower.broker_epoch,
+            f"{record}: {life.name} admits {broker_id} of broker epoch {follower.broker_epoch}, not {registration}",
+        )
+
+    def _written_by_controller(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
+        self._verdicts.check(
+            "R2", new.leader_epoch == old.leader_epoch + 1, f"{record}: {old.leader_epoch} becomes {new.leader_epoch}"
+        )
+        self._verdicts.check(
+            "K2",
+            new.controller_epoch == self.controller_epoch,
+            f"{record}: written by controller epoch {new.controller_epoch} in {self.controller_epoch}",
+        )
+        if new.leader not in (NO_LEADER, old.leader):
+            self._verdicts.check(
+                "R5", new.leader in old.isr, f"{record}: {new.leader} is elected from outside {old.isr}"
+            )
+
+    def _fenced(self, record: PartitionRecord, write: AppliedWrite) -> None:
+        if not isinstance(self._lives.get(write.session_id), BrokerLife):
+            mine = write.session_id == self._epoch_session
+            writer = self._writer(write.session_id)
+            self._verdicts.check(
+                "K2", mine, f"{record}: {writer} writes, not the controller of {self.controller_epoch}"
+            )
