@@ -148,6 +148,9 @@ class _Demo:
             try:
                 totals = stream.run(read_flights(source), on_start)
                 teller[0].join(timeout=240.0)
+            except BaseException:
+                story.abandon()
+                raise
             finally:
                 watcher.stop()
             progress.update(bar, completed=stream.acked, description="streamed")

@@ -1,6 +1,7 @@
 """What happens to the cluster while the stream goes on: a follower is paused, then a leader is killed."""
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Story:
         self._say = say
         self._wait_limit_s = wait_limit_s
         self._started = 0.0
+        self._over = threading.Event()
         addresses = {node.node_id: node.client_address for node in cluster.nodes.values() if node.kind == "broker"}
         self._observer = ClusterObserver(addresses)
         self._brokers = sorted(addresses)
@@ -75,6 +77,10 @@ class Story:
         self._sleep_until(max(kill_at, self._now() + 1.0))
         self._kill_the_leader_of_most()
 
+    def abandon(self) -> None:
+        """Let `tell` end as soon as it notices; for an interrupted run."""
+        self._over.set()
+
     def check_the_end(self) -> None:
         """Wait until every replica is in sync once more, now that the stream is over.
 
@@ -90,7 +96,11 @@ class Story:
         return time.monotonic() - self._started
 
     def _sleep_until(self, at_s: float) -> None:
-        time.sleep(max(at_s - self._now(), 0.0))
+        self._sleep(max(at_s - self._now(), 0.0))
+
+    def _sleep(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            raise StoryFailedError("the run was interrupted")
 
     def _mark(self, label: str, tone: str) -> None:
         self.facts.marks.append(Mark(self._now(), label, tone))
@@ -139,7 +149,7 @@ class Story:
                         self._mark("leaders shrink the ISR", "warn")
             if lagging and lagging <= after.keys():
                 return True
-            time.sleep(POLL_SECONDS)
+            self._sleep(POLL_SECONDS)
         return bool(after)
 
     def _kill_the_leader_of_most(self) -> None:
@@ -162,9 +172,9 @@ class Story:
             for partition in sorted(orphans & views.keys()):
                 self.facts.leaderless_ms[partition] = round((now - from_s) * 1000)
                 orphans.discard(partition)
-            time.sleep(POLL_SECONDS)
+            self._sleep(POLL_SECONDS)
         self._mark("new leaders serve", "good")
-        time.sleep(self._rng.uniform(*_DOWN_S))
+        self._sleep(self._rng.uniform(*_DOWN_S))
         self._cluster.restart(node, wait=False)
         restarted = self._now()
         self.facts.bands.append(Band(from_s, restarted, "down"))
@@ -182,7 +192,7 @@ class Story:
             views = self._observer.leaders(self._topic)
             if len(views) == self._partitions and all(view.isr == everyone for view in views.values()):
                 return
-            time.sleep(POLL_SECONDS)
+            self._sleep(POLL_SECONDS)
         state = {partition: sorted(view.isr) for partition, view in sorted(views.items())}
         raise StoryFailedError(f"the ISR was not full within {self._wait_limit_s:g} s {when}: {state}")
 
