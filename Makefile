@@ -12,7 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-check fmt lint test run soak simulate integration containers images up down bench lock duplicates clean
+.PHONY: help install java protos protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ protos-check: ## compare the committed stubs with a fresh run
 
 bench: install java ## produce, fetch and latency figures, into build/bench/data.json
 	@$(PY) -m benchmarks.data --output build/bench/data.json
+
+bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven), into build/bench/versus_kafka.json
+	@$(PY) -m benchmarks.versus_kafka --output build/bench/versus_kafka.json
 
 images: ## build the container images, from official bases or, without a registry, from Debian packages
 	@scripts/images.sh

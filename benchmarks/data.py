@@ -60,8 +60,8 @@ def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any
         topic = f"bench-{size}-{acks}"
         with Admin(bootstrap) as admin:
             admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
-        rates[acks] = _produce(bootstrap, topic, size, acks, seconds)
-    consumed, consume_seconds = _consume(bootstrap, topic)
+        rates[acks] = produce(bootstrap, topic, size, acks, seconds)
+    consumed, consume_seconds = consume(bootstrap, topic)
     all_rate = rates["all"]
     produce: dict[str, Any] = {
         "name": f"produce_{size}",
@@ -85,7 +85,8 @@ def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any
     ]
 
 
-def _produce(bootstrap: str, topic: str, size: int, acks: str, seconds: float) -> float:
+def produce(bootstrap: str, topic: str, size: int, acks: str, seconds: float) -> float:
+    """Write for so many seconds as fast as it goes; return acknowledged records per second."""
     value = bytes(range(256)) * (size // 256 + 1)
     record = (None, value[:size])
     with Producer(bootstrap, acks=acks, linger_ms=20) as producer:
@@ -106,7 +107,8 @@ def _until(record: tuple[None, bytes], deadline: float) -> Iterator[tuple[None, 
         yield from repeat(record, 2_000)
 
 
-def _consume(bootstrap: str, topic: str) -> tuple[int, float]:
+def consume(bootstrap: str, topic: str) -> tuple[int, float]:
+    """Read a topic from its beginning; return the number of records and the seconds it took."""
     with Consumer(bootstrap) as consumer:
         partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
         consumer.assign(partitions)
@@ -119,6 +121,26 @@ def _consume(bootstrap: str, topic: str) -> tuple[int, float]:
                 raise TimeoutError(f"read {read} of {total} records within 120 s")
             read += sum(len(records) for records in consumer.poll(timeout_ms=1_000).values())
         return read, time.monotonic() - began
+
+
+def end_to_end(bootstrap: str, topic: str, count: int, size: int) -> tuple[float, float]:
+    """Return p50 and p99 in milliseconds from send (acks=all) to the consumer having the record, one at a time."""
+    value = bytes(size)
+    samples = []
+    with Producer(bootstrap, linger_ms=0) as producer, Consumer(bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_end()
+        consumer.poll(timeout_ms=0)
+        for number in range(count + 200):
+            began = time.perf_counter()
+            producer.send(topic, value, partition=0)
+            while not consumer.poll(timeout_ms=10_000):
+                if time.perf_counter() - began > 30.0:
+                    raise TimeoutError("a record did not reach the consumer within 30 s")
+            if number >= 200:
+                samples.append((time.perf_counter() - began) * 1000)
+    samples.sort()
+    return samples[len(samples) // 2], samples[int(len(samples) * 0.99)]
 
 
 def _latency(bootstrap: str, size: int, count: int = 2_000) -> list[dict[str, Any]]:

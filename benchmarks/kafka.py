@@ -1,0 +1,168 @@
+"""Starts and measures Apache Kafka 3.9.1 in ZooKeeper mode, on loopback, with jars from Maven; for comparisons only."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from paceline.dev.ports import free_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+JARS = ROOT / "build" / "kafka-jars"
+POM = ROOT / "tests" / "golden" / "kafka-tools" / "pom.xml"
+_TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
+
+
+class KafkaNotAvailableError(Exception):
+    """Kafka's jars or Java cannot be had here."""
+
+
+def fetch_jars() -> Path:
+    """Return the folder with Kafka's jars, filling it through Maven the first time.
+
+    Raises:
+        KafkaNotAvailableError: no Java, no Maven, or Maven failed.
+    """
+    if shutil.which("java") is None:
+        raise KafkaNotAvailableError("no java")
+    if not list(JARS.glob("kafka_2.13-*.jar")):
+        if shutil.which("mvn") is None:
+            raise KafkaNotAvailableError("no build/kafka-jars and no mvn to fetch them")
+        done = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={JARS}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise KafkaNotAvailableError(f"mvn failed: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return JARS
+
+
+@dataclass
+class KafkaCluster:
+    """One ZooKeeper and three brokers; a context manager."""
+
+    directory: Path
+    brokers: int = 3
+    heap_mib: int = 1_500
+    _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list, init=False)
+    bootstrap: str = field(default="", init=False)
+
+    def __enter__(self) -> Self:
+        fetch_jars()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        plan = free_plan(0, self.brokers)
+        ports = [node.listeners["CLIENT"] for node in plan.brokers]
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+        try:
+            self._start(plan.zookeeper, ports)
+            self._await_brokers()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill every process and remove the data."""
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._processes.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def create_topic(self, name: str, partitions: int, min_insync_replicas: int = 2) -> None:
+        """Create a topic with three replicas."""
+        self.tool(
+            _TOPIC_COMMAND, "--bootstrap-server", self.bootstrap, "--create", "--topic", name,
+            "--partitions", str(partitions), "--replication-factor", "3",
+            "--config", f"min.insync.replicas={min_insync_replicas}",
+        )  # fmt: skip
+
+    def produce(self, topic: str, size: int, records: int, acks: str = "all", linger_ms: int = 5) -> float:
+        """Return records per second of Kafka's own performance producer."""
+        out = self.tool(
+            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
+            "--record-size", str(size), "--throughput", "-1", "--producer-props",
+            f"bootstrap.servers={self.bootstrap}", f"acks={acks}", f"linger.ms={linger_ms}", "batch.size=262144",
+            "compression.type=none",
+        )  # fmt: skip
+        return float(re.findall(r"([\d.]+) records/sec", out)[-1])
+
+    def consume(self, topic: str, records: int) -> float:
+        """Return records per second of Kafka's own performance consumer while it fetches."""
+        out = self.tool(
+            "org.apache.kafka.tools.ConsumerPerformance", "--topic", topic, "--bootstrap-server", self.bootstrap,
+            "--messages", str(records), "--timeout", "60000",
+        )  # fmt: skip
+        row = [cell.strip() for cell in out.strip().splitlines()[-1].split(",")]
+        return float(row[-1])
+
+    def end_to_end_ms(self, topic: str, records: int, size: int) -> tuple[float, float]:
+        """Return p50 and p99 in milliseconds from send (acks=all) to the consumer having the record."""
+        out = self.tool("org.apache.kafka.tools.EndToEndLatency", self.bootstrap, topic, str(records), "all", str(size))
+        found = re.search(r"50th = ([\d.]+), 99th = ([\d.]+)", out)
+        if found is None:
+            raise RuntimeError(out[-500:])
+        return float(found[1]), float(found[2])
+
+    def tool(self, main: str, *arguments: str) -> str:
+        """Run one of Kafka's command-line tools and return what it printed."""
+        done = subprocess.run(
+            ["java", "-Xmx1g", "-cp", f"{JARS}/*", main, *arguments], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{main}: {done.stdout[-800:]}{done.stderr[-800:]}")
+        return done.stdout
+
+    def _start(self, zookeeper: int, ports: list[int]) -> None:
+        config = self.directory / "zoo.cfg"
+        config.write_text(
+            f"tickTime=500\ndataDir={self.directory}/zookeeper\nclientPort={zookeeper}\nmaxClientCnxns=0\n"
+            "admin.enableServer=false\n",
+            encoding="utf-8",
+        )
+        self._java("zookeeper", 256, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
+        for number, port in enumerate(ports, 1):
+            properties = self.directory / f"server-{number}.properties"
+            properties.write_text(
+                f"broker.id={number}\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={self.directory}/data-{number}\n"
+                f"zookeeper.connect=127.0.0.1:{zookeeper}\nzookeeper.session.timeout.ms=6000\nnum.network.threads=2\n"
+                "num.io.threads=4\noffsets.topic.replication.factor=3\nauto.leader.rebalance.enable=false\n",
+                encoding="utf-8",
+            )
+            self._java(f"broker-{number}", self.heap_mib, "kafka.Kafka", str(properties))
+
+    def _java(self, name: str, heap_mib: int, *arguments: str) -> None:
+        with (self.directory / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    ["java", f"-Xmx{heap_mib}m", f"-Xms{heap_mib}m", "-XX:+UseG1GC", "-cp", f"{JARS}/*", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    def _await_brokers(self, timeout_s: float = 120.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.tool(_TOPIC_COMMAND, "--bootstrap-server", self.bootstrap, "--list")
+                return
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1.0)
