@@ -63,7 +63,7 @@ def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any
         rates[acks] = produce(bootstrap, topic, size, acks, seconds)
     consumed, consume_seconds = consume(bootstrap, topic)
     all_rate = rates["all"]
-    produce: dict[str, Any] = {
+    row: dict[str, Any] = {
         "name": f"produce_{size}",
         "records_per_s": round(all_rate),
         "mb_per_s": round(all_rate * size / 1e6, 1),
@@ -71,11 +71,11 @@ def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any
         "ratio_to_leader_only": round(all_rate / rates["leader"], 3),
     }
     if aim := PROTOTYPE.get(f"produce_{size}"):
-        produce["prototype_records_per_s"] = aim
-        produce["ratio_to_prototype"] = round(all_rate / aim, 3)
+        row["prototype_records_per_s"] = aim
+        row["ratio_to_prototype"] = round(all_rate / aim, 3)
     rate = consumed / consume_seconds
     return [
-        produce,
+        row,
         {
             "name": f"consume_{size}",
             "records_per_s": round(rate),
