@@ -19,6 +19,7 @@ OUTSIDE = {"grpc", "kazoo", "threading", "asyncio", "time", "socket", "subproces
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "model": (set(), set()),
     "replication": ({"model", "runtime.ports"}, set()),
+    "origins": ({"model"}, set()),
     "log": ({"model"}, set()),
     "controller": ({"model", "replication", "coordination", "log.log_config", "runtime.ports", "runtime.flow"}, set()),
     "broker": ({"model", "replication", "coordination", "log", "runtime.ports", "runtime.flow"}, set()),
