@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from paceline import __version__
 from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent, raise_open_file_limit
 from paceline.runtime.logging import configure_logging
+from paceline.runtime.memory import keep_large_buffers
 from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, process_options
 from paceline.runtime.settings_help import help_text
 from paceline.runtime.settings_keys import BrokerKeys
@@ -40,6 +41,7 @@ def run(settings: BrokerSettings) -> int:
     from paceline.broker.driver import BrokerProcess
 
     raise_open_file_limit()
+    keep_large_buffers()
     keys = settings.keys
     configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)
 
