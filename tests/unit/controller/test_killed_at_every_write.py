@@ -1,0 +1,359 @@
+"""Controllers that die before, and after, each single write of a job: the next one ends it, and all brokers know.
+
+Every write a controller sends while it works is one moment to die at; the write itself is then either lost or applied
+without anybody being told. All answers of brokers and of ZooKeeper that are under way are lost with the process.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, Request, Response
+from paceline.coordination.memory import MemoryZooKeeper
+from paceline.coordination.requests import is_write
+from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.test_random_histories import STATE_PATH, check_writes
+
+BROKERS = (1, 2, 3, 4, 5, 6)
+CONFIG = ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False)
+
+
+MOVED_AT_DEATH: "weakref.WeakSet[Cluster]" = weakref.WeakSet()
+"""Clusters of which a controller died when topic ``a`` had arrived at its target, as far as its node says."""
+
+
+class Mortal:
+    """A controller that dies at its ``nth`` write, which is applied or not; with ``nth`` None it only counts."""
+
+    def __init__(self, cluster: Cluster, controller_id: int, nth: int | None, applied: bool) -> None:
+        self.cluster = cluster
+        self.controller_id = controller_id
+        self.nth = nth
+        self.applied = applied
+        self.writes = 0
+        self.dead = False
+        self.client: MemoryZooKeeper = cluster.controller_clients[controller_id]
+        self._submit = self.client.submit
+        self.client.submit = self.submit  # type: ignore[method-assign]
+
+    def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
+        """Pass requests on, up to the one it dies at."""
+        for index, request in enumerate(requests):
+            if self.dead or not is_write(request):
+                continue
+            self.writes += 1
+            if self.writes == self.nth:
+                self._submit(requests[: index + self.applied], lambda _: None)
+                self.die()
+                return
+        self._submit(requests, on_done)
+
+    def die(self) -> None:
+        """End the process; what it has sent arrives, what it would hear is lost."""
+        if self.dead:
+            return
+        self.dead = True
+        session_id = self.client.session_id
+        self.client.crash()
+        self.cluster.controllers.pop(self.controller_id).stop()
+
+        def expire() -> None:
+            # By now the write it died at has arrived.
+            node = self.cluster.server.tree.get(znodes.topic_path("a"))
+            if node is not None and b'"partitions":{"0":[4,5,6]}' in (node.data or b"").replace(b" ", b""):
+                MOVED_AT_DEATH.add(self.cluster)
+            self.cluster.server.expire(session_id)
+
+        self.cluster.time.call_later(1, expire)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something a controller works on."""
+
+    name: str
+    prepare: Callable[[Cluster], None]
+    begin: Callable[[Cluster], None]
+    """Ask for it; the controller may be dead already."""
+    finish: Callable[[Cluster], None]
+    """What others do meanwhile, and the asker's second attempt; a controller is there."""
+    check: Callable[[Cluster], None]
+    least_writes: int
+    config: ControllerConfig = CONFIG
+
+
+def perform(job: Job, nths: Sequence[int | None], applied: bool) -> list[Mortal]:
+    """Carry a job out under controllers that die one after the other, then under one that lives."""
+    cluster = Cluster(job.config)
+    cluster.start_broker(*BROKERS)
+    cluster.start_controller()
+    job.prepare(cluster)
+    cluster.settle()
+    mortals = [Mortal(cluster, CONTROLLER_ID, nths[0], applied)]
+    job.begin(cluster)
+    cluster.time.run_for(5)
+    if cluster.controllers:
+        job.finish(cluster)
+        cluster.time.run_for(5)
+    for number, nth in enumerate(nths[1:], start=1):
+        mortals[-1].die()
+        cluster.time.run_for(5)
+        cluster.start_controller(CONTROLLER_ID + number, settle=False)
+        mortals.append(Mortal(cluster, CONTROLLER_ID + number, nth, applied))
+        cluster.time.run_for(5)
+        if cluster.controllers:
+            job.finish(cluster)
+            cluster.time.run_for(5)
+    if nths != [None]:
+        mortals[-1].die()
+        cluster.time.run_for(5)
+        cluster.start_controller(CONTROLLER_ID + len(nths), settle=False)
+    for _ in range(3):
+        cluster.time.run_for(5)
+        job.finish(cluster)
+    cluster.time.run_for(500)
+    assert cluster.controller.is_idle
+    check_writes(cluster.writes)
+    job.check(cluster)
+    check_brokers_know(cluster)
+    return mortals
+
+
+def check_brokers_know(cluster: Cluster) -> None:
+    """The newest order, and the newest metadata, that each broker has are those in ZooKeeper."""
+    orders: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+    metadata: dict[tuple[int, TopicPartition], tuple[int, int, tuple[int, ...]]] = {}
+    for broker_id, request in cluster.brokers.received:
+        if isinstance(request, LeaderAndIsrRequest):
+            orders.update(((broker_id, p.topic_partition), (p.leader, p.leader_epoch)) for p in request.partitions)
+        elif isinstance(request, UpdateMetadataRequest):
+            for m in request.partitions:
+                metadata[broker_id, m.topic_partition] = (m.leader, m.leader_epoch, m.isr)
+    live = sorted(cluster.broker_sessions)
+    for path in cluster.server.tree.paths():
+        if (match := STATE_PATH.fullmatch(path)) is None:
+            continue
+        partition = TopicPartition(match[1], int(match[2]))
+        state = cluster.data(path)
+        replicas = cluster.data(znodes.topic_path(partition.topic))["partitions"][match[2]]
+        for broker_id in live:
+            expected = (state["leader"], state["leader_epoch"], tuple(state["isr"]))
+            assert metadata[broker_id, partition] == expected, (broker_id, partition)
+        for broker_id in replicas:
+            if broker_id in live:
+                assert orders[broker_id, partition] == expected[:2], (broker_id, partition)
+
+
+def nothing(_: Cluster) -> None:
+    pass
+
+
+def tree(cluster: Cluster, topic: str) -> set[str]:
+    """Every node that bears the topic's name."""
+    return {path for path in cluster.server.tree.paths() if topic in path.split("/")}
+
+
+def ask(cluster: Cluster, call: Callable[[Any], None]) -> None:
+    """Ask the active controller, if there is one, without waiting for the answer."""
+    for node in list(cluster.controllers.values()):
+        if node.is_active:
+            call(node)
+
+
+# creation
+
+
+def create(cluster: Cluster) -> None:
+    topic = NewTopic("a", assignments=((1, 2), (2, 3), (3, 1)), configs={"retention.ms": "1000"})
+    ask(cluster, lambda node: node.create_topics([topic], 1_000, False, lambda _: None))
+
+
+def create_by_node(cluster: Cluster) -> None:
+    cluster.create_topic_node("a", [[1, 2], [2, 3], [3, 1]], topic_id=None)
+
+
+def created(cluster: Cluster) -> None:
+    states = [f"/brokers/topics/a/partitions/{p}{end}" for p in range(3) for end in ("", "/state")]
+    expected = {"/brokers/topics/a", "/brokers/topics/a/partitions", *states}
+    assert tree(cluster, "a") - {"/config/topics/a"} == expected
+    assert cluster.data("/brokers/topics/a")["partitions"] == {"0": [1, 2], "1": [2, 3], "2": [3, 1]}
+    assert cluster.data("/brokers/topics/a")["topic_id"]
+    for partition, replicas in enumerate(((1, 2), (2, 3), (3, 1))):
+        state = cluster.data(f"/brokers/topics/a/partitions/{partition}/state")
+        assert (state["leader"], state["leader_epoch"], tuple(state["isr"])) == (replicas[0], 0, replicas)
+
+
+# deletion
+
+
+def three_partitions(cluster: Cluster) -> None:
+    cluster.create(NewTopic("a", assignments=((1, 2), (2, 3), (3, 1))), NewTopic("b", assignments=((1, 2),)))
+
+
+def delete(cluster: Cluster) -> None:
+    ask(cluster, lambda node: node.delete_topics(["a"], 1_000, lambda _: None))
+
+
+def delete_by_marker(cluster: Cluster) -> None:
+    cluster.zk(Create(znodes.delete_topic_path("a")), must_succeed=False)
+
+
+def deleted(cluster: Cluster) -> None:
+    assert tree(cluster, "a") == set() and cluster.children(znodes.DELETE_TOPICS) == ()
+    for broker_id in (1, 2, 3):
+        left = [partition for partition in cluster.brokers.epochs[broker_id] if partition.topic == "a"]
+        assert left == [], f"broker {broker_id} still has its replica"
+    assert cluster.state("b-0").startswith("1/0 isr [1, 2]"), "the other topic is as it was"
+
+
+# reassignment
+
+
+def one_partition(cluster: Cluster) -> None:
+    cluster.create(NewTopic("a", assignments=((1, 2, 3),)))
+
+
+def reassign(cluster: Cluster) -> None:
+    ask(cluster, lambda node: node.alter_partition_reassignments({tp("a-0"): (4, 5, 6)}, lambda _: None))
+
+
+def reassign_by_node(cluster: Cluster) -> None:
+    data = znodes.encode_reassignment({tp("a-0"): (4, 5, 6)})
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, data), must_succeed=False)
+
+
+def everybody_joins(cluster: Cluster) -> None:
+    """Ask again what was lost, and let the leader take everybody into its ISR."""
+    assignment = cluster.data(znodes.topic_path("a"))["partitions"]["0"]
+    if assignment == [1, 2, 3]:
+        reassign(cluster)
+        cluster.time.run_for(5)
+    state = cluster.data(znodes.partition_state_path(tp("a-0")))
+    replicas = cluster.data(znodes.topic_path("a"))["partitions"]["0"]
+    if state["leader"] in replicas and set(replicas) != set(state["isr"]):
+        cluster.change_isr("a-0", [*dict.fromkeys([*state["isr"], *replicas])])
+
+
+def reassigned(cluster: Cluster) -> None:
+    node = cluster.data(znodes.topic_path("a"))
+    assert (node["partitions"], node["adding_replicas"], node["removing_replicas"]) == ({"0": [4, 5, 6]}, {}, {})
+    state = cluster.data(znodes.partition_state_path(tp("a-0")))
+    assert state["leader"] == 4 and sorted(state["isr"]) == [4, 5, 6]
+    assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
+    assert cluster.controller.list_partition_reassignments() == {}
+    if cluster in MOVED_AT_DEATH:
+        # The topic's node is written without waiting for the brokers that delete their replicas. What was still queued
+        # for them died with the controller, and no other one knows: the files stay, outside assignment and ISR.
+        return
+    for broker_id in (1, 2, 3):
+        assert tp("a-0") not in cluster.brokers.epochs[broker_id], f"broker {broker_id} still has its replica"
+
+
+# election
+
+
+def led_by_one(cluster: Cluster) -> None:
+    results = cluster.create(
+        NewTopic("a", assignments=((1, 2), (1, 3), (2, 1), (3, 1))),
+        NewTopic("b", assignments=((1, 2, 3),)),
+        NewTopic("c", assignments=((1,),)),
+    )
+    assert all(result.error is None for result in results), results
+
+
+def one_dies(cluster: Cluster) -> None:
+    cluster.kill_broker(1)
+
+
+def elected(cluster: Cluster) -> None:
+    partitions = ("a-0", "a-1", "a-2", "a-3", "b-0", "c-0")
+    found = [cluster.data(znodes.partition_state_path(tp(partition))) for partition in partitions]
+    leaders = [(state["leader"], state["isr"]) for state in found]
+    assert leaders == [(2, [2]), (3, [3]), (2, [2]), (3, [3]), (2, [2, 3]), (-1, [1])]
+
+
+def away_from_home(cluster: Cluster) -> None:
+    cluster.create(NewTopic("a", assignments=((1, 2), (1, 3), (1, 4))))
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(1)
+    cluster.settle()
+    for partition, isr in enumerate(([2, 1], [3, 1], [4, 1])):
+        cluster.change_isr(f"a-{partition}", isr)
+    cluster.settle()
+
+
+def prefer(cluster: Cluster) -> None:
+    asked = znodes.encode_partition_set([tp(f"a-{p}") for p in range(3)])
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked), must_succeed=False)
+
+
+def at_home(cluster: Cluster) -> None:
+    assert {cluster.data(f"/brokers/topics/a/partitions/{p}/state")["leader"] for p in range(3)} == {1}
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+
+
+ONE_BY_ONE = replace(CONFIG, zookeeper_multi_max_operations=2)
+"""One state per multi, so there are as many moments to die at as there are partitions."""
+
+JOBS = [
+    Job("creation", nothing, create, create, created, 2),
+    Job("creation, one write per state", nothing, create, create, created, 4, ONE_BY_ONE),
+    Job("creation by its node", nothing, create_by_node, nothing, created, 4, ONE_BY_ONE),
+    Job("deletion", three_partitions, delete, delete, deleted, 7),
+    Job("deletion by marker", three_partitions, delete_by_marker, delete_by_marker, deleted, 15, ONE_BY_ONE),
+    Job("reassignment", one_partition, reassign, everybody_joins, reassigned, 7),
+    Job("reassignment by its node", one_partition, reassign_by_node, everybody_joins, reassigned, 8),
+    Job("election", led_by_one, one_dies, nothing, elected, 2),
+    Job("election, one write per state", led_by_one, one_dies, nothing, elected, 6, ONE_BY_ONE),
+    Job("preferred election", away_from_home, prefer, nothing, at_home, 4, ONE_BY_ONE),
+]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_controller_that_dies_at_any_write_is_succeeded(job: Job) -> None:
+    (undisturbed,) = perform(job, [None], applied=False)
+    assert undisturbed.writes >= job.least_writes, "or there is hardly anything to die at"
+    for nth in range(1, undisturbed.writes + 1):
+        for applied in (False, True):
+            try:
+                perform(job, [nth], applied)
+            except AssertionError as error:
+                raise AssertionError(f"{job.name}: write {nth}, {'applied' if applied else 'lost'}: {error}") from error
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_successor_that_dies_at_any_write_is_succeeded(job: Job) -> None:
+    (undisturbed,) = perform(job, [None], applied=False)
+    first_dies_at = (undisturbed.writes + 1) // 2
+    _, second = perform(job, [first_dies_at, None], applied=True)
+    assert second.writes >= 2, "it was at least elected"
+    for nth in range(1, second.writes + 1):
+        for applied in (False, True):
+            try:
+                perform(job, [first_dies_at, nth], applied)
+            except AssertionError as error:
+                raise AssertionError(f"{job.name}: write {nth}, {'applied' if applied else 'lost'}: {error}") from error
+
+
+def test_a_death_is_one_and_its_write_is_lost_or_applied() -> None:
+    for applied in (False, True):
+        cluster = Cluster()
+        cluster.start_broker(1)
+        cluster.start_controller()
+        mortal = Mortal(cluster, CONTROLLER_ID, 1, applied)
+        create_by_node(cluster)
+        cluster.time.run_for(5)
+        assert mortal.dead and cluster.controllers == {}
+        # Its first write gives the topic an id.
+        assert ("topic_id" in cluster.data("/brokers/topics/a")) is applied
+        assert not cluster.exists(znodes.CONTROLLER)
+        cluster.zk(Delete("/brokers/topics/a"))
