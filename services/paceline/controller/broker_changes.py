@@ -140,6 +140,7 @@ def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrRespon
         taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
         if taken and partition.leader == event.broker_id:
             parts.topic_requests.leader_acknowledged(partition.topic_partition)
+            parts.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
     before = context.on_offline_dirs.get(event.broker_id, set())
     online = {tp for tp, error in errors.items() if error is ErrorCode.NONE}
     failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR]

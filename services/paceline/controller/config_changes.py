@@ -16,6 +16,8 @@ from paceline.runtime.flow import Flow
 LOG = logging.getLogger(__name__)
 
 ALL_BROKERS = "brokers/<default>"
+NOTICES_KEPT = 1_000
+"""Older notices are deleted: whoever has been away for so many changes has a new session and reads everything."""
 
 
 def watch_config_changes(parts: ControllerParts) -> Flow[None]:
@@ -31,6 +33,7 @@ def on_config_change(parts: ControllerParts) -> Flow[None]:
     new = [name for name in sorted(names) if name not in seen]
     seen.clear()
     seen.update(names)
+    yield from parts.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in sorted(names)[:-NOTICES_KEPT])
     entities = yield from _read(parts, new)
     if ALL_BROKERS in entities:
         yield from parts.partitions.trigger_online()

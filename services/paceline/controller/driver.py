@@ -20,7 +20,8 @@ from paceline import __version__
 from paceline.controller.driver_transport import GrpcControlTransport
 from paceline.controller.events import Event
 from paceline.controller.node import ControllerNode
-from paceline.controller.servicer import AdminServicer, ControllerServicer, MetadataServicer, NodeHandle
+from paceline.controller.servicer import ControllerServicer, MetadataServicer, NodeHandle
+from paceline.controller.servicer_admin import AdminServicer
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.zookeeper import KazooZooKeeper
 from paceline.internal.v1 import controller_service_pb2_grpc

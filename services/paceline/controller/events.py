@@ -273,6 +273,7 @@ class AlterPartitionReassignments(Event):
 
     targets: dict[TopicPartition, tuple[int, ...] | None] = field(hash=False)
     reply: Callable[[list[PartitionReassignmentResult] | Exception], None]
+    validate_only: bool = False
     state = ControllerState.PARTITION_REASSIGNMENT
 
     def preempt(self) -> None:

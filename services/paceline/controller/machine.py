@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 
 from paceline.controller import events as ev
+from paceline.controller.admin_calls import serve
+from paceline.controller.admin_requests import AdminRequest
 from paceline.controller.broker_changes import (
     on_broker_change,
     on_broker_modifications,
@@ -207,7 +209,7 @@ class ControllerMachine:
             case ev.DeleteTopics():
                 yield from parts.topic_requests.delete(event)
             case ev.AlterPartitionReassignments():
-                event.reply((yield from alter_reassignments(parts, event.targets)))
+                event.reply((yield from alter_reassignments(parts, event.targets, event.validate_only)))
             case ev.PartitionReassignmentFromNode():
                 yield from on_reassignment_node(parts, only_new=True)
             case ev.PartitionReassignmentIsrChange():
@@ -216,6 +218,8 @@ class ControllerMachine:
                 yield from self._auto_rebalance()
             case ev.PreferredReplicaElectionFromNode():
                 yield from on_preferred_election_node(parts)
+            case AdminRequest():
+                yield from serve(parts, event)
             case _:
                 raise AssertionError(f"no handler for {event.name}")
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.controller import events as ev
+from paceline.controller.admin_calls import AdminCalls
+from paceline.controller.admin_calls import once as _once
 from paceline.controller.context import PartitionState
 from paceline.controller.controller_election import ActiveController, ControllerElection
 from paceline.controller.event_queue import EventQueue
@@ -62,6 +64,8 @@ class PartitionDescription:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,8 @@ class ControllerNode:
         election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
         self._machine = ControllerMachine(self._parts, election, on_office or (lambda _: None))
         self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
+        self.admin = AdminCalls(self._ask)
+        """What operators ask: partitions, moves, leaders, configuration."""
         self._session_id = 0
         self._stopped = False
 
@@ -242,6 +248,8 @@ class ControllerNode:
                     assignment.replicas,
                     () if known is None else known.isr,
                     context.offline_replicas(topic_partition),
+                    assignment.adding,
+                    assignment.removing,
                 )
             )
         return TopicDescription(name, context.topic_ids.get(name) or "", tuple(partitions))
@@ -317,16 +325,3 @@ class ControllerNode:
                 self._queue.put(ev.StopReplicaDeletionResponseReceived(broker_id, request, response))
         elif response.error is not ErrorCode.NONE:
             LOG.error("broker %d refused UpdateMetadata: %s", broker_id, response.error.name)
-
-
-def _once(reply: Callable[..., None]) -> Callable[..., None]:
-    """Let only the first answer through: an event may be preempted after it has answered."""
-    answered = False
-
-    def answer(value: object) -> None:
-        nonlocal answered
-        if not answered:
-            answered = True
-            reply(value)
-
-    return answer

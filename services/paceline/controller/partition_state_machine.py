@@ -275,6 +275,12 @@ class PartitionStateMachine:
                 results[topic_partition] = ElectionFailure(reason)
         return elections
 
+    def decide(
+        self, topic_partitions: Sequence[TopicPartition], strategy: ElectionStrategy
+    ) -> Flow[dict[TopicPartition, Election]]:
+        """Return what an election would decide now, without electing; who cannot get a leader is left out."""
+        return (yield from self._decide(list(dict.fromkeys(topic_partitions)), strategy, {}))
+
     def _refusal(self, topic_partition: TopicPartition, elected: LeaderAndIsr | None) -> str | None:
         known = self._context.leadership.get(topic_partition)
         if known is None:

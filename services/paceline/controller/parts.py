@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from paceline.controller.channel import ChannelManager, OnResponse
 from paceline.controller.context import ControllerContext
 from paceline.controller.events import Event, PartitionReassignmentFromNode
+from paceline.controller.leader_waits import LeaderWaits
 from paceline.controller.partition_state_machine import PartitionStateMachine
 from paceline.controller.ports import ControlTransport
 from paceline.controller.replica_state_machine import ReplicaStateMachine
@@ -56,6 +57,7 @@ class ControllerParts:
             self.context, self.storage, self.committer, partition_batch, self.unclean_config, self.log
         )
         self.replicas = ReplicaStateMachine(self.context, self.storage, self.committer, replica_batch, self.log)
+        self.leader_waits = LeaderWaits(scheduler)
         self.topic_requests = TopicRequests(config, self.context, self.storage, scheduler, rng)
         self.deletion = TopicDeletionManager(
             config,
@@ -69,10 +71,15 @@ class ControllerParts:
 
     def _topic_deleted(self, topic: str, was_being_reassigned: bool) -> None:
         self.log.note(StateChangeKind.TOPIC_DELETED, cause=f"topic {topic}")
-        self.topic_requests.topic_gone(topic)
+        self.topic_gone(topic)
         if was_being_reassigned:
             # An entry in the admin node that can never finish would block later ones (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
+
+    def topic_gone(self, topic: str) -> None:
+        """Answer whoever waits for something of a topic that is not there any more."""
+        self.topic_requests.topic_gone(topic)
+        self.leader_waits.topic_gone(topic)
 
     def _new_batch(self) -> RequestBatch:
         return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)
@@ -90,3 +97,4 @@ class ControllerParts:
             batch.clear()
         self.context.clear()
         self.topic_requests.resigned()
+        self.leader_waits.resigned()

@@ -22,7 +22,7 @@ from paceline.coordination.interface import Delete, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
-    InvalidRequestError,
+    NoReassignmentInProgressError,
     PacelineError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -39,22 +39,23 @@ LOG = logging.getLogger(__name__)
 
 
 def alter_reassignments(
-    parts: ControllerParts, targets: Mapping[TopicPartition, Sequence[int] | None]
+    parts: ControllerParts, targets: Mapping[TopicPartition, Sequence[int] | None], validate_only: bool = False
 ) -> Flow[list[PartitionReassignmentResult]]:
     """Start, replace or, with None, cancel reassignments; the answer means submitted, not finished."""
     results: dict[TopicPartition, PartitionReassignmentResult] = {}
     accepted: dict[TopicPartition, ReplicaAssignment] = {}
     for topic_partition, target in targets.items():
-        problem = None if target is None else _problem(parts, topic_partition, target)
+        problem = _problem(parts, topic_partition, target)
         if problem is not None:
             results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
             continue
-        assignment = _assignment_for(parts, topic_partition, target)
-        if assignment is None:
-            nothing = InvalidRequestError(f"no reassignment of {topic_partition} is running")
-            results[topic_partition] = PartitionReassignmentResult(topic_partition, nothing)
-        else:
-            accepted[topic_partition] = assignment
+        current = parts.context.assignment(topic_partition)
+        accepted[topic_partition] = current.reassign_to(current.origin if target is None else target)
+    for topic_partition, problem in (yield from _irreversible(parts, accepted)).items():
+        del accepted[topic_partition]
+        results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
+    if validate_only:
+        return [results.get(tp) or PartitionReassignmentResult(tp) for tp in targets]
     # The newest request wins, whichever way it came.
     yield from _remove_from_node(parts, lambda topic_partition, _: topic_partition in accepted)
     results.update((yield from _trigger(parts, accepted)))
@@ -110,9 +111,15 @@ def complete_finished_reassignments(parts: ControllerParts, changed: Iterable[To
 
 
 def _problem(
-    parts: ControllerParts, topic_partition: TopicPartition, target: Sequence[int]
-) -> InvalidReplicaAssignmentError | None:
-    """Return why a target is refused."""
+    parts: ControllerParts, topic_partition: TopicPartition, target: Sequence[int] | None
+) -> PacelineError | None:
+    """Return why a target, or None for a cancellation, is refused."""
+    if not parts.context.knows(topic_partition) or parts.context.is_queued_for_deletion(topic_partition.topic):
+        return _unknown(parts, topic_partition)
+    if target is None:
+        if parts.context.assignment(topic_partition).is_being_reassigned:
+            return None
+        return NoReassignmentInProgressError(f"no reassignment of {topic_partition} is running")
     if not target:
         return InvalidReplicaAssignmentError("the list of replicas is empty")
     if len(set(target)) != len(target):
@@ -121,18 +128,37 @@ def _problem(
         return InvalidReplicaAssignmentError(f"a broker id is negative: {list(target)}")
     adding = parts.context.assignment(topic_partition).reassign_to(target).adding
     missing = [broker_id for broker_id in adding if not parts.context.is_live(broker_id)]
-    if missing and parts.context.knows(topic_partition):
+    if missing:
         return InvalidReplicaAssignmentError(f"replicas cannot be added on brokers that are not live: {missing}")
     return None
 
 
-def _assignment_for(
-    parts: ControllerParts, topic_partition: TopicPartition, target: Sequence[int] | None
-) -> ReplicaAssignment | None:
-    current = parts.context.assignment(topic_partition)
-    if target is not None:
-        return current.reassign_to(target)
-    return current.reassign_to(current.origin) if current.is_being_reassigned else None
+def _unknown(parts: ControllerParts, topic_partition: TopicPartition) -> UnknownTopicOrPartitionError:
+    if not parts.context.knows(topic_partition):
+        return UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
+    return UnknownTopicOrPartitionError(f"topic {topic_partition.topic} is being deleted")
+
+
+def _irreversible(
+    parts: ControllerParts, accepted: Mapping[TopicPartition, ReplicaAssignment]
+) -> Flow[dict[TopicPartition, PacelineError]]:
+    """Return what must not be cancelled or replaced: every in-sync replica would be deleted at once.
+
+    The replicas of the target may be the only ones in sync by now, as KRaft's PartitionReassignmentRevert has it.
+    """
+    dropping = [
+        topic_partition
+        for topic_partition, assignment in accepted.items()
+        if not set(parts.context.assignment(topic_partition).replicas) <= set(assignment.replicas)
+    ]
+    states = yield from parts.storage.partition_states(dropping)
+    return {
+        topic_partition: InvalidReplicaAssignmentError(
+            f"only {list(state.isr)} are in sync, all of which this would delete"
+        )
+        for topic_partition, state in states.items()
+        if not set(state.isr) & set(accepted[topic_partition].replicas)
+    }
 
 
 def _trigger(
@@ -141,10 +167,8 @@ def _trigger(
     results = {}
     for topic_partition, assignment in accepted.items():
         error: PacelineError | None = None
-        if not parts.context.knows(topic_partition):
-            error = UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
-        elif parts.context.is_queued_for_deletion(topic_partition.topic):
-            error = UnknownTopicOrPartitionError(f"topic {topic_partition.topic} is being deleted")
+        if not parts.context.knows(topic_partition) or parts.context.is_queued_for_deletion(topic_partition.topic):
+            error = _unknown(parts, topic_partition)
         else:
             try:
                 yield from _reassign(parts, topic_partition, assignment)

@@ -1,21 +1,18 @@
-"""AdminService, MetadataService and ControllerService: what clients and brokers call on a controller.
+"""MetadataService and ControllerService of a controller; `servicer_admin.py` has the AdminService.
 
 A servicer decides nothing: it checks and converts, asks the node on its event loop, and answers.
 """
 
-import asyncio
 import concurrent.futures
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from paceline import __version__
 from paceline.controller.node import ControllerNode, TopicDescription
-from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import ControlledShutdownResponse, Endpoint
 from paceline.model.errors import (
-    InvalidRequestError,
     NotControllerError,
     NotLeaderOrFollowerError,
     PacelineError,
@@ -23,21 +20,10 @@ from paceline.model.errors import (
     ShuttingDownError,
 )
 from paceline.rpc import convert
-from paceline.v1 import admin_service_pb2 as admin_pb
-from paceline.v1 import (
-    admin_service_pb2_grpc,
-    errors_pb2,
-    metadata_service_pb2_grpc,
-)
+from paceline.v1 import errors_pb2, metadata_service_pb2_grpc
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 
-T = TypeVar("T")
-
 MAX_TOPICS: Final = 10_000
-MAX_TIMEOUT_MS: Final = 600_000
-DEFAULT_TIMEOUT_MS: Final = 30_000
-ANSWER_GRACE_MS: Final = 10_000
-"""How much longer than its own timeout a request waits for the node, which always answers."""
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
 
 
@@ -80,87 +66,7 @@ def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
     return error
 
 
-class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
-    """Changes to topics; bound to one listener."""
-
-    def __init__(self, handle: NodeHandle, listener: str) -> None:
-        self._handle = handle
-        self._listener = listener
-
-    async def CreateTopics(  # noqa: N802
-        self, request: admin_pb.CreateTopicsRequest, context: Any
-    ) -> admin_pb.CreateTopicsResponse:
-        """Create topics."""
-        topics = [_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")]
-        timeout_ms = _timeout_ms(request.timeout_ms)
-        node = self._handle.get()
-        results: list[CreateTopicResult] = await self._ask(
-            lambda reply: node.create_topics(topics, timeout_ms, request.validate_only, reply), timeout_ms
-        )
-        return admin_pb.CreateTopicsResponse(topics=[_created(result) for result in results])
-
-    async def DeleteTopics(  # noqa: N802
-        self, request: admin_pb.DeleteTopicsRequest, context: Any
-    ) -> admin_pb.DeleteTopicsResponse:
-        """Delete topics."""
-        names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
-        timeout_ms = _timeout_ms(request.timeout_ms)
-        node = self._handle.get()
-        results: list[DeleteTopicResult] = await self._ask(
-            lambda reply: node.delete_topics(names, timeout_ms, reply), timeout_ms
-        )
-        return admin_pb.DeleteTopicsResponse(
-            topics=[
-                admin_pb.DeleteTopicResult(name=result.name, error=_topic_error(result.error)) for result in results
-            ]
-        )
-
-    async def _ask(self, call: Callable[[Callable[[T | Exception], None]], None], timeout_ms: int) -> T:
-        """Call the node and wait for its reply.
-
-        Raises:
-            NotControllerError: with the active controller's address.
-            RequestTimedOutError: the node did not answer; that would be a bug, but no caller waits for ever.
-        """
-        future: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
-        call(lambda answer: None if future.done() else future.set_result(answer))
-        try:
-            answer = await asyncio.wait_for(future, (timeout_ms + ANSWER_GRACE_MS) / 1000)
-        except TimeoutError:
-            raise RequestTimedOutError("the controller did not answer in time") from None
-        if isinstance(answer, NotControllerError):
-            raise not_controller(self._handle.get(), self._listener)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def _timeout_ms(asked_ms: int) -> int:
-    if asked_ms < 0:
-        raise InvalidRequestError(f"the timeout is {asked_ms} ms")
-    return min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS)
-
-
-def _new_topic(message: admin_pb.NewTopic) -> NewTopic:
-    return NewTopic(
-        name=message.name,
-        partitions=message.partitions if message.HasField("partitions") else None,
-        replication_factor=message.replication_factor if message.HasField("replication_factor") else None,
-        assignments=tuple(tuple(assignment.broker_ids) for assignment in message.assignments),
-        configs=dict(message.configs),
-    )
-
-
-def _created(result: CreateTopicResult) -> admin_pb.CreateTopicResult:
-    return admin_pb.CreateTopicResult(
-        name=result.name,
-        error=_topic_error(result.error),
-        topic_id=result.topic_id,
-        assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
-    )
-
-
-def _topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
+def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
     if error is None:
         return None
     return errors_pb2.TopicError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
@@ -225,7 +131,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
 def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
     return metadata_pb.TopicDescription(
         name=topic.name,
-        error=_topic_error(topic.error),
+        error=topic_error(topic.error),
         topic_id=topic.topic_id,
         partitions=[
             metadata_pb.PartitionDescription(
@@ -235,6 +141,8 @@ def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
                 replicas=partition.replicas,
                 isr=partition.isr,
                 offline_replicas=partition.offline_replicas,
+                adding_replicas=partition.adding_replicas,
+                removing_replicas=partition.removing_replicas,
             )
             for partition in topic.partitions
         ],

@@ -96,7 +96,7 @@ def add_topics(
 def forget_topic(parts: ControllerParts, topic: str) -> None:
     """Drop a topic whose node is gone."""
     parts.context.drop_topic(topic)
-    parts.topic_requests.topic_gone(topic)
+    parts.topic_gone(topic)
 
 
 def create_partitions(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:

@@ -3,7 +3,8 @@
 A field is Kafka's key with underscores: ``replica.lag.time.max.ms`` is `replica_lag_time_max_ms`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class ControllerConfig:
     default_replication_factor: int = 1
     num_partitions: int = 1
     max_partitions_per_request: int = 200_000
+    topic_defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Topic keys that brokers are given another default for, as far as a controller knows: to tell clients."""
     zookeeper_multi_max_bytes: int = 512 * 1024
     """Size of one multi, well below the server's jute.maxbuffer of 1 MiB."""
     zookeeper_multi_max_operations: int = 1_000

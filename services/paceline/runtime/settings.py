@@ -101,11 +101,15 @@ class BrokerSettings(LoadedSettings[BrokerKeys]):
 class ControllerSettings(LoadedSettings[ControllerKeys]):
     """Everything a controller process is told."""
 
+    topic_defaults: Mapping[str, str]
+    """Topic keys that the settings shared with the brokers give another value than the built-in one."""
+
     @property
     def config(self) -> ControllerConfig:
         """What the core is handed."""
         return ControllerConfig(
             leader_imbalance_check_interval_ms=self.keys.leader_imbalance_check_interval_seconds * 1_000,
+            topic_defaults=self.topic_defaults,
             **_shared_fields(ControllerConfig, self.keys, {"leader_imbalance_check_interval_ms"}),
         )
 
@@ -138,12 +142,15 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
         SettingsError: a key is unknown, a value is not acceptable, or values contradict each other.
     """
     keys, origins, options = _load(ControllerKeys, arguments, environment)
+    brokers, _, _ = _load(BrokerKeys, arguments, environment)
+    plain = _topic_defaults(_validated(BrokerKeys, {"zookeeper.connect": keys.zookeeper_connect}))
+    shared = {key: value for key, value in _topic_defaults(brokers).items() if value != plain.get(key)}
     problems: list[str] = []
     listeners = parse_listeners("controller", keys.listeners, problems)
     advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
     if problems:
         raise SettingsError("\n".join(problems))
-    return ControllerSettings(keys, origins, listeners, advertised, options)
+    return ControllerSettings(keys, origins, listeners, advertised, options, shared)
 
 
 def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]]:
