@@ -142,7 +142,7 @@ class PartitionStateMachine:
         new = [tp for tp in valid if self._context.partition_state(tp) is PartitionState.NEW]
         others = [tp for tp in valid if self._context.partition_state(tp) is not PartitionState.NEW]
         if new:
-            yield from self._initialise(new)
+            others.extend((yield from self._initialise(new)))
         if not others:
             return {}
         assert strategy is not None, "electing a leader needs a strategy"
@@ -174,7 +174,8 @@ class PartitionStateMachine:
 
     # New -> Online
 
-    def _initialise(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+    def _initialise(self, topic_partitions: Sequence[TopicPartition]) -> Flow[list[TopicPartition]]:
+        """Create state nodes; return the partitions that turn out to have one, and need a leader."""
         context = self._context
         writes = []
         for topic_partition in topic_partitions:
@@ -184,19 +185,40 @@ class PartitionStateMachine:
             else:
                 LOG.error("%s stays New, none of its replicas is online", topic_partition)
         if not writes:
-            return
+            return []
+        leaderless = []
         with_state = {topic_partition.topic for topic_partition in context.leadership}
         outcome = yield from self._committer.create(writes, with_state)
         for topic_partition in topic_partitions:
             state = outcome.written.get(topic_partition)
             if state is None:
-                if topic_partition in outcome.conflicted:
+                found = outcome.conflicted.get(topic_partition)
+                if found is not None and not self._take_up(topic_partition, found):
+                    leaderless.append(topic_partition)
+                elif found is None and topic_partition in outcome.conflicted:
                     LOG.error("%s stays New, its state node could not be created", topic_partition)
                 continue
             context.remember(topic_partition, state)
             assignment = context.assignment(topic_partition)
             self._batch.add_leader_and_isr(state.isr, topic_partition, state, assignment, is_new=True)
             self._set(topic_partition, PartitionState.ONLINE)
+        return leaderless
+
+    def _take_up(self, topic_partition: TopicPartition, found: LeaderAndIsr) -> bool:
+        """Go on with a partition that is not new: its topic's node, or its state, could not be read before.
+
+        Returns whether its leader is online; the replicas are told again, which changes nothing at those that know.
+        """
+        context = self._context
+        LOG.warning("%s exists already, it is taken up as it was left: %s", topic_partition, found)
+        context.remember(topic_partition, found)
+        if not context.is_replica_online(found.leader, topic_partition):
+            self._set(topic_partition, PartitionState.OFFLINE)
+            return False
+        assignment = context.assignment(topic_partition)
+        self._batch.add_leader_and_isr(assignment.replicas, topic_partition, found, assignment, is_new=False)
+        self._set(topic_partition, PartitionState.ONLINE)
+        return True
 
     # Online, Offline -> Online
 

@@ -1,0 +1,339 @@
+"""Foreign data in ZooKeeper harms the topic, broker or request that it names and nothing else, and is reported."""
+
+import pytest
+
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, SetData
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+MEGABYTE = 1_000_000
+
+TOPIC_NODES = {
+    "no data": b"",
+    "not JSON": b"{",
+    "foreign JSON": b'{"some":"thing"}',
+    "another kind of JSON": b"[1,2]",
+    "missing field": b'{"version":3,"topic_id":"xxxxxxxxxxxxxxxxxxxxxx"}',
+    "unknown version": b'{"version":99,"partitions":{"0":[1,2]}}',
+    "wrong types": b'{"version":3,"partitions":{"0":"1,2"}}',
+    "a partition that is no number": b'{"version":3,"partitions":{"zero":[1,2]}}',
+    "nested deeply": b"[" * 100_000,
+    "1 MB": b'{"version":3,"partitions":"' + b"x" * MEGABYTE + b'"}',
+}
+STATES = {
+    "no data": b"",
+    "foreign JSON": b'{"some":"thing"}',
+    "missing field": b'{"version":1,"leader":1,"leader_epoch":0,"controller_epoch":1}',
+    "unknown version": b'{"version":99,"leader":1,"leader_epoch":0,"controller_epoch":1,"isr":[1,2]}',
+    "a leader that is none": b'{"version":1,"leader":-7,"leader_epoch":0,"controller_epoch":1,"isr":[1,2]}',
+    "wrong types": b'{"version":1,"leader":"1","leader_epoch":0,"controller_epoch":1,"isr":[1,2]}',
+    "1 MB": b'{"version":1,"isr":"' + b"x" * MEGABYTE + b'"}',
+}
+REGISTRATIONS = {
+    "no data": b"",
+    "foreign JSON": b'{"some":"thing"}',
+    "missing field": b'{"version":4,"host":"b9"}',
+    "unknown version": b'{"version":99,"host":"b9","port":1,"endpoints":["CONTROL://b9:1"]}',
+    "wrong types": b'{"version":4,"endpoints":"CONTROL://b9:1"}',
+    "1 MB": b'{"version":4,"endpoints":["' + b"x" * MEGABYTE + b'"]}',
+}
+REQUESTS = {
+    "no data": b"",
+    "foreign JSON": b'{"some":"thing"}',
+    "missing field": b'{"version":1}',
+    "unknown version": b'{"version":99,"partitions":[]}',
+    "a topic that cannot be": b'{"version":1,"partitions":[{"topic":"../x","partition":0,"replicas":[1]}]}',
+    "1 MB": b'{"version":1,"partitions":"' + b"x" * MEGABYTE + b'"}',
+}
+CONFIGS = {
+    "no data": b"",
+    "foreign JSON": b'{"some":"thing"}',
+    "missing field": b'{"version":1}',
+    "unknown version": b'{"version":99,"config":{"unclean.leader.election.enable":"true"}}',
+    "wrong types": b'{"version":1,"config":{"unclean.leader.election.enable":true}}',
+    "1 MB": b'{"version":1,"config":"' + b"x" * MEGABYTE + b'"}',
+}
+
+
+def table(values: dict[str, bytes]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("data", list(values.values()), ids=list(values))
+
+
+def started() -> Cluster:
+    """Topics ``sick`` and ``well``, both led by broker 1 and followed by 2."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("sick", assignments=((1, 2),)), NewTopic("well", assignments=((1, 2),)))
+    cluster.told()
+    return cluster
+
+
+def fail_over(cluster: Cluster) -> None:
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.start_controller(CONTROLLER_ID + 1)
+
+
+def assert_well(cluster: Cluster, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    """The controller works: the other topic gets a new leader, a new topic appears, and the bad node was named."""
+    epoch = cluster.controller.controller_epoch
+    if 1 in cluster.broker_sessions:
+        cluster.kill_broker(1)
+        cluster.settle()
+    assert cluster.data(znodes.partition_state_path(tp("well-0")))["leader"] == 2
+    (result,) = cluster.create(NewTopic("fresh", assignments=((3, 2),)))
+    assert result.error is None
+    assert any(text.startswith("LAI fresh-0 3/0") for text in cluster.told()[3])
+    assert cluster.controller.controller_epoch == epoch, "nobody resigned"
+    reports = [record for record in caplog.records if path in caplog.handler.format(record)]
+    assert reports, f"{path} was not reported"
+    assert not [r for r in caplog.records if "handling" in r.getMessage()], "no event may fail as a whole"
+
+
+# topics
+
+
+@table(TOPIC_NODES)
+def test_a_malformed_new_topic_is_left_out_until_it_is_mended(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    cluster.zk(Create(znodes.topic_path("broken"), data))
+    cluster.settle()
+    assert not any("broken" in text for texts in cluster.told().values() for text in texts)
+    assert_well(cluster, caplog, znodes.topic_path("broken"))
+    cluster.told()
+    cluster.zk(SetData(znodes.topic_path("broken"), b'{"version":1,"partitions":{"0":[3,2]}}'))
+    cluster.settle()
+    assert cluster.state("broken-0").startswith("3/0 isr [3, 2]")
+    assert any(text.startswith("LAI broken-0 3/0 [3, 2] new") for text in cluster.told()[3])
+
+
+@table(TOPIC_NODES)
+def test_a_known_topic_whose_node_is_overwritten_goes_on_as_it_was(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.topic_path("sick"), data))
+    cluster.settle()
+    assert cluster.told() == {}
+    assert_well(cluster, caplog, znodes.topic_path("sick"))
+    assert cluster.state("sick-0") == "2/1 isr [2] ce 1 v1", "the assignment is known, so it has a leader again"
+
+
+@table(TOPIC_NODES)
+def test_a_new_controller_leaves_a_malformed_topic_alone(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.topic_path("sick"), data))
+    fail_over(cluster)
+    before = cluster.state("sick-0")
+    assert_well(cluster, caplog, znodes.topic_path("sick"))
+    assert cluster.state("sick-0") == before
+    assert not any("sick" in text for texts in cluster.told().values() for text in texts)
+
+
+def test_a_topic_mended_under_a_new_controller_goes_on_where_it_was() -> None:
+    cluster = started()
+    path = znodes.topic_path("sick")
+    good = cluster.server.tree.get(path).data  # type: ignore[union-attr]
+    cluster.zk(SetData(path, b"{"))
+    fail_over(cluster)
+    cluster.told()
+    cluster.zk(SetData(path, good))
+    cluster.settle()
+    assert any("UM" in text and "sick-0 1/0" in text for text in cluster.told()[3])
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert cluster.state("sick-0").startswith("2/1 isr [2]")
+
+
+# partition states
+
+
+@table(STATES)
+def test_a_malformed_state_keeps_only_its_partition_from_being_elected(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    path = znodes.partition_state_path(tp("sick-0"))
+    cluster.zk(SetData(path, data))
+    assert_well(cluster, caplog, path)
+    assert cluster.server.tree.get(path).data == data, "nobody writes over what nobody understands"  # type: ignore[union-attr]
+
+
+@table(STATES)
+def test_a_new_controller_leaves_a_malformed_state_alone(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    path = znodes.partition_state_path(tp("sick-0"))
+    cluster.zk(SetData(path, data))
+    fail_over(cluster)
+    assert_well(cluster, caplog, path)
+    assert cluster.server.tree.get(path).data == data  # type: ignore[union-attr]
+    assert not any("LAI sick" in text for texts in cluster.told().values() for text in texts)
+
+
+@table(STATES)
+def test_a_topic_with_a_malformed_state_can_be_deleted(data: bytes) -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.partition_state_path(tp("sick-0")), data))
+    cluster.kill_broker(3)
+    cluster.settle()
+    (result,) = cluster.delete("sick")
+    assert result.error is None and not cluster.exists(znodes.topic_path("sick"))
+
+
+def test_a_state_mended_under_a_new_controller_is_taken_up_when_a_broker_starts() -> None:
+    cluster = started()
+    path = znodes.partition_state_path(tp("sick-0"))
+    good = cluster.server.tree.get(path).data  # type: ignore[union-attr]
+    cluster.zk(SetData(path, b"{"))
+    fail_over(cluster)
+    cluster.zk(SetData(path, good))
+    cluster.start_broker(4)
+    cluster.settle()
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert cluster.state("sick-0").startswith("2/1 isr [2]")
+
+
+# brokers
+
+
+@table(REGISTRATIONS)
+def test_a_malformed_registration_is_no_broker(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    cluster.zk(Create(znodes.broker_path(9), data))
+    cluster.zk(Create(f"{znodes.BROKER_IDS}/nonsense", b"{}"))
+    cluster.settle()
+    assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 2, 3]
+    assert_well(cluster, caplog, znodes.broker_path(9))
+
+
+@table(REGISTRATIONS)
+def test_a_broker_whose_registration_is_overwritten_counts_as_gone_and_comes_back(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    path = znodes.broker_path(1)
+    good = cluster.server.tree.get(path).data  # type: ignore[union-attr]
+    cluster.zk(SetData(path, data))
+    cluster.start_broker(4)  # A change of the children, so that the registrations are read as a whole.
+    cluster.settle()
+    assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [2, 3, 4]
+    assert cluster.state("well-0").startswith("2/1 isr [2]")
+    assert any(path in caplog.handler.format(record) for record in caplog.records)
+    cluster.zk(SetData(path, good))
+    cluster.start_broker(5)
+    cluster.settle()
+    assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 2, 3, 4, 5]
+    assert "LAI sick-0 2/1 [2], well-0 2/1 [2]" in cluster.told()[1]
+
+
+# requests of tools
+
+
+@pytest.mark.parametrize("path", [znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION])
+@table(REQUESTS)
+def test_a_malformed_request_is_removed_and_the_next_one_served(
+    data: bytes, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    cluster.zk(Create(path, data))
+    cluster.settle()
+    assert not cluster.exists(path)
+    assert cluster.told() == {}
+    if path == znodes.REASSIGN_PARTITIONS:
+        cluster.zk(Create(path, znodes.encode_reassignment({tp("sick-0"): (1, 3)})))
+        cluster.settle()
+        assert cluster.data(znodes.topic_path("sick"))["adding_replicas"] == {"0": [3]}
+    assert_well(cluster, caplog, path)
+
+
+@pytest.mark.parametrize("path", [znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION])
+@table(REQUESTS)
+def test_a_new_controller_removes_a_malformed_request(data: bytes, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.zk(Create(path, data))
+    cluster.start_controller(CONTROLLER_ID + 1)
+    assert not cluster.exists(path)
+    assert_well(cluster, caplog, path)
+
+
+@table(REQUESTS)
+def test_the_content_of_a_deletion_marker_does_not_matter(data: bytes) -> None:
+    cluster = started()
+    cluster.zk(Create(znodes.delete_topic_path("sick"), data))
+    cluster.settle()
+    assert not cluster.exists(znodes.topic_path("sick")) and not cluster.exists(znodes.delete_topic_path("sick"))
+
+
+# configurations
+
+
+def out_of_sync(cluster: Cluster) -> None:
+    """Leave broker 2 as the only live replica of both topics, outside their ISRs."""
+    for partition in ("sick-0", "well-0"):
+        cluster.change_isr(partition, [1])
+    cluster.settle()
+    cluster.kill_broker(1)
+    cluster.settle()
+
+
+@table(CONFIGS)
+def test_a_malformed_configuration_allows_no_unclean_election_of_its_topic_and_stops_no_other(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.topic_config_path("sick"), data))
+    allowed = znodes.encode_config({"unclean.leader.election.enable": "true"})
+    cluster.zk(SetData(znodes.topic_config_path("well"), allowed))
+    out_of_sync(cluster)
+    states = [cluster.data(znodes.partition_state_path(tp(f"{topic}-0"))) for topic in ("sick", "well")]
+    assert [(state["leader"], state["isr"]) for state in states] == [(-1, [1]), (2, [2])]
+    assert_well(cluster, caplog, znodes.topic_config_path("sick"))
+
+
+@table(CONFIGS)
+def test_a_malformed_default_allows_no_unclean_election_except_where_a_topic_says_so(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    cluster.zk(Create("/config/brokers"), must_succeed=False)
+    cluster.zk(Create(znodes.broker_config_path(None), data))
+    allowed = znodes.encode_config({"unclean.leader.election.enable": "true"})
+    cluster.zk(SetData(znodes.topic_config_path("well"), allowed))
+    out_of_sync(cluster)
+    assert cluster.data(znodes.partition_state_path(tp("sick-0")))["leader"] == -1
+    assert_well(cluster, caplog, znodes.broker_config_path(None))
+
+
+@table(CONFIGS)
+def test_a_malformed_notice_of_a_changed_configuration_hides_no_other(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    out_of_sync(cluster)
+    allowed = znodes.encode_config({"unclean.leader.election.enable": "true"})
+    cluster.zk(SetData(znodes.topic_config_path("well"), allowed))
+    for content in (data, znodes.encode_config_change("topics/well")):
+        cluster.zk(Create(f"{znodes.CONFIG_CHANGES}/config_change_", content, sequential=True))
+    cluster.settle()
+    assert cluster.data(znodes.partition_state_path(tp("sick-0")))["leader"] == -1
+    assert_well(cluster, caplog, f"{znodes.CONFIG_CHANGES}/config_change_")
+
+
+# office
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"version":1}', b'{"version":99,"brokerid":1}', b"x" * MEGABYTE])
+def test_a_malformed_controller_node_is_an_office_taken(data: bytes) -> None:
+    cluster = started()
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.settle()
+    cluster.zk(Create(znodes.CONTROLLER, data))
+    node = cluster.start_controller(CONTROLLER_ID + 1)
+    assert not node.is_active and cluster.told() == {}
+    # Whoever put it there takes it away again, and the controller that waited takes office.
+    cluster.zk(Delete(znodes.CONTROLLER))
+    cluster.settle()
+    assert node.is_active and cluster.data(znodes.CONTROLLER)["brokerid"] == CONTROLLER_ID + 1
