@@ -40,7 +40,7 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
     if record.assignment.is_being_reassigned:
         return f"it is being moved, {record.assignment}"
     if not zk.has_leader:
-        return f"it has no leader, ISR {zk.isr}"
+        return None if waits_for_people(cluster, record) else f"it has no leader, ISR {zk.isr}"
     if sorted(zk.isr) != sorted(record.assignment.replicas):
         return f"ISR {zk.isr} of {record.assignment.replicas}"
     leader = cluster.brokers[zk.leader].life
@@ -65,6 +65,8 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
     for record in cluster.checks.records.living():
         zk = record.zk
         if zk is None or not zk.has_leader:
+            if waits_for_people(cluster, record):
+                continue
             return f"{record}: no leader"
         ends = {}
         for broker_id in zk.isr:
@@ -77,6 +79,15 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
         if any(end != (leader_end, leader_end) for end in ends.values()):
             return f"{record}: log ends and high watermarks are {ends}"
     return None
+
+
+def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
+    """Whether a partition stays offline until somebody allows an unclean election.
+
+    Every member of its ISR has lost power since it was last known to hold everything: none may lead (design 3.6).
+    """
+    zk = record.zk
+    return zk is not None and not zk.has_leader and all(cluster.brokers[member].boot > 1 for member in zk.isr)
 
 
 def leftovers(cluster: "SimulatedCluster") -> list[str]:

@@ -139,14 +139,14 @@ class ZooKeeperChecks:
         topic = change.path.rpartition("/")[2]
         if change.type is WatchType.DELETED:
             self._say(write)
-            gone: str | None = self._records.topic_ids.pop(topic, None)
+            topic_id: str | None = self._records.topic_ids.pop(topic, None)
             for (known_id, _), record in self._records.by_id.items():
-                if known_id == gone:
+                if known_id == topic_id:
                     record.deleted = True
             return
         node = znodes.decode_topic_assignment(change.path, change.new_data)
         self._say(write, str({number: node.partitions[number].replicas for number in sorted(node.partitions)}))
-        topic_id: str = node.topic_id or ""
+        topic_id = node.topic_id or ""
         if change.type is WatchType.CREATED:
             self._records.topic_ids[topic] = topic_id
         known_id = self._records.topic_ids.get(topic)
@@ -205,10 +205,9 @@ class ZooKeeperChecks:
     ) -> None:
         life = self._lives[write.session_id]
         assert isinstance(life, BrokerLife)
-        kept = (new.leader, new.leader_epoch, new.controller_epoch) == (
-            old.leader,
-            old.leader_epoch,
-            old.controller_epoch,
+        # A leader that restarts within its epoch is told the present controller's epoch, and writes that.
+        kept = (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch) and (
+            old.controller_epoch <= new.controller_epoch <= self.controller_epoch
         )
         self._verdicts.check("R2", kept, f"{record}: the ISR write of {life.name} turns {old} into {new}")
         self._verdicts.check("R12", new.leader == life.broker_id, f"{record}: {life.name} writes without leading")

@@ -156,7 +156,9 @@ class HostedPartition:
     def _set_followers(self, state: LeaderAndIsrPartition, leader_end_offset: int, was_leader: bool) -> None:
         now_ms = self._host.now_ms()
         followers = {}
-        for broker_id in state.replicas:
+        # At the end of a reassignment an ISR member may be out of the assignment already. It can still be elected, so
+        # the high watermark has to wait for it.
+        for broker_id in dict.fromkeys((*state.replicas, *state.isr)):
             if broker_id == self._host.broker_id:
                 continue
             known = self.followers.get(broker_id)
@@ -304,8 +306,10 @@ class HostedPartition:
         )
 
     def maybe_expand_isr(self, follower: FollowerProgress) -> None:
-        """Propose the ISR with ``follower``, which has just fetched, if it may join."""
-        if self.proposal is not None or follower.broker_id in self.isr or self.why_not_join(follower) is not None:
+        """Propose the ISR with ``follower``, which has just fetched, if it is assigned and may join."""
+        if self.proposal is not None or follower.broker_id in self.isr or follower.broker_id not in self.replicas:
+            return
+        if self.why_not_join(follower) is not None:
             return
         broker_epoch = follower.broker_epoch
         assert broker_epoch is not None
@@ -390,7 +394,7 @@ class HostedPartition:
             host.registered_broker_epoch(follower.broker_id),
             host.is_offline_replica(self.topic_partition, follower.broker_id),
         )
-        return refusal is None
+        return refusal is None and follower.broker_id in self.replicas
 
     # Following
 

@@ -1,0 +1,113 @@
+"""``python -m tests.simulation --seeds 500 --first 1`` runs many seeds, ``--seed 42`` replays one with its timeline."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+from tests.simulation.run import Run, RunResult, run_seed
+from tests.simulation.shrink import shrink_run
+from tests.simulation.verdicts import INVARIANTS
+
+_PROGRESS_S = 10.0
+_SHRUNK_AT_MOST = 5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is asked for; return the exit code: 0 when nothing was violated."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    parser.add_argument("--seed", type=int, help="replay one seed and tell what happens")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run in")
+    parser.add_argument("--keep-going", action="store_true", help="go on after many violated seeds")
+    parser.add_argument("--no-shrink", action="store_true", help="do not look for smaller schedules")
+    asked = parser.parse_args(arguments)
+    if asked.seed is not None:
+        return replay(asked.seed, not asked.no_shrink)
+    return run_many(range(asked.first, asked.first + asked.seeds), asked.jobs, asked.keep_going, not asked.no_shrink)
+
+
+def replay(seed: int, with_shrinking: bool = True) -> int:
+    """Run one seed with its timeline; when it fails, also its shrunk schedule."""
+    result = Run(seed, tell=print).run()
+    print(f"\nseed {seed}: {result.events} events, {result.virtual_ms / 1000:.1f} s of virtual time, {result.digest}")
+    for name, value in asdict(result.profile).items():
+        print(f"  {name}: {value}")
+    print("faults:")
+    for fault in result.faults:
+        print(f"  {fault}")
+    print("verdicts:")
+    for name, verdict in result.verdicts.items():
+        print(f"  {name:<4} {verdict.word:<14} {verdict.exercised:>8}  {INVARIANTS[name]}")
+    _print_failures(result)
+    if result.failures and with_shrinking:
+        _print_shrunk(result)
+    return 1 if result.failures else 0
+
+
+def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: bool) -> int:
+    """Run seeds, say how it goes, and close with one line."""
+    begin = last = time.monotonic()
+    failed: list[RunResult] = []
+    exercised = dict.fromkeys(INVARIANTS, 0)
+    count = events = 0
+    for result in results_of(seeds, jobs):
+        count += 1
+        events += result.events
+        for name, verdict in result.verdicts.items():
+            exercised[name] += verdict.exercised
+        if result.failures:
+            failed.append(result)
+            _print_failures(result)
+            if not keep_going and len(failed) >= 20:
+                print("enough seeds have failed")
+                break
+        now = time.monotonic()
+        if now - last >= _PROGRESS_S:
+            last = now
+            print(f"{count} seeds, {len(failed)} violated, {events} events, {now - begin:.0f} s", flush=True)
+    if with_shrinking:
+        for result in failed[:_SHRUNK_AT_MOST]:
+            _print_shrunk(result)
+    minutes = max(time.monotonic() - begin, 0.001) / 60
+    idle = [name for name, times in exercised.items() if not times and name != "X1"]
+    print(
+        f"{count} seeds, {len(failed)} violations, {events} events, {count / minutes:.0f} seeds/min, "
+        f"not exercised: {', '.join(idle) or 'none'}"
+    )
+    return 1 if failed else 0
+
+
+def results_of(seeds: Iterable[int], jobs: int) -> Iterator[RunResult]:
+    """Yield results as they come, from ``jobs`` processes."""
+    if jobs <= 1:
+        yield from map(run_seed, seeds)
+        return
+    # Processes of their own, not forks: a fork would copy whatever threads the parent has.
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seed, seeds, chunksize=2)
+
+
+def _print_failures(result: RunResult) -> None:
+    for name, evidence in result.failures.items():
+        print(f"seed {result.seed}: {name} ({INVARIANTS[name]}) violated {result.verdicts[name].violations} times")
+        for line in evidence[:3]:
+            print(f"    {line}")
+
+
+def _print_shrunk(result: RunResult) -> None:
+    small = shrink_run(result)
+    print(
+        f"seed {result.seed}, {', '.join(small.failures)} remain with {len(small.faults)} of {len(result.faults)} faults:"
+    )
+    for fault in small.faults:
+        print(f"    {fault}")
+    _print_failures(small)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
