@@ -1,0 +1,113 @@
+"""Asking the active controller for something and waiting, in virtual time, for its one reply."""
+
+from collections.abc import Callable
+from typing import Any
+
+from paceline.controller.admin_values import (
+    AlterConfigsResult,
+    ConfigAlteration,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    CreatePartitionsResult,
+    ElectionType,
+    ElectLeaderResult,
+    NewPartitions,
+    OngoingReassignment,
+    ReassignmentWish,
+    ResourceType,
+)
+from paceline.controller.events import PartitionReassignmentResult
+from paceline.controller.node import ControllerNode
+from paceline.model.errors import PacelineError
+from tests.unit.controller.cluster import Cluster, tp
+
+TIMEOUT_MS = 5_000
+
+
+def ask(cluster: Cluster, call: Callable[[Callable[[Any], None]], None], timeout_ms: int = TIMEOUT_MS) -> Any:
+    """Make a call and return its answer; an exception that answers it is raised."""
+    answers: list[Any] = []
+    call(answers.append)
+    cluster.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def grow(
+    cluster: Cluster, *topics: NewPartitions, timeout_ms: int = TIMEOUT_MS, validate_only: bool = False
+) -> list[CreatePartitionsResult]:
+    admin = cluster.controller.admin
+    return list(
+        ask(cluster, lambda reply: admin.create_partitions(topics, timeout_ms, validate_only, reply), timeout_ms)
+    )
+
+
+def elect(
+    cluster: Cluster,
+    election: ElectionType,
+    *partitions: str,
+    timeout_ms: int = TIMEOUT_MS,
+    validate_only: bool = False,
+) -> list[ElectLeaderResult]:
+    """No partitions: all that need it."""
+    admin, wanted = cluster.controller.admin, [tp(partition) for partition in partitions] or None
+    return list(
+        ask(
+            cluster,
+            lambda reply: admin.elect_leaders(election, wanted, timeout_ms, validate_only, reply),
+            timeout_ms,
+        )
+    )
+
+
+def move(
+    cluster: Cluster, *wishes: tuple[str, tuple[int, ...] | None], validate_only: bool = False
+) -> list[PartitionReassignmentResult]:
+    admin = cluster.controller.admin
+    asked = [ReassignmentWish(tp(partition), target) for partition, target in wishes]
+    return list(ask(cluster, lambda reply: admin.alter_partition_reassignments(asked, validate_only, reply)))
+
+
+def moves(cluster: Cluster, *partitions: str) -> list[OngoingReassignment]:
+    admin, wanted = cluster.controller.admin, [tp(partition) for partition in partitions] or None
+    return list(ask(cluster, lambda reply: admin.list_partition_reassignments(wanted, reply)))
+
+
+def topic(name: str) -> ConfigResource:
+    return ConfigResource(ResourceType.TOPIC, name)
+
+
+def entries(cluster: Cluster, name: str, *keys: str) -> dict[str, ConfigEntry]:
+    admin = cluster.controller.admin
+    (result,) = ask(cluster, lambda reply: admin.describe_configs([(topic(name), keys)], reply))
+    assert result.error is None, result.error
+    return {entry.key: entry for entry in result.entries}
+
+
+def change(key: str, value: str | None, operation: ConfigOperation | None = ConfigOperation.SET) -> ConfigChange:
+    return ConfigChange(key, operation, value)
+
+
+def alter(
+    cluster: Cluster, *alterations: tuple[str, tuple[ConfigChange, ...]], validate_only: bool = False
+) -> list[AlterConfigsResult]:
+    return alter_at(cluster, cluster.controller, *alterations, validate_only=validate_only)
+
+
+def alter_at(
+    cluster: Cluster,
+    node: ControllerNode,
+    *alterations: tuple[str, tuple[ConfigChange, ...]],
+    validate_only: bool = False,
+) -> list[AlterConfigsResult]:
+    asked = [ConfigAlteration(topic(name), changes) for name, changes in alterations]
+    return list(ask(cluster, lambda reply: node.admin.alter_configs(asked, validate_only, reply)))
+
+
+def kinds(results: list[Any]) -> list[type[PacelineError] | None]:
+    """The class of each result's error, None for success."""
+    return [None if result.error is None else type(result.error) for result in results]

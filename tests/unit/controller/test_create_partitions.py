@@ -1,0 +1,218 @@
+"""CreatePartitions: what is refused, where new partitions go, and when the answer comes."""
+
+from typing import Any
+
+import pytest
+
+from paceline.controller.admin_values import NewPartitions
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Delete, Multi, SetData
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NotControllerError,
+    ReassignmentInProgressError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.settings import ControllerConfig
+from tests.unit.controller.asking import ask, grow, kinds, move
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def started(config: ControllerConfig | None = None) -> Cluster:
+    """Brokers 1 to 3; topic ``a`` with one partition on brokers 1 and 2."""
+    cluster = Cluster(config)
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    assert cluster.create(NewTopic("a", assignments=((1, 2),)))[0].error is None
+    return cluster
+
+
+def test_new_partitions_get_leaders_and_the_old_one_is_left_alone() -> None:
+    cluster = started()
+    before = cluster.data(znodes.topic_path("a"))
+    (result,) = grow(cluster, NewPartitions("a", 3, ((2, 3), (3, 1))))
+    assert (result.error, result.first_partition, result.assignments) == (None, 1, ((2, 3), (3, 1)))
+    after = cluster.data(znodes.topic_path("a"))
+    assert after["partitions"] == {"0": [1, 2], "1": [2, 3], "2": [3, 1]}
+    assert after["topic_id"] == before["topic_id"]
+    assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
+    assert cluster.state("a-2") == "3/0 isr [3, 1] ce 1 v0"
+    described = cluster.controller.describe_topics(["a"])[0]
+    assert [partition.leader for partition in described.partitions] == [1, 2, 3]
+
+
+def test_placement_goes_on_where_the_topic_stopped() -> None:
+    """Start index: the position of partition 0's first replica; then round robin."""
+    cluster = started()
+    (result,) = grow(cluster, NewPartitions("a", 4))
+    assert [row[0] for row in result.assignments] == [2, 3, 1]
+    assert all(len(set(row)) == 2 for row in result.assignments)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "said"),
+    [
+        (NewPartitions("nosuch", 2), UnknownTopicOrPartitionError, "does not exist"),
+        (NewPartitions("a", 1), InvalidPartitionsError, "has 1 partitions"),
+        (NewPartitions("a", 0), InvalidPartitionsError, "has 1 partitions"),
+        (NewPartitions("a", -5), InvalidPartitionsError, "has 1 partitions"),
+        (NewPartitions("a", 200), InvalidPartitionsError, "more than 100"),
+        (NewPartitions("a", 2, ((1, 2), (2, 3))), InvalidReplicaAssignmentError, "1 partitions are new, 2 are placed"),
+        (NewPartitions("a", 2, ((1,),)), InvalidReplicaAssignmentError, "2 replicas, not 1"),
+        (NewPartitions("a", 2, ((1, 1),)), InvalidReplicaAssignmentError, "twice"),
+        (NewPartitions("a", 2, ((1, 9),)), InvalidReplicaAssignmentError, "not there: [9]"),
+        (NewPartitions("a", 2, ((),)), InvalidReplicaAssignmentError, "no replicas"),
+    ],
+)
+def test_bad_requests_change_nothing(wanted: NewPartitions, error: type[Exception], said: str) -> None:
+    cluster = started(ControllerConfig(CONTROLLER_ID, max_partitions_per_request=100))
+    writes = len(cluster.writes)
+    (result,) = grow(cluster, wanted)
+    assert type(result.error) is error
+    assert said in str(result.error)
+    assert len(cluster.writes) == writes
+
+
+def test_too_few_brokers_are_refused() -> None:
+    cluster = started()
+    cluster.kill_broker(2, 3)
+    cluster.settle()
+    (result,) = grow(cluster, NewPartitions("a", 2))
+    assert type(result.error) is InvalidReplicationFactorError
+
+
+def test_a_name_listed_twice_fails_and_leaves_the_others_alone() -> None:
+    cluster = started()
+    cluster.create(NewTopic("b", assignments=((1, 2),)))
+    results = grow(cluster, NewPartitions("a", 2), NewPartitions("b", 2), NewPartitions("a", 3))
+    assert kinds(results) == [InvalidRequestError, None, InvalidRequestError]
+    assert [result.name for result in results] == ["a", "b", "a"]
+    assert len(cluster.data(znodes.topic_path("a"))["partitions"]) == 1
+
+
+def test_a_topic_with_a_running_reassignment_does_not_grow() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    (result,) = grow(cluster, NewPartitions("a", 2))
+    assert type(result.error) is ReassignmentInProgressError
+    cluster.change_isr("a-0", [1, 2, 3], notify=False)
+    cluster.settle()
+    assert kinds(grow(cluster, NewPartitions("a", 2))) == [None]
+
+
+def test_a_topic_that_is_being_deleted_does_not_grow() -> None:
+    cluster = started()
+    cluster.brokers.silent.add(1)
+    cluster.delete("a", timeout_ms=100)
+    assert kinds(grow(cluster, NewPartitions("a", 2))) == [InvalidTopicError]
+
+
+def test_validation_changes_nothing_and_says_where_replicas_would_go() -> None:
+    cluster = started()
+    writes = len(cluster.writes)
+    (result,) = grow(cluster, NewPartitions("a", 3), validate_only=True)
+    assert result.error is None
+    assert [row[0] for row in result.assignments] == [2, 3]
+    assert len(cluster.writes) == writes
+
+
+def test_the_answer_waits_for_every_new_leader() -> None:
+    cluster = started()
+    cluster.brokers.silent.add(3)
+    (result,) = grow(cluster, NewPartitions("a", 3, ((2, 1), (3, 1))), timeout_ms=300)
+    assert type(result.error) is RequestTimedOutError
+    assert result.assignments == ((2, 1), (3, 1)), "they exist all the same"
+    assert cluster.state("a-2").startswith("3/0")
+    cluster.brokers.release(3)
+    cluster.settle()
+    assert kinds(grow(cluster, NewPartitions("a", 4, ((2, 1),)))) == [None]
+
+
+def test_a_lost_answer_is_still_a_success() -> None:
+    cluster = started()
+    link = cluster.controller_clients[CONTROLLER_ID].link
+    path = znodes.topic_path("a")
+    link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == path for o in r.operations))
+    assert kinds(grow(cluster, NewPartitions("a", 2))) == [None]
+    assert len(cluster.data(path)["partitions"]) == 2
+
+
+def test_partitions_that_another_tool_adds_meanwhile_are_kept() -> None:
+    cluster = started()
+    path = znodes.topic_path("a")
+    topic_id = cluster.data(path)["topic_id"]
+    rows = {0: ReplicaAssignment((1, 2)), 1: ReplicaAssignment((3, 1))}
+    cluster.zk(SetData(path, znodes.encode_topic_assignment(znodes.TopicAssignment(rows, topic_id))))
+    (result,) = grow(cluster, NewPartitions("a", 3, ((2, 3),)))
+    assert (result.error, result.first_partition) == (None, 2)
+    assert cluster.data(path)["partitions"] == {"0": [1, 2], "1": [3, 1], "2": [2, 3]}
+
+
+def test_a_reassignment_right_behind_keeps_the_new_partitions() -> None:
+    """Both rewrite the topic's node, the second from memory."""
+    cluster = started()
+    answers: list[Any] = []
+    admin = cluster.controller.admin
+    admin.create_partitions([NewPartitions("a", 2, ((2, 3),))], 5_000, False, answers.append)
+    cluster.controller.alter_partition_reassignments({tp("a-0"): (2, 1)}, answers.append)
+    cluster.settle()
+    assert len(answers) == 2
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [2, 1], "1": [2, 3]}
+    assert cluster.state("a-1").startswith("2/0")
+
+
+def test_a_topic_that_vanishes_while_somebody_waits_is_said() -> None:
+    cluster = started()
+    cluster.brokers.silent.add(3)
+    answers: list[Any] = []
+    cluster.controller.admin.create_partitions([NewPartitions("a", 2, ((3, 1),))], 60_000, False, answers.append)
+    cluster.settle()
+    assert answers == []
+    for partition in (0, 1):
+        cluster.zk(Delete(znodes.partition_state_path(tp(f"a-{partition}"))))
+        cluster.zk(Delete(znodes.partition_path(tp(f"a-{partition}"))))
+    cluster.zk(Delete(znodes.topic_partitions_path("a")))
+    cluster.zk(Delete(znodes.topic_path("a")))
+    cluster.settle()
+    assert kinds(answers[0]) == [UnknownTopicOrPartitionError]
+
+
+def test_a_new_leader_elected_meanwhile_ends_the_wait() -> None:
+    cluster = started()
+    cluster.brokers.silent.add(3)
+    answers: list[Any] = []
+    cluster.controller.admin.create_partitions([NewPartitions("a", 2, ((3, 1),))], 60_000, False, answers.append)
+    cluster.settle()
+    cluster.kill_broker(3)
+    cluster.settle()
+    assert kinds(answers[0]) == [None]
+    assert cluster.state("a-1").startswith("1/1")
+
+
+def test_whoever_waits_is_answered_when_the_controller_resigns() -> None:
+    cluster = started()
+    cluster.brokers.silent.update((1, 2, 3))
+    answers: list[Any] = []
+    cluster.controller.admin.create_partitions([NewPartitions("a", 2)], 60_000, False, answers.append)
+    cluster.settle()
+    cluster.controllers[CONTROLLER_ID].stop()
+    assert kinds(answers[0]) == [RequestTimedOutError]
+
+
+def test_a_standby_refuses() -> None:
+    cluster = started()
+    standby = cluster.start_controller(CONTROLLER_ID + 1)
+    for call in (
+        lambda reply: standby.admin.create_partitions([NewPartitions("a", 2)], 1_000, False, reply),
+        lambda reply: standby.admin.list_partition_reassignments(None, reply),
+        lambda reply: standby.admin.describe_configs([], reply),
+    ):
+        with pytest.raises(NotControllerError):
+            ask(cluster, call)

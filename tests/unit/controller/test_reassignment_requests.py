@@ -1,0 +1,216 @@
+"""AlterPartitionReassignments and ListPartitionReassignments: errors per partition, and what a move waits for."""
+
+import pytest
+
+from paceline.controller.admin_values import AwaitedReason
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
+from paceline.model.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    NoReassignmentInProgressError,
+    NotControllerError,
+    UnknownTopicOrPartitionError,
+)
+from tests.unit.controller.asking import ask, kinds, move, moves
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def started() -> Cluster:
+    """Brokers 1 to 4; ``a`` and ``b`` with one partition each on brokers 1 and 2."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3, 4)
+    cluster.start_controller()
+    results = cluster.create(NewTopic("a", assignments=((1, 2),)), NewTopic("b", assignments=((1, 2),)))
+    assert all(result.error is None for result in results)
+    return cluster
+
+
+def awaited(cluster: Cluster) -> list[tuple[int, AwaitedReason]]:
+    (ongoing,) = moves(cluster)
+    return [(replica.broker_id, replica.reason) for replica in ongoing.waiting_for]
+
+
+def test_a_move_is_listed_until_it_is_done() -> None:
+    cluster = started()
+    assert moves(cluster) == []
+    assert kinds(move(cluster, ("a-0", (3, 4)))) == [None]
+    (ongoing,) = moves(cluster)
+    assert ongoing.topic_partition == tp("a-0")
+    assert ongoing.assignment.replicas == (3, 4, 1, 2)
+    assert (ongoing.assignment.adding, ongoing.assignment.removing) == ((3, 4), (1, 2))
+    assert (ongoing.leader, ongoing.isr) == (1, (1, 2))
+    assert [(r.broker_id, r.reason) for r in ongoing.waiting_for] == [
+        (3, AwaitedReason.NOT_CAUGHT_UP),
+        (4, AwaitedReason.NOT_CAUGHT_UP),
+    ]
+    described = cluster.controller.describe_topics(["a"])[0].partitions[0]
+    assert (described.adding_replicas, described.removing_replicas) == ((3, 4), (1, 2))
+    cluster.change_isr("a-0", [1, 2, 3, 4], notify=False)
+    cluster.settle()
+    assert moves(cluster) == []
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 4]}
+
+
+def test_only_the_partitions_asked_for_are_listed() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)), ("b-0", (4, 2)))
+    assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0", "b-0"]
+    assert [str(each.topic_partition) for each in moves(cluster, "b-0", "nosuch-3")] == ["b-0"]
+
+
+def test_a_malformed_wish_fails_alone() -> None:
+    cluster = started()
+    results = move(
+        cluster,
+        ("a-0", ()),
+        ("a-1", (1, 2)),
+        ("b-0", (2, 3)),
+        ("nosuch-0", None),
+    )
+    assert kinds(results) == [
+        InvalidReplicaAssignmentError,
+        UnknownTopicOrPartitionError,
+        None,
+        UnknownTopicOrPartitionError,
+    ]
+    assert [str(each.topic_partition) for each in moves(cluster)] == ["b-0"]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [((), "empty"), ((3, 3), "twice"), ((-1, 2), "negative"), ((1, 9), "not live: [9]")],
+)
+def test_a_bad_target_changes_nothing(target: tuple[int, ...], said: str) -> None:
+    cluster = started()
+    writes = len(cluster.writes)
+    (result,) = move(cluster, ("a-0", target))
+    assert type(result.error) is InvalidReplicaAssignmentError
+    assert said in str(result.error)
+    assert len(cluster.writes) == writes
+
+
+def test_a_partition_listed_twice_is_refused_and_the_other_is_moved() -> None:
+    cluster = started()
+    results = move(cluster, ("a-0", (3, 2)), ("b-0", (3, 2)), ("a-0", (4, 2)))
+    assert kinds(results) == [InvalidRequestError, None, InvalidRequestError]
+    assert [str(each.topic_partition) for each in moves(cluster)] == ["b-0"]
+
+
+def test_nothing_can_be_cancelled_where_nothing_moves() -> None:
+    cluster = started()
+    assert kinds(move(cluster, ("a-0", None))) == [NoReassignmentInProgressError]
+
+
+def test_a_cancelled_move_is_gone() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    assert kinds(move(cluster, ("a-0", None))) == [None]
+    assert moves(cluster) == []
+    assert sorted(cluster.data(znodes.topic_path("a"))["partitions"]["0"]) == [1, 2]
+
+
+def test_a_move_of_a_topic_that_is_being_deleted_is_refused() -> None:
+    cluster = started()
+    cluster.brokers.silent.add(1)
+    cluster.delete("a", timeout_ms=100)
+    assert kinds(move(cluster, ("a-0", (3, 2)))) == [UnknownTopicOrPartitionError]
+
+
+def test_validation_starts_nothing() -> None:
+    cluster = started()
+    writes = len(cluster.writes)
+    results = move(cluster, ("a-0", (3, 2)), ("b-0", (9,)), ("nosuch-0", None), validate_only=True)
+    assert kinds(results) == [None, InvalidReplicaAssignmentError, UnknownTopicOrPartitionError]
+    assert len(cluster.writes) == writes
+    assert moves(cluster) == []
+
+
+def test_the_same_wish_twice_is_the_same_move() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    assert kinds(move(cluster, ("a-0", (3, 2)))) == [None]
+    (ongoing,) = moves(cluster)
+    assert ongoing.assignment.adding == (3,)
+
+
+@pytest.mark.parametrize("wish", [None, (1, 2), (4, 2)])
+def test_a_move_whose_new_replicas_alone_are_in_sync_is_not_taken_back(wish: tuple[int, ...] | None) -> None:
+    """To cancel or replace it would delete every copy that has all records."""
+    cluster = started()
+    move(cluster, ("a-0", (3, 4)))
+    cluster.change_isr("a-0", [3], notify=False)
+    cluster.settle()
+    (result,) = move(cluster, ("a-0", wish))
+    assert type(result.error) is InvalidReplicaAssignmentError
+    assert "only [3] are in sync" in str(result.error)
+    (ongoing,) = moves(cluster)
+    assert ongoing.assignment.adding == (3, 4)
+
+
+def test_a_move_stuck_on_a_dead_broker_says_so() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    cluster.kill_broker(3)
+    cluster.settle()
+    assert awaited(cluster) == [(3, AwaitedReason.BROKER_DEAD)]
+    cluster.start_broker(3)
+    cluster.settle()
+    assert awaited(cluster) == [(3, AwaitedReason.NOT_CAUGHT_UP)]
+
+
+def test_a_move_stuck_on_a_broker_that_shuts_down_says_so() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    cluster.controlled_shutdown(3)
+    assert awaited(cluster) == [(3, AwaitedReason.BROKER_SHUTTING_DOWN)]
+
+
+def test_a_move_stuck_on_a_failed_directory_says_so() -> None:
+    cluster = started()
+    cluster.brokers.failed_dirs[3].add(tp("a-0"))
+    move(cluster, ("a-0", (3, 2)))
+    cluster.settle()
+    assert awaited(cluster) == [(3, AwaitedReason.LOG_DIR_FAILED)]
+
+
+def test_a_move_without_a_leader_says_so() -> None:
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    cluster.kill_broker(1, 2)
+    cluster.settle()
+    (ongoing,) = moves(cluster)
+    assert ongoing.leader is None
+    assert (3, AwaitedReason.NO_LEADER) in awaited(cluster)
+
+
+def test_the_isr_is_read_anew() -> None:
+    """Leaders tell controllers seconds later; who looks wants to know now."""
+    cluster = started()
+    move(cluster, ("a-0", (3, 4)))
+    cluster.change_isr("a-0", [1, 2, 4], notify=False)
+    assert awaited(cluster) == [(3, AwaitedReason.NOT_CAUGHT_UP)]
+
+
+def test_a_successor_lists_what_it_took_over() -> None:
+    cluster = started()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    move(cluster, ("a-0", (3, 2)))
+    cluster.controllers[CONTROLLER_ID].stop()
+    cluster.settle()
+    assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0"]
+
+
+def test_the_admin_node_of_kafkas_tools_still_works() -> None:
+    cluster = started()
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (3, 2)})))
+    cluster.settle()
+    assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0"]
+
+
+def test_a_standby_refuses() -> None:
+    cluster = started()
+    standby = cluster.start_controller(CONTROLLER_ID + 1)
+    with pytest.raises(NotControllerError):
+        ask(cluster, lambda reply: standby.admin.alter_partition_reassignments([], False, reply))

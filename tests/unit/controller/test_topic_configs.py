@@ -1,0 +1,271 @@
+"""DescribeConfigs and IncrementalAlterConfigs: origins, refusals, what is written, and what follows from it."""
+
+from typing import Any
+
+import pytest
+
+from paceline.controller.admin_values import (
+    ConfigAlteration,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+from paceline.controller.config_changes import NOTICES_KEPT
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, Multi, SetData
+from paceline.log.log_config import TOPIC_KEYS
+from paceline.model.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    NotControllerError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.settings import ControllerConfig
+from tests.unit.controller.asking import alter, ask, change, entries, kinds, topic
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
+
+APPEND, SUBTRACT, DELETE = ConfigOperation.APPEND, ConfigOperation.SUBTRACT, ConfigOperation.DELETE
+
+
+def started(config: ControllerConfig | None = None, **overrides: str) -> Cluster:
+    """Brokers 1 and 2; topic ``a`` with these overrides."""
+    cluster = Cluster(config)
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    configs = {key.replace("_", "."): value for key, value in overrides.items()}
+    assert cluster.create(NewTopic("a", assignments=((1, 2),), configs=configs))[0].error is None
+    return cluster
+
+
+def stored(cluster: Cluster) -> dict[str, str]:
+    return dict(cluster.data(znodes.topic_config_path("a"))["config"])
+
+
+def notices(cluster: Cluster) -> list[str]:
+    return [
+        cluster.data(f"{znodes.CONFIG_CHANGES}/{name}")["entity_path"]
+        for name in cluster.children(znodes.CONFIG_CHANGES)
+    ]
+
+
+# describing
+
+
+def test_every_value_has_its_origin() -> None:
+    defaults = {"retention.ms": "86400000", "min.insync.replicas": "1", "nonsense": "1", "segment.bytes": "x"}
+    cluster = started(ControllerConfig(CONTROLLER_ID, topic_defaults=defaults), segment_ms="7")
+    found = entries(cluster, "a")
+    assert list(found) == list(TOPIC_KEYS)
+    assert (found["segment.ms"].value, found["segment.ms"].source) == ("7", ConfigSource.TOPIC)
+    assert (found["retention.ms"].value, found["retention.ms"].source) == ("86400000", ConfigSource.BROKER_DEFAULT)
+    for key, value in (("min.insync.replicas", "1"), ("segment.bytes", "1073741824"), ("cleanup.policy", "delete")):
+        assert (found[key].value, found[key].source) == (value, ConfigSource.BUILT_IN_DEFAULT)
+
+
+def test_only_the_keys_asked_for_are_described() -> None:
+    cluster = started()
+    assert list(entries(cluster, "a", "retention.ms", "cleanup.policy")) == ["retention.ms", "cleanup.policy"]
+
+
+def test_the_cluster_wide_unclean_flag_is_a_broker_default() -> None:
+    key = "unclean.leader.election.enable"
+    cluster = started(ControllerConfig(CONTROLLER_ID, unclean_leader_election_enable=True))
+    assert (entries(cluster, "a")[key].value, entries(cluster, "a")[key].source) == (
+        "true",
+        ConfigSource.BROKER_DEFAULT,
+    )
+    cluster.zk(Create(znodes.broker_config_path(None), znodes.encode_config({key: "false"})))
+    assert entries(cluster, "a")[key].value == "false"
+
+
+def test_a_stored_value_that_makes_no_sense_counts_as_not_set_as_at_the_brokers() -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.topic_config_path("a"), znodes.encode_config({"segment.bytes": "x", "odd": "1"})))
+    assert entries(cluster, "a")["segment.bytes"].source is ConfigSource.BUILT_IN_DEFAULT
+
+
+def test_resources_are_refused_one_by_one() -> None:
+    cluster = started()
+    cluster.create(NewTopic("broken", assignments=((1,),)))
+    cluster.zk(SetData(znodes.topic_config_path("broken"), b"{"))
+    asked = [
+        (topic("a"), ("retention.ms",)),
+        (topic("nosuch"), ()),
+        (topic("a"), ("retention",)),
+        (ConfigResource(None, "a"), ()),
+        (topic("broken"), ()),
+    ]
+    admin = cluster.controller.admin
+    results = ask(cluster, lambda reply: admin.describe_configs(asked, reply))
+    assert kinds(results) == [
+        None,
+        UnknownTopicOrPartitionError,
+        InvalidConfigError,
+        InvalidRequestError,
+        InvalidConfigError,
+    ]
+    assert [result.resource for result in results] == [resource for resource, _ in asked]
+
+
+def test_a_topic_whose_configuration_node_is_missing_has_the_defaults() -> None:
+    cluster = started()
+    cluster.zk(Delete(znodes.topic_config_path("a")))
+    assert entries(cluster, "a")["retention.ms"].source is ConfigSource.BUILT_IN_DEFAULT
+    assert kinds(alter(cluster, ("a", (change("retention.ms", "5"),)))) == [None]
+    assert stored(cluster) == {"retention.ms": "5"}
+
+
+# changing
+
+
+def test_single_keys_change_and_brokers_are_told() -> None:
+    cluster = started(retention_ms="1000", segment_ms="7")
+    changes = (change("retention.ms", "2000"), change("segment.ms", None, DELETE), change("flush.messages", "1"))
+    assert kinds(alter(cluster, ("a", changes))) == [None]
+    assert stored(cluster) == {"retention.ms": "2000", "flush.messages": "1"}
+    assert notices(cluster) == ["topics/a"]
+    assert entries(cluster, "a")["segment.ms"].source is ConfigSource.BUILT_IN_DEFAULT
+
+
+def test_configuration_and_notice_are_one_transaction() -> None:
+    cluster = started()
+    before = len(cluster.writes)
+    alter(cluster, ("a", (change("retention.ms", "5"),)))
+    written = cluster.writes[before:]
+    assert len({write.zxid for write in written}) == 1
+    assert len(written) == 2
+
+
+def test_lists_grow_and_shrink() -> None:
+    cluster = started()
+    alter(cluster, ("a", (change("cleanup.policy", "compact", APPEND),)))
+    assert stored(cluster) == {"cleanup.policy": "delete,compact"}, "the default is what it was appended to"
+    alter(cluster, ("a", (change("cleanup.policy", "compact", APPEND),)))
+    assert stored(cluster) == {"cleanup.policy": "delete,compact"}
+    alter(cluster, ("a", (change("cleanup.policy", "delete", SUBTRACT),)))
+    assert stored(cluster) == {"cleanup.policy": "compact"}
+    (refused,) = alter(cluster, ("a", (change("cleanup.policy", "compact", SUBTRACT),)))
+    assert type(refused.error) is InvalidConfigError
+    throttled = "leader.replication.throttled.replicas"
+    alter(cluster, ("a", (change(throttled, "0:1,1:2", APPEND),)))
+    alter(cluster, ("a", (change(throttled, "0:1,1:2", SUBTRACT),)))
+    assert stored(cluster) == {"cleanup.policy": "compact", throttled: ""}
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "said"),
+    [
+        (change("retention", "1"), InvalidConfigError, "unknown topic configuration 'retention'"),
+        (change("retention.ms", "soon"), InvalidConfigError, "invalid value 'soon' for retention.ms"),
+        (change("min.insync.replicas", "0"), InvalidConfigError, "between 1"),
+        (change("retention.ms", None), InvalidConfigError, "needs a value"),
+        (change("retention.ms", "1", APPEND), InvalidConfigError, "no list"),
+        (change("nosuch", "1", APPEND), InvalidConfigError, "unknown topic configuration 'nosuch'"),
+        (change("nosuch", None, DELETE), InvalidConfigError, "unknown topic configuration 'nosuch'"),
+        (change("retention.ms", "1", DELETE), InvalidRequestError, "takes no value"),
+        (change("retention.ms", "1", None), InvalidRequestError, "operation"),
+        (change("segment.ms", "8"), InvalidRequestError, "more than once"),
+        (change("min.compaction.lag.ms", str(2**62)), InvalidConfigError, "must not exceed"),
+    ],
+)
+def test_one_bad_change_refuses_the_whole_resource(bad: ConfigChange, error: type[Exception], said: str) -> None:
+    cluster = started(max_compaction_lag_ms="1000")
+    before = len(cluster.writes)
+    (result,) = alter(cluster, ("a", (change("segment.ms", "7"), bad)))
+    assert type(result.error) is error
+    assert said in str(result.error)
+    assert len(cluster.writes) == before
+
+
+def test_a_refused_resource_leaves_the_others_alone() -> None:
+    cluster = started()
+    cluster.create(NewTopic("b", assignments=((1,),)))
+    set_it = (change("retention.ms", "5"),)
+    results = alter(cluster, ("nosuch", set_it), ("a", set_it), ("b", set_it), ("b", set_it), ("a/b", ()))
+    assert kinds(results) == [
+        UnknownTopicOrPartitionError,
+        None,
+        InvalidRequestError,
+        InvalidRequestError,
+        UnknownTopicOrPartitionError,
+    ]
+    assert stored(cluster) == {"retention.ms": "5"}
+    assert cluster.data(znodes.topic_config_path("b"))["config"] == {}
+
+
+def test_a_resource_of_an_unknown_kind_and_one_without_changes_are_refused() -> None:
+    cluster = started()
+    asked = [ConfigAlteration(ConfigResource(None, "a"), ()), ConfigAlteration(topic("a"), ())]
+    admin = cluster.controller.admin
+    results = ask(cluster, lambda reply: admin.alter_configs(asked, False, reply))
+    assert kinds(results) == [InvalidRequestError] * 2
+    assert ResourceType.TOPIC is results[1].resource.kind
+
+
+def test_what_another_tool_left_behind_can_be_removed() -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.topic_config_path("a"), znodes.encode_config({"odd": "1", "segment.ms": "x"})))
+    assert kinds(alter(cluster, ("a", (change("odd", None, DELETE), change("retention.ms", "5"))))) == [None]
+    assert stored(cluster) == {"segment.ms": "x", "retention.ms": "5"}
+
+
+def test_validation_changes_nothing() -> None:
+    cluster = started()
+    before = len(cluster.writes)
+    results = alter(cluster, ("a", (change("retention.ms", "5"),)), validate_only=True)
+    assert kinds(results) == [None]
+    assert kinds(alter(cluster, ("a", (change("x", "5"),)), validate_only=True)) == [InvalidConfigError]
+    assert len(cluster.writes) == before
+
+
+def test_a_change_whose_answer_was_lost_is_a_success_and_made_once() -> None:
+    cluster = started()
+    link = cluster.controller_clients[CONTROLLER_ID].link
+    path = znodes.topic_config_path("a")
+    link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == path for o in r.operations))
+    assert kinds(alter(cluster, ("a", (change("retention.ms", "5"),)))) == [None]
+    assert notices(cluster) == ["topics/a"]
+
+
+def test_a_topic_that_is_being_deleted_is_gone() -> None:
+    cluster = started()
+    cluster.brokers.silent.add(1)
+    cluster.delete("a", timeout_ms=100)
+    assert kinds(alter(cluster, ("a", (change("retention.ms", "5"),)))) == [UnknownTopicOrPartitionError]
+
+
+def test_allowing_unclean_elections_gives_an_offline_partition_a_leader() -> None:
+    cluster = started()
+    cluster.kill_broker(2)
+    cluster.settle()
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(2)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/")
+    alter(cluster, ("a", (change("unclean.leader.election.enable", "true"),)))
+    cluster.settle()
+    assert cluster.state("a-0").startswith("2/")
+
+
+def test_old_notices_are_cleared_away() -> None:
+    cluster = started()
+    for _ in range(NOTICES_KEPT + 5):
+        cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("topics/x"), sequential=True))
+    alter(cluster, ("a", (change("retention.ms", "5"),)))
+    cluster.settle()
+    left = cluster.children(znodes.CONFIG_CHANGES)
+    assert len(left) == NOTICES_KEPT
+    assert notices(cluster)[-1] == "topics/a"
+
+
+def test_a_standby_refuses() -> None:
+    cluster = started()
+    standby = cluster.start_controller(CONTROLLER_ID + 1)
+    answers: list[Any] = []
+    standby.admin.alter_configs([], False, answers.append)
+    cluster.settle()
+    assert isinstance(answers[0], NotControllerError)
