@@ -163,7 +163,7 @@ class BrokerUnderTest:
         self.fatal: list[Exception] = []
         self.up = True
         self.logs = LogManager(files, dirs, log_config, on_dir_failure=lambda _path, _error: None, boot_id="boot")
-        self.logs.load(cluster.time.wall_ms())
+        report = self.logs.load(cluster.time.wall_ms())
         self.transport = DirectTransport(cluster, config.broker_id)
         self.zookeeper = MemoryZooKeeper(
             cluster.server, cluster.time, session_timeout_ms=config.zookeeper_session_timeout_ms
@@ -182,6 +182,7 @@ class BrokerUnderTest:
             random.Random(config.broker_id),
             self.changes.append,
             self.fatal.append,
+            unclean_restart=report.is_unclean_restart("boot"),
         )
 
     @property

@@ -181,6 +181,9 @@ class ReplicaLogs(Protocol):
     def read_meta_properties(self) -> Mapping[str, MetaProperties | None]:
         """Return whose each working directory is."""
 
+    def unclean_restart_noted(self) -> None:
+        """Say in the directories that a controller knows of the unclean restart."""
+
     def write_meta_properties(self, broker_id: int, cluster_id: str, date: str) -> None:
         """Say whose the working directories are."""
 

@@ -44,6 +44,7 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.control import (
+    ControllerStamp,
     ControlRequest,
     ControlResponse,
     Endpoint,
@@ -286,6 +287,7 @@ class BrokerNode:
         if refusal is not ErrorCode.NONE:
             self._emit(StateChangeKind.CONTROL_REFUSED, f"{type(request).__name__} of {request.stamp}: {refusal.name}")
             return _refused(request, refusal)
+        self._unclean_restart_noted(request.stamp)
         if isinstance(request, LeaderAndIsrRequest):
             response = self._control.leader_and_isr(request)
             self._topic_configs.want(dict.fromkeys(state.topic_partition.topic for state in request.partitions))
@@ -295,6 +297,12 @@ class BrokerNode:
             self._forget_topics(state.topic_partition.topic for state in request.partitions if state.delete_partition)
             return response
         return self._control.update_metadata(request)
+
+    def _unclean_restart_noted(self, stamp: ControllerStamp) -> None:
+        """A request for this very registration comes from a controller that has acted on what it said."""
+        if self._registration.unclean_restart and stamp.broker_epoch == self.broker_epoch:
+            self._logs.unclean_restart_noted()
+            self._registration.acknowledged()
 
     def _forget_topics(self, topics: Iterable[str]) -> None:
         for topic in topics:

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from paceline.coordination import znodes
 from paceline.coordination.errors import DuplicateBrokerIdError, MalformedZnodeError, SessionLostError
-from paceline.coordination.interface import GetChildren, GetData, ZkCode, ZooKeeper
+from paceline.coordination.interface import Exists, GetChildren, GetData, SetData, ZkCode, ZooKeeper
 from paceline.coordination.recipes import ensure_paths, expect, get_or_create_cluster_id, register_broker
 from paceline.coordination.znode_registrations import BrokerRegistration
 from paceline.model.control import Endpoint
@@ -48,6 +48,9 @@ class Registration:
     ``cluster_id`` is the cluster the log directories belong to, None when they are new; the broker never registers
     where that id is not.
 
+    An unclean restart is said in every registration until a controller has taken note of it: `acknowledged`. A broker
+    that has registered before and finds its log directories empty has lost everything; that is an unclean restart, too.
+
     Another holder of the broker id, or of an address, may be this broker's own dead predecessor: its node goes when
     its session times out, so only a holder that outlives a session timeout is fatal.
     """
@@ -78,10 +81,16 @@ class Registration:
         self._earlier_session_ids: list[int] = []
         self._run: FlowRun[BrokerRegistered] | None = None
         self._retry: Cancellable | None = None
+        self._clearing: FlowRun[None] | None = None
         self._conflict_since_ms: int | None = None
         self._cluster_id = cluster_id
         self._highest_controller_epoch = highest_controller_epoch
         self._stopped = False
+
+    @property
+    def unclean_restart(self) -> bool:
+        """Whether the broker may have lost records and no controller has taken note of it yet."""
+        return self._unclean_restart
 
     @property
     def session_id(self) -> int:
@@ -98,6 +107,41 @@ class Registration:
         self._cancel()
         self._register()
 
+    def acknowledged(self) -> None:
+        """A controller that has seen the present registration has taken note of the unclean restart: say it no more.
+
+        A later controller would otherwise distrust what the broker has replicated since.
+        """
+        if not self._unclean_restart or self._stopped:
+            return
+        self._unclean_restart = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._clearing = FlowRun(
+            self._cleared_flow(self._session_id),
+            self._zookeeper,
+            self._scheduler,
+            lambda _none: None,
+            self._not_cleared,
+        ).start()
+
+    def _cleared_flow(self, session_id: int) -> Flow[None]:
+        path = znodes.broker_path(self._config.broker_id)
+        (read,) = yield Zk([GetData(path)])
+        expect(read, path, ZkCode.NO_NODE)
+        if read.stat is None or read.stat.ephemeral_owner != session_id:
+            return  # The next registration will not say it.
+        registration = znodes.decode_broker(path, read.data, self._config.broker_id)
+        if registration.unclean_restart:
+            cleared = znodes.encode_broker(replace(registration, unclean_restart=False))
+            (written,) = yield Zk([SetData(path, cleared, read.stat.version)])
+            expect(written, path, ZkCode.NO_NODE)
+
+    def _not_cleared(self, error: Exception) -> None:
+        if not self._stopped and not isinstance(error, SessionLostError):
+            self._retry = self._scheduler.call_later(RETRY_MS, self._clear)
+
     def stop(self) -> None:
         """Register no more."""
         self._stopped = True
@@ -108,6 +152,8 @@ class Registration:
             self._run.cancel()
         if self._retry is not None:
             self._retry.cancel()
+        if self._clearing is not None:
+            self._clearing.cancel()
 
     def _register(self) -> None:
         self._run = FlowRun(
@@ -121,6 +167,7 @@ class Registration:
             yield from _check_cluster_id(self._cluster_id)
         yield from ensure_paths(znodes.PERSISTENT_NODES)
         if self._cluster_id is None:
+            yield from self._look_for_an_earlier_life()
             self._cluster_id = yield from get_or_create_cluster_id(self._rng)
         yield from self._check_endpoints()
         registration = BrokerRegistration(
@@ -128,8 +175,7 @@ class Registration:
             endpoints=self._endpoints,
             timestamp_ms=self._start_ms,
             rack=self._config.broker_rack,
-            # A broker that comes back within its process's life has lost nothing since it last said so.
-            unclean_restart=self._unclean_restart and not self._earlier_session_ids,
+            unclean_restart=self._unclean_restart,
         )
         registered = yield from register_broker(registration, session_id, tuple(self._earlier_session_ids))
         (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
@@ -141,6 +187,14 @@ class Registration:
                 f"the controller epoch in ZooKeeper is {controller_epoch}, it was {known_controller_epoch} before"
             )
         return BrokerRegistered(registered.czxid, self._cluster_id, controller_epoch)
+
+    def _look_for_an_earlier_life(self) -> Flow[None]:
+        """Directories that belong to no cluster yet are those of a new broker, or of one whose disks were replaced."""
+        path = znodes.broker_epoch_path(self._config.broker_id)
+        (read,) = yield Zk([Exists(path)])
+        expect(read, path, ZkCode.NO_NODE)
+        if read.ok:
+            self._unclean_restart = True
 
     def _check_endpoints(self) -> Flow[None]:
         """Refuse an address that another id has registered: clients would reach the wrong broker."""

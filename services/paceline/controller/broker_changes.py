@@ -10,6 +10,7 @@ from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.events import LeaderAndIsrResponseReceived
 from paceline.controller.parts import ControllerParts
 from paceline.controller.reassignment import resume_reassignments
+from paceline.controller.unclean_restart import distrust_unclean_brokers, tell_other_replicas
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode
 from paceline.model.state_change import StateChangeKind
@@ -89,8 +90,11 @@ def on_broker_startup(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow
     context = parts.context
     for broker_id in broker_ids:
         context.on_offline_dirs.pop(broker_id, None)
+    distrusted = yield from distrust_unclean_brokers(parts, broker_ids)
     others = [broker_id for broker_id in context.registered_broker_ids() if broker_id not in broker_ids]
     parts.send_update_metadata(others, ())
+    if distrusted:
+        tell_other_replicas(parts, distrusted, broker_ids)
     with_leader = [tp for tp in context.leadership if not context.is_queued_for_deletion(tp.topic)]
     parts.send_update_metadata(broker_ids, with_leader)
     hosted = context.replicas_on(broker_ids)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from paceline.coordination.isr_history import IsrHistory, history_of
 from paceline.coordination.znode_json import JsonValue
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import LiveBroker
@@ -206,6 +207,10 @@ class ControllerContext:
     def is_queued_for_deletion(self, topic: str) -> bool:
         """Whether a marker for the topic has been seen."""
         return topic in self.deletion_queued
+
+    def isr_history(self, topic_partition: TopicPartition) -> IsrHistory:
+        """Who left the partition's ISR, and which members may lack records."""
+        return history_of(self.state_extras.get(topic_partition))
 
     def remember(self, topic_partition: TopicPartition, state: LeaderAndIsr) -> None:
         """Cache leadership that the running event has just read or written."""

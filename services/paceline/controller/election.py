@@ -45,15 +45,31 @@ def elect_offline(
     online: Container[int],
     unclean_allowed: bool,
     controller_epoch: int,
+    unclean_members: Container[int] = (),
+    complete: Container[int] = (),
 ) -> Election:
-    """Elect a leader for a partition that lost its own: first online ISR member, else, if allowed, first online."""
+    """Elect a leader for a partition that lost its own: first online ISR member, else, if allowed, first online.
+
+    Args:
+        current: the state as it is.
+        assigned: the partition's replicas.
+        online: those that may lead.
+        unclean_allowed: whether losing records is better than waiting.
+        controller_epoch: epoch of the controller that decides.
+        unclean_members: ISR members that came back from an unclean restart; they lead like replicas outside the ISR,
+            though before those.
+        complete: replicas outside the ISR that have all that was committed.
+    """
     recipients = tuple(replica for replica in assigned if replica in online)
     for replica in recipients:
-        if replica in current.isr:
-            isr = tuple(member for member in current.isr if member in online)
+        if replica in current.isr and replica not in unclean_members:
+            isr = tuple(member for member in current.isr if member in online and member not in unclean_members)
             return Election(current.with_leader(replica, isr, controller_epoch), recipients)
+    for replica in recipients:
+        if replica in complete:
+            return Election(current.with_leader(replica, (replica,), controller_epoch), recipients)
     if unclean_allowed and recipients:
-        leader = recipients[0]
+        leader = next((replica for replica in recipients if replica in current.isr), recipients[0])
         return Election(current.with_leader(leader, (leader,), controller_epoch), recipients, unclean=True)
     return NOBODY
 

@@ -11,6 +11,7 @@ from paceline.controller.parts import ControllerParts
 from paceline.controller.preferred_election import elect_preferred_leaders, wanted_preferred_elections
 from paceline.controller.reassignment import on_reassignment_node, resume_reassignments
 from paceline.controller.topic_changes import add_topics, read_topics
+from paceline.controller.unclean_restart import distrust_unclean_brokers
 from paceline.coordination import znodes
 from paceline.runtime.flow import Flow
 
@@ -30,6 +31,7 @@ def on_failover(parts: ControllerParts) -> Flow[None]:
         parts.channels.add_broker(context.brokers[broker_id])
     marked = yield from parts.storage.children(znodes.DELETE_TOPICS, watch=True)
     yield from parts.deletion.start(sorted(marked), _halted_topics(parts))
+    yield from distrust_unclean_brokers(parts, context.registered_broker_ids())
     # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
     parts.send_update_metadata(context.brokers, ())
     yield from parts.replicas.start()

@@ -231,7 +231,7 @@ class PartitionStateMachine:
         while remaining:
             elections = yield from self._decide(remaining, strategy, results)
             writes = [
-                StateWrite(topic_partition, election.leader_and_isr)
+                StateWrite(topic_partition, election.leader_and_isr, forget_history=election.unclean)
                 for topic_partition, election in elections.items()
                 if election.leader_and_isr is not None
             ]
@@ -277,9 +277,10 @@ class PartitionStateMachine:
             else:
                 doubtful.append(topic_partition)
         yield from self._refresh([tp for tp in doubtful if tp not in self._context.seen_in_event])
+        complete = yield from self._with_complete_former_members(doubtful)
         hopeless = []
         for topic_partition in doubtful:
-            election = self._strategy(topic_partition, strategy, unclean_allowed=forced)
+            election = self._strategy(topic_partition, strategy, forced, topic_partition in complete)
             if election.leader_and_isr is not None:
                 elections[topic_partition] = election
             else:
@@ -311,6 +312,22 @@ class PartitionStateMachine:
             return f"the state was written by a controller with the newer epoch {known.controller_epoch}"
         return "no replica qualifies" if elected is None else None
 
+    def _with_complete_former_members(self, topic_partitions: Sequence[TopicPartition]) -> Flow[set[TopicPartition]]:
+        """Return the partitions whose last ISR member lost data while former ones can have missed nothing.
+
+        Nothing is committed below ``min.insync.replicas``: where that is more than one, nobody who left before the ISR
+        had a single member can lack anything.
+        """
+        asked = []
+        for topic_partition in topic_partitions:
+            history = self._context.isr_history(topic_partition)
+            if history.unclean and history.former:
+                asked.append(topic_partition)
+        if not asked:
+            return set()
+        minimum = yield from self._unclean_config.min_insync_replicas({tp.topic for tp in asked})
+        return {tp for tp in asked if minimum.get(tp.topic, 1) > 1}
+
     def _refresh(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
         if not topic_partitions:
             return
@@ -321,7 +338,13 @@ class PartitionStateMachine:
             else:
                 self._context.leadership.pop(topic_partition, None)
 
-    def _strategy(self, topic_partition: TopicPartition, strategy: ElectionStrategy, unclean_allowed: bool) -> Election:
+    def _strategy(
+        self,
+        topic_partition: TopicPartition,
+        strategy: ElectionStrategy,
+        unclean_allowed: bool,
+        former_are_complete: bool = False,
+    ) -> Election:
         context = self._context
         current = context.leadership.get(topic_partition)
         if current is None:
@@ -329,6 +352,9 @@ class PartitionStateMachine:
         assignment = context.assignment(topic_partition)
         replicas = assignment.replicas
         online = context.online_replicas(topic_partition, replicas)
+        history = context.isr_history(topic_partition)
+        if history.unclean and strategy not in (ElectionStrategy.OFFLINE, ElectionStrategy.OFFLINE_UNCLEAN):
+            return NOBODY
         if strategy is ElectionStrategy.REASSIGN:
             return elect_reassigned(current, assignment.target, online, context.epoch)
         if strategy is ElectionStrategy.PREFERRED:
@@ -336,4 +362,5 @@ class PartitionStateMachine:
         if strategy is ElectionStrategy.CONTROLLED_SHUTDOWN:
             reachable = context.online_replicas(topic_partition, replicas, include_shutting_down=True)
             return elect_for_controlled_shutdown(current, replicas, reachable, context.shutting_down, context.epoch)
-        return elect_offline(current, replicas, online, unclean_allowed, context.epoch)
+        complete = [r for r in history.former if r not in assignment.adding] if former_are_complete else ()
+        return elect_offline(current, replicas, online, unclean_allowed, context.epoch, history.unclean, complete)

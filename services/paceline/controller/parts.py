@@ -50,7 +50,9 @@ class ControllerParts:
             f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )
         self.committer = StateCommitter(config, self.context, self.storage)
-        self.unclean_config = UncleanElectionConfig(self.storage, config.unclean_leader_election_enable)
+        self.unclean_config = UncleanElectionConfig(
+            self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
+        )
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(

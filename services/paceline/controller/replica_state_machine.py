@@ -203,7 +203,7 @@ class ReplicaStateMachine:
                 known = context.leadership.get(topic_partition)
                 if known is None or known.controller_epoch > context.epoch:
                     self._report_failure(broker_id, topic_partition, known)
-                elif broker_id in known.isr:
+                elif broker_id in known.isr or self._has_lost_former_member(broker_id, topic_partition):
                     writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
                 else:
                     # No write, but the decision that the replica is out is this controller's.
@@ -223,6 +223,11 @@ class ReplicaStateMachine:
                     remaining.append(topic_partition)
             limit = max(1, limit // 2)
         return {tp: removed[tp] for tp in topic_partitions if tp in removed}
+
+    def _has_lost_former_member(self, broker_id: int, topic_partition: TopicPartition) -> bool:
+        """Whether a complete former member sits on a failed directory: its disk may be replaced by an empty one."""
+        failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
+        return failed and broker_id in self._context.isr_history(topic_partition).former
 
     def _refresh_absentees(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
         """Read the partitions whose cached ISR lacks the broker: its leader may have let it in meanwhile."""

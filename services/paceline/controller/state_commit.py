@@ -7,7 +7,7 @@ the caller decides again; the chunks of the next round are half as large.
 Source: design.md 3.1, 3.2; spec/controller.md section 7.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.controller.context import ControllerContext
@@ -15,6 +15,8 @@ from paceline.controller.failures import UnexpectedResponseError
 from paceline.controller.storage import Storage, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Exists, Operation, SetData, ZkCode
+from paceline.coordination.isr_history import next_extra
+from paceline.coordination.znode_json import JsonValue
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig
@@ -30,6 +32,10 @@ class StateWrite:
 
     topic_partition: TopicPartition
     state: LeaderAndIsr
+    lost: tuple[int, ...] = ()
+    """Replicas whose data is not to be trusted from here on."""
+    forget_history: bool = False
+    """Whether the leader comes from an unclean election."""
 
     def matches(self, found: LeaderAndIsr) -> bool:
         """Whether ``found`` is this very write: an earlier try was applied and only its answer was lost."""
@@ -78,6 +84,7 @@ class StateCommitter:
             for (write, _), result in zip(chunk, response.results[1:], strict=True):
                 version = write.state.zk_version + 1 if result.stat is None else result.stat.version
                 outcome.written[write.topic_partition] = _at_version(write.state, version)
+                self._remember_extra(write)
         if to_read:
             yield from self._read_back(to_read, outcome)
         return outcome
@@ -161,8 +168,24 @@ class StateCommitter:
 
     def _set(self, write: StateWrite) -> SetData:
         path = znodes.partition_state_path(write.topic_partition)
-        extra = self._context.state_extras.get(write.topic_partition)
-        return SetData(path, znodes.encode_partition_state(write.state, extra), write.state.zk_version)
+        return SetData(path, znodes.encode_partition_state(write.state, self._extra(write)), write.state.zk_version)
+
+    def _extra(self, write: StateWrite) -> Mapping[str, JsonValue] | None:
+        """Return the state's other keys after the write; the cache holds what the write was decided on."""
+        topic_partition = write.topic_partition
+        extra = self._context.state_extras.get(topic_partition)
+        known = self._context.leadership.get(topic_partition)
+        old_isr = write.state.isr if known is None else known.isr
+        kept = self._context.assignment(topic_partition).replicas if extra or len(old_isr) > 1 else None
+        failed = [b for b, lost in self._context.on_offline_dirs.items() if topic_partition in lost]
+        return next_extra(extra, old_isr, write.state.isr, kept, write.lost, failed, write.forget_history)
+
+    def _remember_extra(self, write: StateWrite) -> None:
+        extra = self._extra(write)
+        if extra:
+            self._context.state_extras[write.topic_partition] = extra
+        else:
+            self._context.state_extras.pop(write.topic_partition, None)
 
     def _chunks(
         self, sized: Iterable[tuple[StateWrite, SetData]], limit: int

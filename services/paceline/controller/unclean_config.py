@@ -1,4 +1,4 @@
-"""Which topics may get a leader from outside their ISR."""
+"""What elections ask of a topic's configuration: may the leader come from outside the ISR, and who can be complete."""
 
 import logging
 from collections.abc import Iterable
@@ -6,42 +6,59 @@ from collections.abc import Iterable
 from paceline.controller.storage import Storage
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
-from paceline.coordination.interface import ZkCode
+from paceline.coordination.interface import Response, ZkCode
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
 
-KEY = "unclean.leader.election.enable"
+UNCLEAN_KEY = "unclean.leader.election.enable"
+MINIMUM_KEY = "min.insync.replicas"
 
 
 class UncleanElectionConfig:
     """Reads the topic's configuration over the cluster's default, when an election needs to know.
 
-    Source: spec/controller.md section 9, "Unclean permission".
+    Source: spec/controller.md section 9, "Unclean permission"; design.md 3.6.
     """
 
-    def __init__(self, storage: Storage, default: bool) -> None:
+    def __init__(self, storage: Storage, unclean_default: bool, minimum_default: int) -> None:
         self._storage = storage
-        self._default = default
+        self._unclean_default = unclean_default
+        self._minimum_default = minimum_default
 
     def allowed_topics(self, topics: Iterable[str]) -> Flow[set[str]]:
-        """Return the topics that allow it; one whose configuration cannot be read does not."""
+        """Return the topics that allow an unclean election; one whose configuration cannot be read does not."""
+        found = yield from self._values(topics, UNCLEAN_KEY, str(self._unclean_default))
+        return {topic for topic, value in found.items() if value.lower() == "true"}
+
+    def min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
+        """Return ``min.insync.replicas`` of topics; one whose configuration cannot be read is left out."""
+        found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default))
+        return {topic: int(value) for topic, value in found.items() if value.isdecimal()}
+
+    def _values(self, topics: Iterable[str], key: str, default: str) -> Flow[dict[str, str]]:
         wanted = sorted(topics)
         default_path = znodes.broker_config_path(None)
         paths = [default_path, *(znodes.topic_config_path(topic) for topic in wanted)]
         responses = yield from self._storage.read_all(paths)
-        default: bool | None = None
-        allowed = set()
-        for path, topic, response in zip(paths, [None, *wanted], responses, strict=True):
-            if not response.ok and response.code is not ZkCode.NO_NODE:
+        for_all = _overrides(default_path, responses[0])
+        found = {}
+        for topic, path, response in zip(wanted, paths[1:], responses[1:], strict=True):
+            own = _overrides(path, response)
+            if own is None:
                 continue
-            try:
-                value = znodes.decode_config(path, response.data).get(KEY)
-            except MalformedZnodeError:
-                LOG.warning("no unclean election by a configuration that is malformed", exc_info=True)
-                continue
-            if topic is None:
-                default = self._default if value is None else value.lower() == "true"
-            elif (value.lower() == "true") if value is not None else bool(default):
-                allowed.add(topic)
-        return allowed
+            if key in own:
+                found[topic] = own[key]
+            elif for_all is not None:
+                found[topic] = for_all.get(key, default)
+        return found
+
+
+def _overrides(path: str, response: Response) -> dict[str, str] | None:
+    if not response.ok and response.code is not ZkCode.NO_NODE:
+        return None
+    try:
+        return znodes.decode_config(path, response.data)
+    except MalformedZnodeError:
+        LOG.warning("a malformed configuration allows nothing", exc_info=True)
+        return None

@@ -15,6 +15,7 @@ from paceline.coordination.interface import (
     SetData,
     ZkCode,
 )
+from paceline.coordination.isr_history import next_extra
 from paceline.coordination.recipes import expect
 from paceline.coordination.znode_json import JsonValue
 from paceline.model.identifiers import TopicPartition
@@ -60,7 +61,8 @@ def write_isr(
         desired: leader, leader epoch and controller epoch as received with the leadership, the new ISR, and in
             ``zk_version`` the version the write is conditional on.
         joiners: brokers that join, with the broker epoch each gave in its fetch.
-        extra: keys of the state outside Kafka's schema, to be kept; None reads them first.
+        extra: keys of the state outside Kafka's schema, written as they are; None reads them first and brings the
+            history of the ISR forward (`isr_history`).
 
     A joiner that restarts between its fetch and this write is caught: the version of its ``/broker_epochs`` node is
     read *before* the czxid of its registration is compared, and checked inside the multi, and every registration
@@ -79,7 +81,7 @@ def write_isr(
         found = _read_back(path, state, desired)
         if not isinstance(found, znodes.PartitionState):
             return found
-        extra = found.extra
+        extra = next_extra(found.extra, found.leader_and_isr.isr, desired.isr)
     checks, stale = _checks(expected, responses)
     if stale:
         return JoinerEpochStale(stale)

@@ -41,7 +41,7 @@ class BrokerRegistration:
 
     def live_broker(self, broker_epoch: int) -> LiveBroker:
         """Return the broker as the cores know it; the epoch is the czxid of the node."""
-        return LiveBroker(self.broker_id, self.endpoints, self.rack, broker_epoch)
+        return LiveBroker(self.broker_id, self.endpoints, self.rack, broker_epoch, self.unclean_restart)
 
     @property
     def client_endpoint(self) -> Endpoint | None:

@@ -38,6 +38,8 @@ class LoadedLog:
     """Whether batches were checked because the stop was not clean or the files were not what they should be."""
     truncated_bytes: int = 0
     """Bytes cut because they were no sound batch."""
+    lost_batches: bool = False
+    """Whether whole batches were among them, not merely an append that was interrupted."""
     ignored: list[str] = field(default_factory=list)
     """Paths that were left alone."""
     damaged: list[str] = field(default_factory=list)
@@ -218,6 +220,7 @@ class _Loader:
     def _remove_segments(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):
             self._result.truncated_bytes += segment.size
+            self._result.lost_batches |= segment.size > 0
             segment.remove()
         if segments[first:]:
             self._files.sync_directory(self._log.path)
@@ -228,6 +231,7 @@ class _Loader:
         self._recovered_end = segment.base_offset
         removed = segment.recover(self._accept)
         self._result.truncated_bytes += removed
+        self._result.lost_batches |= removed > 0 and not segment.ended_in_an_append
         return removed
 
     def _accept(self, header: BatchHeader) -> bool:

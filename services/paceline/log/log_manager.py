@@ -33,6 +33,8 @@ from paceline.model.identifiers import TopicPartition, validate_topic_name
 
 LOCK_FILE = ".lock"
 BOOT_ID_FILE = ".kernel_boot_id"
+UNCLEAN_RESTART = "unclean-restart"
+"""Stands in the boot id's place from an unclean restart until a controller has taken note of it."""
 MAX_NAME_LENGTH = 255
 _DELETE = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
 _FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
@@ -46,17 +48,30 @@ class DirectoryReport:
     path: str
     clean_shutdown: bool = False
     stored_boot_id: str | None = None
-    """Boot id of the kernel at the start before this one, ``None`` when there was none."""
+    """Boot id of the kernel when the directory was last known to be whole, ``None`` when there was none."""
     recovered: list[TopicPartition] = field(default_factory=list)
     """Logs whose batches had to be checked."""
     truncated_bytes: dict[TopicPartition, int] = field(default_factory=dict)
     """Bytes cut per log, where any were."""
+    lost_batches: list[TopicPartition] = field(default_factory=list)
+    """Logs of which whole batches were cut; the end of an append that was interrupted was never acknowledged."""
+    is_new: bool = False
+    """Whether it has never been used: no mark of a start or of a cluster, and no log."""
     quarantined: list[str] = field(default_factory=list)
     """Names that mean nothing to us: left alone, never followed."""
     damaged: list[str] = field(default_factory=list)
     """Files that could not be parsed and were done without."""
     error: Exception | None = None
     """Why the directory is offline."""
+
+    def may_lack_records(self, boot_id: str) -> bool:
+        """Whether records may be missing that were acknowledged; a directory that failed is another matter."""
+        if self.is_new or self.error is not None:
+            return False
+        if self.stored_boot_id == UNCLEAN_RESTART:
+            # A later stop was clean, but nobody has been told of what was lost before.
+            return True
+        return not self.clean_shutdown and (self.stored_boot_id != boot_id or bool(self.lost_batches))
 
 
 @dataclass(slots=True)
@@ -87,11 +102,8 @@ class LoadReport:
 
     def is_unclean_restart(self, boot_id: str) -> bool:
         """Whether data may be missing that was acknowledged: no clean-stop marker, and either the machine was
-        restarted since or recovery cut a tail. Design 3.6."""
-        return any(
-            not directory.clean_shutdown and (directory.stored_boot_id != boot_id or bool(directory.truncated_bytes))
-            for directory in self.directories
-        )
+        restarted since or recovery cut whole batches. A directory never used has nothing to miss. Design 3.6."""
+        return any(directory.may_lack_records(boot_id) for directory in self.directories)
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
@@ -180,7 +192,7 @@ class LogManager:
             # First of all: a crash during the load must count as unclean.
             self._files.remove(marker)
             self._files.sync_directory(directory.path)
-        self._exchange_boot_id(directory, report)
+        self._read_boot_id(directory, report)
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_CHECKPOINT, report)
         log_starts = self._read_checkpoint(directory, LOG_START_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_CHECKPOINT, report)
@@ -204,6 +216,10 @@ class LogManager:
                 report.recovered.append(tp)
             if loaded.truncated_bytes:
                 report.truncated_bytes[tp] = loaded.truncated_bytes
+            if loaded.lost_batches and not report.clean_shutdown:
+                if not report.lost_batches:
+                    self._write_boot_id(directory, UNCLEAN_RESTART)
+                report.lost_batches.append(tp)
             self._logs[tp] = log
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
         self._stale_checkpoints[directory.path] = {tp for tp in known if tp not in self._logs}
@@ -245,12 +261,32 @@ class LogManager:
                 found.append((name, tp))
         return found
 
-    def _exchange_boot_id(self, directory: LogDirectory, report: DirectoryReport) -> None:
+    def _read_boot_id(self, directory: LogDirectory, report: DirectoryReport) -> None:
         path = join(directory.path, BOOT_ID_FILE)
         if self._files.exists(path):
             report.stored_boot_id = self._files.read_at(path, 0, 64).decode("ascii", "replace").strip()
-        if report.stored_boot_id != self._boot_id:
-            write_atomically(self._files, path, f"{self._boot_id}\n".encode())
+        else:
+            names = {name for name, _ in self._files.list_directory(directory.path)}
+            report.is_new = META_PROPERTIES not in names and not any(map(parse_directory_name, names))
+        mark = UNCLEAN_RESTART if report.may_lack_records(self._boot_id) else self._boot_id
+        if report.stored_boot_id != mark:
+            self._write_boot_id(directory, mark)
+
+    def _write_boot_id(self, directory: LogDirectory, boot_id: str) -> None:
+        write_atomically(self._files, join(directory.path, BOOT_ID_FILE), f"{boot_id}\n".encode())
+
+    def unclean_restart_noted(self) -> None:
+        """The controller knows of the unclean restart: from here on only a new one counts.
+
+        Until then the mark stays, so that no stop before that, not even a clean one, hides what was lost.
+        """
+        for directory in self._directories:
+            if directory.is_offline:
+                continue
+            try:
+                self._write_boot_id(directory, self._boot_id)
+            except OSError as error:
+                directory.fail(error)
 
     def _read_checkpoint(
         self, directory: LogDirectory, name: str, report: DirectoryReport

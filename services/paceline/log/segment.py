@@ -65,6 +65,7 @@ class Segment:
         "_positions",
         "base_offset",
         "created_ms",
+        "ended_in_an_append",
         "log_path",
         "offset_index",
         "size",
@@ -91,6 +92,8 @@ class Segment:
         self._positions: dict[int, int] = {}
         self.size = 0
         """Bytes of whole batches."""
+        self.ended_in_an_append = False
+        """Whether all that recovery cut was the beginning of one batch."""
         self.created_ms: int | None = None
         """Wall clock of the first append in this process that knew it."""
 
@@ -376,11 +379,21 @@ class Segment:
             next_offset = header.last_offset + 1
             self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
         removed = on_disk - self.size
+        self.ended_in_an_append = removed > 0 and self._is_interrupted_append(on_disk, next_offset)
         if removed:
             self._files.truncate(self.log_path, self.size)
         self.seal()
         self._bytes_since_index_entry = 0
         return removed
+
+    def _is_interrupted_append(self, on_disk: int, next_offset: int) -> bool:
+        """Whether what follows the sound batches is the beginning of one more, which then nobody ever acknowledged."""
+        left = on_disk - self.size
+        if left < LENGTH_PREFIX_BYTES:
+            return True
+        prefix = self._files.read_at(self.log_path, self.size, LENGTH_PREFIX_BYTES)
+        base_offset, length = int.from_bytes(prefix[:8], "big"), int.from_bytes(prefix[8:], "big", signed=True)
+        return base_offset >= next_offset and length > left - LENGTH_PREFIX_BYTES
 
     def truncate_to(self, offset: int) -> int:
         """Cut at the first batch whose last offset is not below ``offset``; return the bytes removed. Section 12.

@@ -33,6 +33,8 @@ class LiveBroker:
     rack: str | None = None
     broker_epoch: int = -1
     """czxid of its registration node."""
+    unclean_restart: bool = False
+    """It said at its registration that it may have lost records; known to controllers only."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address on a listener, None when the broker does not have that listener."""

@@ -51,6 +51,8 @@ class ControllerConfig:
     leader_imbalance_check_interval_ms: int = 300_000
     leader_imbalance_per_broker_percentage: int = 10
     unclean_leader_election_enable: bool = False
+    min_insync_replicas: int = 1
+    """Brokers' default of the topic key ``min.insync.replicas``."""
     delete_topic_enable: bool = True
     default_replication_factor: int = 1
     num_partitions: int = 1

@@ -57,6 +57,7 @@ class CommonKeys(BaseSettings):
     unclean_leader_election_enable: bool = key(
         False, "", "lose data rather than wait", topic="unclean.leader.election.enable", scope="broker"
     )
+    min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", scope="broker", ge=1)
     listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free one")
     advertised_listeners: OptionalText = key(None, "", "what others are told; default: the listeners")
     socket_request_max_bytes: int = key(16 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
@@ -150,7 +151,6 @@ class BrokerKeys(CommonKeys):
     log_message_timestamp_difference_max_ms: int = key(
         MAX_INT64, "ms", "", topic="message.timestamp.difference.max.ms", scope="broker", ge=0, le=MAX_INT64
     )
-    min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", scope="broker", ge=1)
     log_cleaner_delete_retention_ms: int = key(DAY_MS, "ms", "", topic="delete.retention.ms", scope="broker", ge=0)
     log_cleaner_min_compaction_lag_ms: int = key(0, "ms", "", topic="min.compaction.lag.ms", scope="broker", ge=0)
     log_cleaner_max_compaction_lag_ms: int = key(

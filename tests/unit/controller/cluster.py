@@ -200,13 +200,13 @@ class Cluster:
 
     # processes
 
-    def start_broker(self, *broker_ids: int, rack: str | None = None) -> None:
+    def start_broker(self, *broker_ids: int, rack: str | None = None, unclean: bool = False) -> None:
         for broker_id in broker_ids:
             client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS)
             client.start(lambda _: None, lambda _: None)
             self.broker_sessions[broker_id] = client
             registration = znodes.BrokerRegistration(
-                broker_id, (Endpoint("CONTROL", f"b{broker_id}", 9094),), self.time.wall_ms(), rack
+                broker_id, (Endpoint("CONTROL", f"b{broker_id}", 9094),), self.time.wall_ms(), rack, unclean
             )
             request = Create(znodes.broker_path(broker_id), znodes.encode_broker(registration), ephemeral=True)
             answers: list[list[Response]] = []

@@ -13,6 +13,7 @@ from typing import Any
 from paceline.controller.preferred_election import FIRST_REBALANCE_MS
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData, WatchType
+from paceline.coordination.isr_history import FORMER_MEMBERS
 from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
@@ -238,6 +239,7 @@ class Replay:
             match = STATE_PATH.fullmatch(write.change.path)
             if match and write.change.type is not WatchType.DELETED:
                 state = json.loads(write.change.new_data or b"{}")
+                state.pop(FORMER_MEMBERS, None)  # ours; Kafka's state nodes have nothing like it
                 found[f"{match[1]}-{match[2]}"].append({**state, "version": write.change.new_version})
         return dict(found)
 

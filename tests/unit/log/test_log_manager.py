@@ -98,18 +98,60 @@ def test_a_restart_of_the_machine_without_the_marker_is_an_unclean_restart() -> 
     _, report = manager(files, SMALL, boot_id="another boot")
     assert report.directories[0].stored_boot_id == "boot"
     assert report.is_unclean_restart("another boot")
+
+
+@pytest.mark.parametrize("clean_stop", [False, True])
+def test_an_unclean_restart_stays_one_until_a_controller_knows_of_it(clean_stop: bool) -> None:
+    files = MemoryFiles()
+    filled(files)
+    crash(files)
+    found, _ = manager(files, SMALL, boot_id="another boot")
+    if clean_stop:
+        found.shutdown()
+    crash(files)
+    found, report = manager(files, SMALL, boot_id="another boot")
+    assert report.clean_shutdown is clean_stop and report.is_unclean_restart("another boot")
+    found.unclean_restart_noted()
     crash(files)
     _, report = manager(files, SMALL, boot_id="another boot")
     assert not report.is_unclean_restart("another boot")
 
 
-def test_a_tail_that_had_to_be_cut_is_an_unclean_restart() -> None:
+def test_a_directory_never_used_before_lacks_nothing() -> None:
+    files = MemoryFiles()
+    _, report = manager(files, SMALL)
+    assert report.directories[0].is_new and not report.is_unclean_restart("boot")
+
+
+def test_logs_in_a_directory_without_a_boot_id_may_lack_records() -> None:
     files = MemoryFiles()
     filled(files)
-    del last_segment(files)[-1:]
+    del files.contents[f"{ROOT}/.kernel_boot_id"]
     crash(files)
     _, report = manager(files, SMALL)
-    assert report.truncated_bytes > 0 and report.is_unclean_restart("boot")
+    assert not report.directories[0].is_new and report.is_unclean_restart("boot")
+
+
+def test_whole_batches_that_had_to_be_cut_are_an_unclean_restart() -> None:
+    files = MemoryFiles()
+    filled(files)
+    last_segment(files)[-1] ^= 1
+    crash(files)
+    _, report = manager(files, SMALL)
+    assert report.directories[0].lost_batches == [TP] and report.is_unclean_restart("boot")
+    crash(files)
+    _, report = manager(files, SMALL)
+    assert report.truncated_bytes == 0 and report.is_unclean_restart("boot"), "nobody has been told yet"
+
+
+@pytest.mark.parametrize("missing", [1, 50, 85])
+def test_an_append_the_crash_interrupted_was_never_acknowledged_so_nothing_is_lost(missing: int) -> None:
+    files = MemoryFiles()
+    filled(files)
+    del last_segment(files)[-missing:]
+    crash(files)
+    _, report = manager(files, SMALL)
+    assert report.truncated_bytes > 0 and not report.is_unclean_restart("boot")
 
 
 # -- damage --------------------------------------------------------------------------------------------------------

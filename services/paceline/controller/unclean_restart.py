@@ -1,0 +1,122 @@
+"""Brokers that came back from an unclean restart: whatever they led or followed, they may lack its tail.
+
+They leave every ISR that has another member to rely on, and where they are the last member they stay listed but are
+marked. All of it is in ZooKeeper before the first control request of their new registration goes out, so a broker that
+has received one knows that it need not say so again.
+
+Source: design.md 3.6; docs/decisions/0005-unclean-restart.md.
+"""
+
+import logging
+from collections.abc import Collection
+
+from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.failures import ControllerMovedError, IllegalStateError
+from paceline.controller.parts import ControllerParts
+from paceline.controller.state_commit import StateWrite
+from paceline.coordination.isr_history import IsrHistory
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+
+def distrusted_state(
+    known: LeaderAndIsr, history: IsrHistory, unclean: Collection[int], controller_epoch: int
+) -> LeaderAndIsr | None:
+    """Return the state that no longer relies on the ``unclean`` brokers, None when it does not do so now."""
+    isr = tuple(member for member in known.isr if member not in unclean)
+    if len(isr) == len(known.isr):
+        relied_on = any(member in unclean for member in history.former)
+        return known.with_leader(known.leader, known.isr, controller_epoch) if relied_on else None
+    if not isr:
+        # An ISR is never empty. Whoever of it was marked before is marked already.
+        if all(member in history.unclean for member in known.isr) and not set(history.former) & set(unclean):
+            return None
+        isr = known.isr
+    leader = NO_LEADER if known.leader in unclean else known.leader
+    return known.with_leader(leader, isr, controller_epoch)
+
+
+def distrust_unclean_brokers(parts: ControllerParts, broker_ids: Collection[int]) -> Flow[list[TopicPartition]]:
+    """Write that those of ``broker_ids`` with an unclean restart are not to be relied on; return what was written.
+
+    Raises:
+        ControllerMovedError: the fence failed.
+        IllegalStateError: it could not be written; going on would let the brokers believe that it was.
+    """
+    context = parts.context
+    unclean = [broker_id for broker_id in sorted(broker_ids) if context.brokers[broker_id].unclean_restart]
+    if not unclean:
+        return []
+    try:
+        written = yield from _write(parts, unclean)
+    except ControllerMovedError:
+        raise
+    except Exception as error:
+        raise IllegalStateError(f"the unclean restart of {unclean} could not be written: {error}") from error
+    LOG.warning("brokers %s may have lost records: %d partitions no longer rely on them", unclean, len(written))
+    leaderless = [
+        topic_partition
+        for topic_partition in written
+        if not context.leadership[topic_partition].has_leader
+        and context.partition_state(topic_partition) is PartitionState.ONLINE
+    ]
+    yield from parts.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+    return written
+
+
+def _write(parts: ControllerParts, unclean: list[int]) -> Flow[list[TopicPartition]]:
+    context = parts.context
+    remaining = _concerned(context, unclean)
+    # A leader may have let one of them in since its state was cached.
+    found = yield from parts.storage.partition_states([tp for tp in remaining if tp not in context.seen_in_event])
+    for topic_partition, state in found.items():
+        context.remember(topic_partition, state)
+    written: list[TopicPartition] = []
+    limit = parts.committer.chunk_limit
+    while remaining:
+        writes = []
+        for topic_partition in remaining:
+            known = context.leadership[topic_partition]
+            if known.controller_epoch > context.epoch:
+                LOG.error("the state of %s was written by a newer controller: %s", topic_partition, known)
+                continue
+            history = context.isr_history(topic_partition)
+            wanted = distrusted_state(known, history, unclean, context.epoch)
+            if wanted is not None:
+                writes.append(StateWrite(topic_partition, wanted, lost=tuple(unclean)))
+        outcome = yield from parts.committer.commit(writes, limit)
+        for topic_partition, state in outcome.written.items():
+            context.remember(topic_partition, state)
+            written.append(topic_partition)
+        remaining = []
+        for topic_partition, current in outcome.conflicted.items():
+            if current is None:
+                context.leadership.pop(topic_partition, None)
+            else:
+                context.remember(topic_partition, current)
+                remaining.append(topic_partition)
+        limit = max(1, limit // 2)
+    return written
+
+
+def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPartition]:
+    return [
+        topic_partition
+        for topic_partition in dict.fromkeys(replica.topic_partition for replica in context.replicas_on(unclean))
+        if topic_partition in context.leadership and not context.is_queued_for_deletion(topic_partition.topic)
+    ]
+
+
+def tell_other_replicas(parts: ControllerParts, changed: Collection[TopicPartition], apart: Collection[int]) -> None:
+    """Send the new states to replicas on other brokers; those ``apart`` are about to get all they host."""
+    context = parts.context
+    parts.batch.new_batch()
+    for topic_partition in changed:
+        assignment = context.assignment(topic_partition)
+        others = [broker_id for broker_id in assignment.replicas if broker_id not in apart]
+        state = context.leadership[topic_partition]
+        parts.batch.add_leader_and_isr(others, topic_partition, state, assignment, is_new=False)
+    parts.batch.send()

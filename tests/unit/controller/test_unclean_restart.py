@@ -1,0 +1,207 @@
+"""Brokers that come back without all they had acknowledged (design 3.6; B17)."""
+
+import pytest
+
+from paceline.controller.election import elect_offline
+from paceline.controller.topic_admin import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, GetData, SetData
+from paceline.model.leader_and_isr import LeaderAndIsr
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def started(*topics: tuple[str, tuple[int, ...]], min_isr: int | None = 2) -> Cluster:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(*(NewTopic(name, assignments=(replicas,)) for name, replicas in topics))
+    if min_isr is not None:
+        for name, _ in topics:
+            configure(cluster, name, "min.insync.replicas", str(min_isr))
+    cluster.told()
+    return cluster
+
+
+def configure(cluster: Cluster, topic: str, key: str, value: str) -> None:
+    cluster.zk(SetData(znodes.topic_config_path(topic), znodes.encode_config({key: value})))
+    cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(f"topics/{topic}"), sequential=True))
+    cluster.settle()
+
+
+def kill(cluster: Cluster, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        cluster.kill_broker(broker_id)
+        cluster.settle()
+
+
+def lists(cluster: Cluster, partition: str) -> tuple[object, object]:
+    state = cluster.data(znodes.partition_state_path(tp(partition)))
+    return state.get("former_members"), state.get("unclean_members")
+
+
+def test_b17_a_complete_former_member_leads_instead_of_the_last_one_that_lost_its_tail() -> None:
+    cluster = started(("a", (1, 2)))
+    kill(cluster, 2, 1)
+    assert cluster.state("a-0") == "-1/2 isr [1] ce 1 v2"
+    cluster.start_broker(2)
+    cluster.settle()
+    assert cluster.state("a-0") == "-1/2 isr [1] ce 1 v2", "the last member may still come back whole"
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
+    assert lists(cluster, "a-0") == (None, None), "1 is neither complete nor a member"
+    assert "LAI a-0 2/4 [2]" in cluster.told()[1]
+
+
+def test_b17_without_a_complete_former_member_the_partition_stays_offline() -> None:
+    cluster = started(("a", (1, 2)), min_isr=1)
+    kill(cluster, 2, 1)
+    cluster.start_broker(2)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0") == "-1/3 isr [1] ce 1 v3"
+    assert lists(cluster, "a-0") == ([2], [1])
+    kill(cluster, 1)
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/"), "a later restart in order brings nothing back"
+    configure(cluster, "a", "unclean.leader.election.enable", "true")
+    assert cluster.state("a-0").startswith("1/"), "of those who may lack records the last member lacks the least"
+    assert lists(cluster, "a-0") == (None, None)
+
+
+def test_b17_the_brokers_default_of_min_insync_replicas_counts_too() -> None:
+    cluster = started(("a", (1, 2)), min_isr=None)
+    default = znodes.broker_config_path(None)
+    cluster.zk(Create(default, znodes.encode_config({"min.insync.replicas": "2"})))
+    kill(cluster, 2, 1)
+    cluster.start_broker(2)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
+
+
+def test_b17_a_former_member_that_lost_its_own_tail_is_not_complete_any_more() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    kill(cluster, 3, 2)
+    assert lists(cluster, "a-0") == ([2], None), "3 left while there were two, who committed without it"
+    cluster.start_broker(2, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0") == "1/3 isr [1] ce 1 v3"
+    assert lists(cluster, "a-0") == (None, None)
+    kill(cluster, 1)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/")
+
+
+def test_a_single_replica_comes_back_after_a_mere_crash_and_stays_away_after_a_loss() -> None:
+    cluster = started(("a", (1,)))
+    kill(cluster, 1)
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.state("a-0") == "1/2 isr [1] ce 1 v2"
+    kill(cluster, 1)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0") == "-1/4 isr [1] ce 1 v4"
+    assert cluster.told()[1][-1].startswith("UM") and cluster.controller.gauges().offline_partitions == 1
+
+
+def test_an_unclean_bounce_leaves_every_isr_with_another_member() -> None:
+    cluster = started(("a", (1, 2)), ("b", (2, 1)))
+    client = cluster.broker_sessions[1]
+    path = znodes.broker_path(1)
+    found = znodes.decode_broker(path, cluster.zk(GetData(path)).data, 1)
+    registration = znodes.BrokerRegistration(1, found.endpoints, 0, unclean_restart=True)
+    session_id = client.session_id
+    client.crash()
+    cluster.broker_sessions.pop(1)
+    cluster.server.expire(session_id)
+    cluster.zk(Create(path, znodes.encode_broker(registration), ephemeral=True))
+    cluster.settle()
+    assert cluster.state("a-0").startswith("2/") and "isr [2]" in cluster.state("a-0")
+    assert cluster.state("b-0").startswith("2/") and "isr [2]" in cluster.state("b-0")
+    assert lists(cluster, "a-0")[0] in (None, [])
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_new_controller_distrusts_before_it_tells_anybody_anything(alive: bool) -> None:
+    cluster = started(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.kill_broker(1)
+    if not alive:
+        cluster.kill_broker(2)
+    cluster.start_broker(1, unclean=True)
+    cluster.told()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    wanted = "2/" if alive else "-1/"
+    for partition in ("a-0", "b-0"):
+        assert cluster.state(partition).startswith(wanted), "who is away may still come back whole"
+        assert "isr [2]" in cluster.state(partition)
+    assert cluster.state("u-0").startswith("-1/") and lists(cluster, "u-0") == (None, [1])
+    first = cluster.told()[1][1]
+    assert "1/0" not in first, "the first LeaderAndIsr already says what was decided"
+
+
+def test_a_broker_that_was_distrusted_joins_again_by_catching_up() -> None:
+    cluster = started(("a", (1, 2)))
+    kill(cluster, 1)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 1])
+    cluster.settle()
+    kill(cluster, 2)
+    assert cluster.state("a-0").startswith("1/")
+
+
+def test_a_replica_on_a_failed_directory_is_no_complete_former_member() -> None:
+    cluster = started(("a", (1, 2)))
+    kill(cluster, 2)
+    assert lists(cluster, "a-0") == ([2], None)
+    cluster.start_broker(2)
+    cluster.brokers.failed_dirs[2].add(tp("a-0"))
+    cluster.settle()
+    assert lists(cluster, "a-0") == (None, None)
+
+
+def test_a_replica_added_anew_does_not_inherit_what_its_forerunner_was() -> None:
+    cluster = started(("a", (1, 2)))
+    kill(cluster, 2)
+    assert lists(cluster, "a-0") == ([2], None)
+    cluster.reassign({tp("a-0"): (1,)})
+    cluster.settle()
+    assert lists(cluster, "a-0") == (None, None)
+
+
+TABLE = [
+    # AR, ISR, unclean members, complete, online, unclean allowed -> leader, ISR, counts as unclean
+    ("1 2", "1", "", "", "1 2", False, (1, (1,), False)),
+    ("1 2", "1", "1", "", "1 2", False, None),
+    ("1 2", "1", "1", "2", "1 2", False, (2, (2,), False)),
+    ("1 2", "1", "1", "2", "1", False, None),
+    ("1 2 3", "1", "1", "3", "1 2 3", True, (3, (3,), False)),
+    ("2 1", "1", "1", "", "1 2", True, (1, (1,), True)),
+    ("2 1", "1", "1", "", "2", True, (2, (2,), True)),
+    ("1", "1", "1", "", "1", False, None),
+    ("1 2", "1 2", "1 2", "", "1 2", False, None),
+]
+
+
+@pytest.mark.parametrize(("assigned", "isr", "unclean", "complete", "online", "allowed", "expected"), TABLE)
+def test_the_table_of_decision_0005(
+    assigned: str,
+    isr: str,
+    unclean: str,
+    complete: str,
+    online: str,
+    allowed: bool,
+    expected: tuple[int, tuple[int, ...], bool] | None,
+) -> None:
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(map(int, text.split()))
+
+    state = LeaderAndIsr(-1, 5, ids(isr), 7, 1)
+    election = elect_offline(state, ids(assigned), ids(online), allowed, 1, ids(unclean), ids(complete))
+    elected = election.leader_and_isr
+    assert (None if elected is None else (elected.leader, elected.isr, election.unclean)) == expected
