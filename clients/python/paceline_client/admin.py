@@ -1,47 +1,33 @@
-"""`Admin`: create, delete and describe topics, describe the cluster and the leaders' view of replicas."""
+"""`Admin`: everything an operator asks of a cluster.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Topics, the cluster and the leaders' view of replicas are here; `admin_partitions.py` has partitions, moves and
+elections, `admin_configs.py` configuration, `admin_connection.py` who is asked and what is retried.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any
 
 import grpc
 
-from paceline.model.errors import (
-    BrokerNotAvailableError,
-    ErrorCode,
-    LeaderNotAvailableError,
-    NotControllerError,
-    PacelineError,
-    RequestTimedOutError,
-    error_for,
-)
-from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import from_rpc_error, is_retriable
+from paceline.model.errors import ErrorCode, LeaderNotAvailableError, PacelineError, error_for
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline.v1.errors_pb2 import TopicError
 from paceline.v1.metadata_service_pb2 import (
-    DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeReplicasRequest,
     DescribeTopicsRequest,
     PartitionReplicas,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import address_of, parse_bootstrap
-from paceline_client.errors import BootstrapError, ClientClosedError
+from paceline_client.addresses import address_of
+from paceline_client.admin_configs import ConfigAdmin
+from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named
+from paceline_client.admin_partitions import PartitionAdmin
 from paceline_client.metadata import Broker, PartitionDescription, TopicDescription, broker_of, topic_of
-
-T = TypeVar("T")
-
-DEFAULT_TIMEOUT_MS: Final = 60_000
-DESCRIBE_TIMEOUT_MS: Final = 15_000
-_ONE_CALL_S: Final = 5.0
-_ADMIN_GRACE_S: Final = 2.0
-"""An admin call may take its own timeout at the controller; ours ends this much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,38 +95,13 @@ class PartitionReplicasDescription:
     replicas: tuple[ReplicaDescription, ...]
 
 
-class Admin:
+class Admin(PartitionAdmin, ConfigAdmin):
     """Administration. Safe to share between threads; close it, or use it with ``with``. Has no threads of its own.
 
     ``bootstrap`` may name brokers or controllers. Calls that change something find the active controller and follow it
     when it moves. A change that was sent is not sent again when its outcome is unknown: the error says so
     (``definite`` is False), and describing shows what happened.
     """
-
-    def __init__(
-        self,
-        bootstrap: str | Iterable[str],
-        *,
-        default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
-    ) -> None:
-        """Make an admin client; it connects with the first call.
-
-        Args:
-            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead ones are skipped.
-            default_timeout_ms: longest wait of calls that change something.
-            describe_timeout_ms: longest wait of calls that only look.
-
-        Raises:
-            InvalidRequestError: the addresses cannot be parsed.
-        """
-        self._bootstrap = parse_bootstrap(bootstrap)
-        self._timeout_ms = default_timeout_ms
-        self._describe_timeout_ms = describe_timeout_ms
-        self._channels = ChannelCache()
-        self._controller = ""
-        self._known: list[str] = []
-        self._closed = False
 
     # Changing ----------------------------------------------------------------------------------------------------
 
@@ -184,7 +145,7 @@ class Admin:
             )
             for each in answer.topics
         ]
-        return _checked(results, raise_errors)
+        return checked(results, raise_errors)
 
     def delete_topics(
         self, topics: Iterable[str], *, timeout_ms: int | None = None, raise_errors: bool = True
@@ -205,7 +166,7 @@ class Admin:
             TopicResult(each.name, _topic_error(each.name, each.error) if each.HasField("error") else None)
             for each in answer.topics
         ]
-        return _checked(results, raise_errors)
+        return checked(results, raise_errors)
 
     # Describing --------------------------------------------------------------------------------------------------
 
@@ -215,7 +176,7 @@ class Admin:
         Raises:
             BootstrapError: no address answered.
         """
-        return _cluster(self._anywhere(_describe_cluster, timeout_ms))
+        return _cluster(self._anywhere(describe_cluster_once, timeout_ms))
 
     def list_topics(self, timeout_ms: int | None = None) -> list[str]:
         """Return the names of all topics, sorted."""
@@ -257,7 +218,7 @@ class Admin:
         wanted = None if partitions is None else sorted(set(partitions))
 
         def once(left_s: float | None) -> list[PartitionReplicasDescription]:
-            return self._describe_replicas_once(topic, wanted, min(left_s or _ONE_CALL_S, _ONE_CALL_S))
+            return self._describe_replicas_once(topic, wanted, min(left_s or ONE_CALL_S, ONE_CALL_S))
 
         return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), once)
 
@@ -280,98 +241,12 @@ class Admin:
             try:
                 answer = stub.DescribeReplicas(request, timeout=timeout_s)
             except grpc.RpcError as failure:
-                raise _named(str(brokers[leader]), failure) from failure
+                raise named(str(brokers[leader]), failure) from failure
             for wire in answer.partitions:
                 if wire.HasField("error"):
                     raise error_for(wire.error.code, f"{topic}-{wire.partition}: {wire.error.message}")
                 found.append(_replicas(wire))
         return sorted(found, key=lambda each: each.partition)
-
-    # Finding who answers -------------------------------------------------------------------------------------------
-
-    def _anywhere(self, call: Callable[[Any, float], T], timeout_ms: int | None) -> T:
-        """Make a read-only call to whoever answers first."""
-        limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
-
-        def round_of_addresses(left_s: float | None) -> T:
-            problems = []
-            for address in dict.fromkeys([*self._known, *self._bootstrap]):
-                try:
-                    return call(self._channel(address), min(left_s or _ONE_CALL_S, _ONE_CALL_S))
-                except grpc.RpcError as failure:
-                    error = _named(address, failure)
-                    if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
-                        raise error from failure
-                    problems.append(str(error))
-            raise BootstrapError(f"no address answered: {'; '.join(problems)}")
-
-        return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses)
-
-    def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int) -> T:
-        """Make a call to the active controller, wherever it is."""
-
-        def attempt(left_s: float | None) -> T:
-            address = self._controller or self._find_controller(min(left_s or _ONE_CALL_S, _ONE_CALL_S))
-            try:
-                return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
-            except grpc.RpcError as failure:
-                self._controller = ""
-                error = _named(f"controller at {address}", failure)
-                if isinstance(error, NotControllerError):
-                    self._controller = error.metadata.get("address", "")
-                    raise error from failure
-                if isinstance(error, BrokerNotAvailableError) and not _surely_not_sent(failure):
-                    raise RequestTimedOutError(f"{error}; whether the change was made is not known") from failure
-                raise error from failure
-
-        def again(error: BaseException) -> bool:
-            return not isinstance(error, RequestTimedOutError) and is_retriable(error)
-
-        return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again)
-
-    def _find_controller(self, timeout_s: float) -> str:
-        answer = self._anywhere(_describe_cluster, int(timeout_s * 1000))
-        self._known = [address_of(info.host, info.port) for info in answer.brokers]
-        if not answer.controller_host or not answer.controller_port:
-            raise NotControllerError("no controller is active at the moment")
-        self._controller = address_of(answer.controller_host, answer.controller_port)
-        return self._controller
-
-    def _channel(self, address: str) -> Any:
-        if self._closed:
-            raise ClientClosedError("the admin client is closed")
-        return self._channels.get(address)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._closed = True
-        self._channels.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-def _describe_cluster(channel: Any, timeout_s: float) -> DescribeClusterResponse:
-    answer: DescribeClusterResponse = MetadataServiceStub(channel).DescribeCluster(
-        DescribeClusterRequest(), timeout=timeout_s
-    )
-    return answer
-
-
-def _surely_not_sent(failure: grpc.RpcError) -> bool:
-    """Whether the connection could not even be made."""
-    details = str(failure.details()).lower()
-    return "failed to connect" in details or "connection refused" in details
-
-
-def _named(who: str, failure: grpc.RpcError) -> PacelineError:
-    error = from_rpc_error(failure)
-    named = type(error)(f"{who}: {error}").with_metadata(**error.metadata)
-    named.__cause__ = failure
-    return named
 
 
 def _names(topics: Iterable[str]) -> list[str]:
@@ -399,14 +274,6 @@ def _wire_topic(topic: NewTopic) -> WireNewTopic:
 
 def _topic_error(name: str, wire: TopicError) -> PacelineError:
     return error_for(wire.code, f"topic {name}: {wire.message}")
-
-
-def _checked(results: list[TopicResult], raise_errors: bool) -> list[TopicResult]:
-    if raise_errors:
-        for result in results:
-            if result.error is not None:
-                raise result.error
-    return results
 
 
 def _cluster(answer: DescribeClusterResponse) -> ClusterDescription:

@@ -43,6 +43,9 @@ class PartitionDescription:
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    """Replicas that a running reassignment adds; only controllers know this and the next."""
+    removing_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ def topic_of(wire: WireTopic) -> TopicDescription:
                 tuple(p.replicas),
                 tuple(p.isr),
                 tuple(p.offline_replicas),
+                tuple(p.adding_replicas),
+                tuple(p.removing_replicas),
             )
             for p in wire.partitions
         ),

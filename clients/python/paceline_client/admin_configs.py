@@ -1,0 +1,147 @@
+"""The part of `Admin` about configuration: what is in effect, why, and how to change single keys."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from paceline.model.errors import InvalidRequestError, PacelineError, error_for
+from paceline.v1 import admin_service_pb2 as pb
+from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
+from paceline_client.admin_connection import AdminConnection, checked
+
+_SOURCES: Final = {
+    pb.CONFIG_SOURCE_TOPIC: "topic",
+    pb.CONFIG_SOURCE_BROKER_DEFAULT: "broker default",
+    pb.CONFIG_SOURCE_BUILT_IN_DEFAULT: "built-in default",
+}
+_OPERATIONS: Final = {
+    "set": pb.CONFIG_OPERATION_SET,
+    "delete": pb.CONFIG_OPERATION_DELETE,
+    "append": pb.CONFIG_OPERATION_APPEND,
+    "subtract": pb.CONFIG_OPERATION_SUBTRACT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One key with the value in effect."""
+
+    key: str
+    value: str
+    source: str
+    """``topic``, ``broker default`` or ``built-in default``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """Change of one key; ``append`` and ``subtract`` are for lists and take a comma list."""
+
+    key: str
+    operation: Literal["set", "delete", "append", "subtract"] = "set"
+    value: str | None = None
+    """None for ``delete``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResult:
+    """What became of the changes to one topic: all were made, or, with an ``error``, none."""
+
+    topic: str
+    error: PacelineError | None = None
+
+
+class ConfigAdmin(AdminConnection):
+    """Configuration of topics; use `Admin`."""
+
+    def describe_configs(
+        self, topics: str | Iterable[str], keys: Iterable[str] = (), *, timeout_ms: int | None = None
+    ) -> dict[str, list[ConfigEntry]]:
+        """Return the configuration in effect per topic, each value with its source.
+
+        Args:
+            topics: one name or several.
+            keys: keys wanted; none means all.
+            timeout_ms: longest wait.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            InvalidConfigError: there is no such key.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+        wanted = list(keys)
+        request = pb.DescribeConfigsRequest(
+            resources=[pb.DescribeConfigsResource(resource=_topic(name), keys=wanted) for name in names],
+            timeout_ms=timeout_ms,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).DescribeConfigs(request, timeout=left_s),
+            timeout_ms,
+            only_reads=True,
+        )
+        found = {}
+        for each in answer.resources:
+            if each.HasField("error"):
+                raise error_for(each.error.code, each.error.message)
+            found[each.resource.name] = [
+                ConfigEntry(entry.key, entry.value, _SOURCES.get(entry.source, "")) for entry in each.entries
+            ]
+        return found
+
+    def alter_configs(
+        self,
+        changes: Mapping[str, Mapping[str, str | None] | Sequence[ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[ConfigResult]:
+        """Change single keys of topics and leave the others alone; running brokers apply it within moments.
+
+        Args:
+            changes: per topic `ConfigChange` objects, or ``{key: value}``, where None removes the topic's own value.
+            validate_only: check, change nothing.
+            timeout_ms: longest wait.
+            raise_errors: raise the first topic's error; False returns errors in the results.
+
+        Raises:
+            InvalidConfigError: a key is not known, or a value not acceptable; nothing of that topic was changed.
+            UnknownTopicOrPartitionError: there is no such topic.
+        """
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.IncrementalAlterConfigsRequest(
+            resources=[
+                pb.AlterConfigsResource(resource=_topic(name), changes=[_wire_change(each) for each in _changes(given)])
+                for name, given in changes.items()
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).IncrementalAlterConfigs(request, timeout=left_s),
+            timeout_ms,
+        )
+        results = [
+            ConfigResult(
+                each.resource.name,
+                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+            )
+            for each in answer.resources
+        ]
+        return checked(results, raise_errors)
+
+
+def _topic(name: str) -> pb.ConfigResource:
+    return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
+
+
+def _changes(given: Mapping[str, str | None] | Sequence[ConfigChange]) -> Sequence[ConfigChange]:
+    if not isinstance(given, Mapping):
+        return given
+    return [ConfigChange(key, "delete" if value is None else "set", value) for key, value in given.items()]
+
+
+def _wire_change(change: ConfigChange) -> pb.ConfigChange:
+    if change.operation not in _OPERATIONS:
+        raise InvalidRequestError(f"an operation is one of {', '.join(_OPERATIONS)}, not {change.operation!r}")
+    return pb.ConfigChange(key=change.key, operation=_OPERATIONS[change.operation], value=change.value)

@@ -1,0 +1,168 @@
+"""Who answers an `Admin`: any process for what is only read, the active controller for what changes.
+
+One rule for retries: a change that was sent is not sent again when its outcome is unknown.
+"""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+import grpc
+
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    ErrorCode,
+    NotControllerError,
+    PacelineError,
+    RequestTimedOutError,
+)
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import from_rpc_error, is_retriable
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
+from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.addresses import address_of, parse_bootstrap
+from paceline_client.errors import BootstrapError, ClientClosedError
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_MS: Final = 60_000
+DESCRIBE_TIMEOUT_MS: Final = 15_000
+ONE_CALL_S: Final = 5.0
+_ADMIN_GRACE_S: Final = 2.0
+"""An admin call may take its own timeout at the controller; ours ends this much later."""
+
+
+class AdminConnection:
+    """Finds who answers, follows the controller when it moves, and retries what may be retried."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
+    ) -> None:
+        """Make an admin client; it connects with the first call.
+
+        Args:
+            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead ones are skipped.
+            default_timeout_ms: longest wait of calls that change something.
+            describe_timeout_ms: longest wait of calls that only look.
+
+        Raises:
+            InvalidRequestError: the addresses cannot be parsed.
+        """
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._timeout_ms = default_timeout_ms
+        self._describe_timeout_ms = describe_timeout_ms
+        self._channels = ChannelCache()
+        self._controller = ""
+        self._known: list[str] = []
+        self._closed = False
+
+    def _anywhere(self, call: Callable[[Any, float], T], timeout_ms: int | None) -> T:
+        """Make a read-only call to whoever answers first."""
+        limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+
+        def round_of_addresses(left_s: float | None) -> T:
+            problems = []
+            for address in dict.fromkeys([*self._known, *self._bootstrap]):
+                try:
+                    return call(self._channel(address), min(left_s or ONE_CALL_S, ONE_CALL_S))
+                except grpc.RpcError as failure:
+                    error = named(address, failure)
+                    if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
+                        raise error from failure
+                    problems.append(str(error))
+            raise BootstrapError(f"no address answered: {'; '.join(problems)}")
+
+        return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses)
+
+    def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool = False) -> T:
+        """Make a call to the active controller, wherever it is; one that only reads may be repeated in any case."""
+
+        def attempt(left_s: float | None) -> T:
+            address = self._controller or self._find_controller(min(left_s or ONE_CALL_S, ONE_CALL_S))
+            try:
+                return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
+            except grpc.RpcError as failure:
+                self._controller = ""
+                error = named(f"controller at {address}", failure)
+                if isinstance(error, NotControllerError):
+                    self._controller = error.metadata.get("address", "")
+                    raise error from failure
+                if isinstance(error, BrokerNotAvailableError) and not only_reads and not _surely_not_sent(failure):
+                    raise RequestTimedOutError(f"{error}; whether the change was made is not known") from failure
+                raise error from failure
+
+        def again(error: BaseException) -> bool:
+            return not isinstance(error, RequestTimedOutError) and is_retriable(error)
+
+        return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again)
+
+    def _find_controller(self, timeout_s: float) -> str:
+        answer = self._anywhere(describe_cluster_once, int(timeout_s * 1000))
+        self._known = [address_of(info.host, info.port) for info in answer.brokers]
+        if not answer.controller_host or not answer.controller_port:
+            raise NotControllerError("no controller is active at the moment")
+        self._controller = address_of(answer.controller_host, answer.controller_port)
+        return self._controller
+
+    def _channel(self, address: str) -> Any:
+        if self._closed:
+            raise ClientClosedError("the admin client is closed")
+        return self._channels.get(address)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        self._channels.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResponse:
+    """Ask one process for the cluster."""
+    answer: DescribeClusterResponse = MetadataServiceStub(channel).DescribeCluster(
+        DescribeClusterRequest(), timeout=timeout_s
+    )
+    return answer
+
+
+def _surely_not_sent(failure: grpc.RpcError) -> bool:
+    """Whether the connection could not even be made."""
+    details = str(failure.details()).lower()
+    return "failed to connect" in details or "connection refused" in details
+
+
+def named(who: str, failure: grpc.RpcError) -> PacelineError:
+    """Return the error behind a failed call, with who was asked in its message."""
+    error = from_rpc_error(failure)
+    named = type(error)(f"{who}: {error}").with_metadata(**error.metadata)
+    named.__cause__ = failure
+    return named
+
+
+class Result(Protocol):
+    """One entry of an answer."""
+
+    @property
+    def error(self) -> PacelineError | None:
+        """Why it failed, None on success."""
+
+
+R = TypeVar("R", bound=Result)
+
+
+def checked(results: list[R], raise_errors: bool) -> list[R]:
+    """Return the results, or raise the first one's error."""
+    if raise_errors:
+        for result in results:
+            if result.error is not None:
+                raise result.error
+    return results

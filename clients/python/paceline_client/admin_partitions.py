@@ -1,0 +1,288 @@
+"""The part of `Admin` about partitions: more of them, on other brokers, with other leaders."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from paceline.model.errors import ElectionNotNeededError, InvalidRequestError, PacelineError, error_for
+from paceline.model.identifiers import TopicPartition
+from paceline.v1 import admin_service_pb2 as pb
+from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
+from paceline_client.admin_connection import AdminConnection, checked
+
+ElectionType = Literal["preferred", "unclean"]
+
+_ELECTIONS: Final = {"preferred": pb.ELECTION_TYPE_PREFERRED, "unclean": pb.ELECTION_TYPE_UNCLEAN}
+_REASON_PREFIX: Final = "AWAITED_REASON_"
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """How many partitions a topic is to have."""
+
+    topic: str
+    count: int
+    """Afterwards, the present ones included."""
+    assignments: Sequence[Sequence[int]] = ()
+    """Manual placement of the new ones: broker ids, the preferred leader first. Empty: the controller places them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitionsResult:
+    """What became of one topic; ``error`` is None on success."""
+
+    topic: str
+    error: PacelineError | None = None
+    first_partition: int = 0
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """Where the new partitions are, lowest number first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentResult:
+    """Whether the move of one partition was accepted; ``error`` is None when it was."""
+
+    topic_partition: TopicPartition
+    error: PacelineError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedReplica:
+    """A replica that a move waits for."""
+
+    broker_id: int
+    reason: str
+    """``NOT_CAUGHT_UP``, ``BROKER_DEAD``, ``BROKER_SHUTTING_DOWN``, ``LOG_DIR_FAILED`` or ``NO_LEADER``."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """One partition on its way to other brokers."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]
+    """The target first, then what goes when it is done."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int | None
+    waiting_for: tuple[AwaitedReplica, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Replicas after the move."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it waits for something that patience alone will not bring."""
+        return any(replica.reason != "NOT_CAUGHT_UP" for replica in self.waiting_for)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionResult:
+    """What became of one partition; ``error`` is None on success."""
+
+    topic_partition: TopicPartition
+    error: PacelineError | None = None
+    leader: int | None = None
+    """The leader elected, or with ``validate_only`` the one who would be."""
+    leader_epoch: int | None = None
+    unclean: bool = False
+    """Whether it comes from outside the in-sync replicas: records may be lost."""
+
+
+class PartitionAdmin(AdminConnection):
+    """Partitions, moves and elections; use `Admin`."""
+
+    def create_partitions(
+        self,
+        topics: Iterable[NewPartitions] | Mapping[str, int],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[NewPartitionsResult]:
+        """Add partitions to topics; returns when each new one has a leader. Keys may map to other partitions then.
+
+        Args:
+            topics: `NewPartitions`, or ``{name: number of partitions afterwards}``.
+            validate_only: check, change nothing.
+            timeout_ms: longest wait; partitions whose time ran out exist, and their creation goes on.
+            raise_errors: raise the first topic's error; False returns errors in the results.
+
+        Raises:
+            InvalidPartitionsError: the topic has as many already.
+            ReassignmentInProgressError: a partition of the topic is being moved.
+            UnknownTopicOrPartitionError, InvalidTopicError, InvalidReplicaAssignmentError,
+            InvalidReplicationFactorError: why a topic was refused.
+            RequestTimedOutError: not finished in time.
+        """
+        wanted = (
+            [NewPartitions(topic, count) for topic, count in topics.items()]
+            if isinstance(topics, Mapping)
+            else list(topics)
+        )
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.CreatePartitionsRequest(
+            topics=[
+                pb.NewPartitions(
+                    name=each.topic,
+                    count=each.count,
+                    assignments=[pb.ReplicaAssignment(broker_ids=ids) for ids in each.assignments],
+                )
+                for each in wanted
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).CreatePartitions(request, timeout=left_s), timeout_ms
+        )
+        results = [
+            NewPartitionsResult(
+                each.name,
+                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                each.first_partition,
+                tuple(tuple(assigned.broker_ids) for assigned in each.assignments),
+            )
+            for each in answer.topics
+        ]
+        return checked(results, raise_errors)
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[tuple[str, int], Sequence[int] | None],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[ReassignmentResult]:
+        """Move partitions to other brokers; returns when the moves are accepted, not when they are done.
+
+        Args:
+            targets: per ``(topic, partition)`` the brokers wanted, the preferred leader first; None cancels.
+            validate_only: check, change nothing.
+            timeout_ms: longest wait.
+            raise_errors: raise the first partition's error; False returns errors in the results.
+
+        Raises:
+            InvalidReplicaAssignmentError: the target is not possible, or a cancellation would lose records.
+            NoReassignmentInProgressError: there is nothing to cancel.
+            UnknownTopicOrPartitionError: there is no such partition.
+        """
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.AlterPartitionReassignmentsRequest(
+            partitions=[
+                pb.PartitionReassignment(
+                    topic=topic,
+                    partition=partition,
+                    target=None if target is None else pb.ReplicaAssignment(broker_ids=target),
+                )
+                for (topic, partition), target in targets.items()
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).AlterPartitionReassignments(request, timeout=left_s),
+            timeout_ms,
+        )
+        results = [
+            ReassignmentResult(
+                TopicPartition(each.topic, each.partition),
+                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+            )
+            for each in answer.partitions
+        ]
+        return checked(results, raise_errors)
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_ms: int | None = None
+    ) -> list[Reassignment]:
+        """Return the running moves, by topic and partition, and what each waits for; None means all of them."""
+        named = None if partitions is None else _wire_partitions(partitions)
+        if named == []:
+            return []
+        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.ListPartitionReassignmentsRequest(partitions=named or [], timeout_ms=timeout_ms)
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).ListPartitionReassignments(request, timeout=left_s),
+            timeout_ms,
+            only_reads=True,
+        )
+        return [_reassignment(each) for each in answer.reassignments]
+
+    def elect_leaders(
+        self,
+        election: ElectionType,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[ElectionResult]:
+        """Elect leaders; returns when each has acknowledged.
+
+        Args:
+            election: ``"preferred"``: the first assigned replica, nothing is lost. ``"unclean"``: whoever is online;
+                records that it has not copied are lost for good.
+            partitions: ``(topic, partition)`` pairs; None means every partition that needs it.
+            validate_only: say who would be elected, change nothing.
+            timeout_ms: longest wait; a leader that has not acknowledged by then is elected all the same.
+            raise_errors: raise the first partition's error, `ElectionNotNeededError` excepted; False returns errors in
+                the results.
+
+        Raises:
+            PreferredLeaderNotAvailableError: the preferred broker is not online, or not in sync.
+            EligibleLeadersNotAvailableError: no replica is online.
+            UnknownTopicOrPartitionError: there is no such partition.
+            RequestTimedOutError: not acknowledged in time.
+        """
+        if election not in _ELECTIONS:
+            raise InvalidRequestError(f"an election is preferred or unclean, not {election!r}")
+        named = None if partitions is None else _wire_partitions(partitions)
+        if named == []:
+            return []
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.ElectLeadersRequest(
+            type=_ELECTIONS[election], partitions=named or [], timeout_ms=timeout_ms, validate_only=validate_only
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).ElectLeaders(request, timeout=left_s), timeout_ms
+        )
+        results = [
+            ElectionResult(
+                TopicPartition(each.topic, each.partition),
+                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                each.leader if each.HasField("leader") else None,
+                each.leader_epoch if each.HasField("leader_epoch") else None,
+                each.unclean,
+            )
+            for each in answer.partitions
+        ]
+        failed = [each for each in results if not isinstance(each.error, ElectionNotNeededError)]
+        checked(failed, raise_errors)
+        return results
+
+
+def _wire_partitions(partitions: Iterable[tuple[str, int]]) -> list[pb.TopicPartition]:
+    return [pb.TopicPartition(topic=topic, partition=partition) for topic, partition in partitions]
+
+
+def _reassignment(wire: pb.OngoingReassignment) -> Reassignment:
+    return Reassignment(
+        TopicPartition(wire.topic, wire.partition),
+        tuple(wire.replicas),
+        tuple(wire.adding_replicas),
+        tuple(wire.removing_replicas),
+        tuple(wire.isr),
+        wire.leader if wire.HasField("leader") else None,
+        tuple(
+            AwaitedReplica(
+                each.broker_id, pb.AwaitedReason.Name(each.reason).removeprefix(_REASON_PREFIX), each.message
+            )
+            for each in wire.waiting_for
+        ),
+    )
