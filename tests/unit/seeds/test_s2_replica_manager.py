@@ -1,0 +1,212 @@
+"""Rows S2-1, S2-3, S2-6 and S2-11, as far as other tests leave something to show."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from paceline.model.client_io import EpochQuery, Isolation, OffsetKind, OffsetQuery, RequiredAcks
+from paceline.model.control import LeaderAndIsrRequest
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import ReplicaFetchPartition, ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.model.state_change import StateChangeKind
+from tests.support.broker_cluster import TP, BrokerCluster, BrokerUnderTest
+
+OTHER = TopicPartition("orders", 1)
+THIRD = TopicPartition("orders", 2)
+FOURTH = TopicPartition("orders", 3)
+ME = 1
+
+
+def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode | None]:
+    """What every public operation on a partition answers; None is success."""
+    node = broker.node
+    found: dict[str, ErrorCode | None] = {}
+
+    def note(name: str, failure: object) -> None:
+        found[name] = getattr(failure, "code", None)
+
+    for acks in RequiredAcks.LEADER, RequiredAcks.ALL:
+        (produced,) = broker.produce(b"x", tp=tp, acks=acks)
+        note(f"produce {acks.name}", produced.failure)
+    (consumed,) = broker.consume(0, tp=tp)
+    note("fetch", consumed.results[0].failure)
+    for kind in OffsetKind.EARLIEST, OffsetKind.LATEST:
+        (listed,) = node.list_offsets([OffsetQuery(tp, kind)], Isolation.READ_UNCOMMITTED)
+        note(f"list offsets {kind.name}", listed.failure)
+    (epoch,) = node.offsets_for_leader_epoch([EpochQuery(tp, 0)])
+    note("offsets for leader epoch", epoch.failure)
+    (described,) = node.describe_replicas(tp.topic, [tp.partition])
+    note("describe replicas", described.failure)
+    fetched: list[ReplicaFetchResponse] = []
+    asked = ReplicaFetchPartition(tp, None, 0, 0, None, 0, 1_000)
+    node.handle_replica_fetch(ReplicaFetchRequest(2, 1, 0, 1, 1_000, 0, -1, [asked], []), fetched.append)
+    error = fetched[0].results[0].error
+    found["replica fetch"] = None if error is ErrorCode.NONE else error
+    return found
+
+
+def test_s2_1_every_public_operation_on_a_partition_that_is_not_hosted_says_that_it_is_unknown() -> None:
+    cluster = BrokerCluster((1, 2))
+    assert set(answers(cluster[ME], TP).values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert TP not in cluster[ME].node.replica_manager.partitions and cluster[ME].logs.get(TP) is None
+
+
+def test_s2_1_every_public_operation_on_an_offline_partition_answers_a_storage_error_until_it_is_repaired() -> None:
+    cluster = BrokerCluster((2,))
+    broker = cluster.boot(ME, dirs=("/one", "/two"))
+    cluster.time.run_until(lambda: broker.node.ready, 5_000)
+    cluster.update_metadata()
+    for tp in (TP, OTHER):
+        cluster.decide(ME, 0, (ME,), (ME,), tp=tp, is_new=True)
+        broker.produce(b"a", tp=tp)
+    folder = broker.log(TP).directory.path
+    assert broker.log(OTHER).directory.path != folder
+    broker.files.fails = lambda operation, path: path.startswith(folder) and operation in ("append", "sync", "create")
+    for _ in range(100):
+        broker.produce(b"b", tp=TP)
+    cluster.time.run_for(1_000)
+    assert list(broker.node.replica_manager.offline) == [TP]
+    assert set(answers(broker, TP).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}
+    served = {name: code for name, code in answers(broker, OTHER).items() if name != "replica fetch"}
+    assert set(served.values()) == {None}, "the partition on the other disk is as it was"
+    broker.crash()
+    broker.files.fails = lambda _operation, _path: False
+    cluster.server.expire(broker.zookeeper.session_id)
+    again = cluster.boot(ME, broker.files, dirs=("/one", "/two"))
+    cluster.time.run_until(lambda: again.node.ready, 5_000)
+    repaired = cluster.send(ME, cluster.partition(ME, 1, (ME,), (ME,)))
+    assert repaired.partition_errors[TP] is ErrorCode.NONE
+    answer = again.produce(b"c")
+    cluster.time.run_until(lambda: bool(answer), 5_000)
+    assert (answer[0].failure, list(again.node.replica_manager.offline)) == (None, [])
+
+
+def test_s2_3_one_request_splits_by_leader_and_a_dead_disk_spoils_only_its_own_partition() -> None:
+    cluster = BrokerCluster((2,))
+    broker = cluster.boot(ME, dirs=("/one", "/two"))
+    cluster.time.run_until(lambda: broker.node.ready, 5_000)
+    cluster.update_metadata()
+    for tp in (TP, OTHER, THIRD):
+        cluster.decide(2, 0, (1, 2), (1, 2), tp=tp, is_new=True)
+    folder = broker.log(THIRD).directory.path
+    lost = [tp for tp in (TP, OTHER, THIRD) if broker.log(tp).directory.path == folder]
+    sound = [tp for tp in (TP, OTHER, THIRD) if tp not in lost]
+    assert lost and sound
+    broker.files.fails = lambda _operation, path: path.startswith(folder)
+    cluster.decide(ME, 1, (1, 2), (1, 2), tp=lost[0], to=[ME])
+    broker.produce(b"a", tp=lost[0])
+    cluster.time.run_for(500)
+    before = len(broker.changes)
+    response = cluster.send(
+        ME,
+        *(cluster.partition(ME, 2, (1, 2), (1, 2), tp=tp) for tp in lost),
+        *(cluster.partition(ME, 2, (1, 2), (1, 2), tp=tp) for tp in sound),
+        cluster.partition(2, 0, (1, 2), (1, 2), tp=FOURTH, is_new=True),
+    )
+    assert response.error is ErrorCode.NONE
+    expected = dict.fromkeys(lost, ErrorCode.KAFKA_STORAGE_ERROR) | dict.fromkeys([*sound, FOURTH], ErrorCode.NONE)
+    assert response.partition_errors == expected
+    roles = [(change.kind, change.topic_partition) for change in broker.changes[before:]]
+    assert roles == [
+        *((StateChangeKind.BECAME_LEADER, tp) for tp in sound),
+        (StateChangeKind.BECAME_FOLLOWER, FOURTH),
+    ]
+
+
+def test_s2_3_the_metrics_of_a_role_end_with_it() -> None:
+    cluster = BrokerCluster((1, 2))
+    cluster.decide(1, 0, (1,), (1, 2), is_new=True)
+    cluster.cuts.add((2, 1))
+    before = cluster[ME].node.metrics_snapshot()
+    assert (before.leader_count, before.under_replicated_partitions, before.fetcher_count) == (1, 1, 0)
+    cluster.decide(2, 1, (1, 2), (1, 2))
+    after = cluster[ME].node.metrics_snapshot()
+    assert (after.leader_count, after.under_replicated_partitions, after.fetcher_count) == (0, 0, 1)
+    cluster.decide(1, 2, (1, 2), (1, 2))
+    cluster.time.run_for(20_000)
+    again = cluster[ME].node.metrics_snapshot()
+    assert (again.leader_count, again.fetcher_count, again.replica_max_lag_records) == (1, 0, 0)
+
+
+def test_s2_6_the_steps_of_becoming_a_follower_come_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    # Broker 3 has a record of epoch 0 that nobody else got, then 2 leads: 3 has to wait, stop, follow and truncate.
+    cluster.cuts |= {(1, 3), (2, 3)}
+    cluster.decide(3, 1, (1, 2, 3), to=[3])
+    waiting = cluster[3].produce(b"only here")
+    cluster.cuts.clear()
+    cluster.decide(2, 2, (1, 2), to=[1, 2])
+    trace: list[str] = []
+    manager = cluster[3].node.replica_manager
+    hosted = manager.partitions[TP]
+    log = cluster[3].log()
+
+    def traced(owner: object, name: str, label: Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            text = label(*args)
+            if text:
+                trace.append(text)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call, raising=True)
+
+    stop = manager.fetchers.stop
+
+    def stopped(partitions: Iterable[TopicPartition]) -> None:
+        named = list(partitions)
+        trace.extend(f"fetcher of {tp} stopped" for tp in named)
+        stop(named)
+
+    monkeypatch.setattr(manager.fetchers, "stop", stopped)
+    traced(type(hosted), "make_follower", lambda _self, state, _log: f"follows {state.leader}/{state.leader_epoch}")
+    traced(manager.fetchers, "start", lambda following: f"fetchers started at {log.log_end_offset}")
+    traced(type(log), "truncate_to", lambda one, offset: f"truncated to {offset}" if one is log else "")
+    sent = len(cluster[3].transport.fetches)
+    decision = cluster.partition(2, 2, (1, 2), zk_version=cluster.state().zk_version)
+    request = LeaderAndIsrRequest(cluster.stamp(3), (), (decision,))
+    before_answer = len(waiting)
+    cluster[3].node.handle_control(request)
+    if len(waiting) > before_answer:
+        trace.insert(trace.index(next(step for step in trace if step.startswith("fetchers started"))), "waiting failed")
+    cluster.time.run_for(2_000)
+    # The log knows epochs, so it is fetched from the end, and the leader's answer tells where the logs part.
+    assert trace == [
+        "fetcher of orders-0 stopped",
+        "follows 2/2",
+        "waiting failed",
+        "fetchers started at 2",
+        "truncated to 1",
+    ]
+    failure = waiting[0].failure
+    assert failure is not None and failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert {leader for leader, _ in cluster[3].transport.fetches[sent:]} == {2}, "nothing from anybody else"
+    assert cluster[3].values() == [b"a"]
+
+
+def test_s2_11_one_successful_isr_write_names_exactly_its_partition_until_it_is_told() -> None:
+    cluster = BrokerCluster(replica_lag_time_max_ms=2_000)
+    for tp in (TP, OTHER):
+        cluster.decide(1, 0, (1, 2, 3), tp=tp, is_new=True)
+        cluster[1].produce(b"a", tp=tp)
+        cluster.until_in_sync(1, 2, 3, tp=tp)
+    manager = cluster[1].node.replica_manager
+    assert manager.isr_propagation.pending == ()
+    # Only the first partition lacks something at 3, so only its ISR shrinks.
+    cluster.cuts.add((3, 1))
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    seen: set[tuple[TopicPartition, ...]] = set()
+
+    def shrunk() -> bool:
+        seen.add(manager.isr_propagation.pending)
+        return manager.partitions[TP].isr == (1, 2)
+
+    cluster.time.run_until(shrunk, 10_000)
+    seen.add(manager.isr_propagation.pending)
+    assert seen == {(), (TP,)} and manager.partitions[OTHER].isr == (1, 2, 3)
+    cluster.time.run_until(lambda: manager.isr_propagation.pending == (), 10_000)
