@@ -101,9 +101,8 @@ def _print_failures(result: RunResult) -> None:
 
 def _print_shrunk(result: RunResult) -> None:
     small = shrink_run(result)
-    print(
-        f"seed {result.seed}, {', '.join(small.failures)} remain with {len(small.faults)} of {len(result.faults)} faults:"
-    )
+    still = ", ".join(small.failures)
+    print(f"seed {result.seed}: {still} with {len(small.faults)} of {len(result.faults)} faults:")
     for fault in small.faults:
         print(f"    {fault}")
     _print_failures(small)

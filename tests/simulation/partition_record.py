@@ -90,6 +90,13 @@ class PartitionRecords:
         topic_id = self.topic_ids.get(topic_partition.topic)
         return None if topic_id is None else self.get(topic_id, topic_partition)
 
+    def topic_deleted(self, topic: str) -> None:
+        """The topic of this name is gone from ZooKeeper."""
+        gone = self.topic_ids.pop(topic, None)
+        for (topic_id, _), record in self.by_id.items():
+            if topic_id == gone:
+                record.deleted = True
+
     def living(self) -> list[PartitionRecord]:
         """Partitions of topics that exist, in a fixed order."""
         return [

@@ -139,10 +139,7 @@ class ZooKeeperChecks:
         topic = change.path.rpartition("/")[2]
         if change.type is WatchType.DELETED:
             self._say(write)
-            topic_id: str | None = self._records.topic_ids.pop(topic, None)
-            for (known_id, _), record in self._records.by_id.items():
-                if known_id == topic_id:
-                    record.deleted = True
+            self._records.topic_deleted(topic)
             return
         node = znodes.decode_topic_assignment(change.path, change.new_data)
         self._say(write, str({number: node.partitions[number].replicas for number in sorted(node.partitions)}))
