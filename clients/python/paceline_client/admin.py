@@ -20,6 +20,7 @@ from paceline.v1.metadata_service_pb2 import (
     DescribeClusterResponse,
     DescribeReplicasRequest,
     DescribeTopicsRequest,
+    DescribeTopicsResponse,
     PartitionReplicas,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
@@ -183,9 +184,12 @@ class Admin(PartitionAdmin, ConfigAdmin):
         return [topic.name for topic in self.describe_topics(timeout_ms=timeout_ms)]
 
     def describe_topics(
-        self, topics: Iterable[str] | None = None, timeout_ms: int | None = None
+        self, topics: Iterable[str] | None = None, timeout_ms: int | None = None, *, from_controller: bool = False
     ) -> list[TopicDescription]:
         """Return topics with their partitions; all, sorted by name, when ``topics`` is None.
+
+        Brokers may be some moments behind; with ``from_controller`` the active controller is asked, which also knows
+        the replicas that running moves add and remove.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
@@ -195,9 +199,16 @@ class Admin(PartitionAdmin, ConfigAdmin):
         if names == []:
             return []
         request = DescribeTopicsRequest(topics=names or [])
-        answer = self._anywhere(
-            lambda channel, left_s: MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s), timeout_ms
-        )
+
+        def call(channel: Any, left_s: float) -> DescribeTopicsResponse:
+            answer: DescribeTopicsResponse = MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s)
+            return answer
+
+        if from_controller:
+            limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+            answer = self._on_controller(call, limit_ms, only_reads=True)
+        else:
+            answer = self._anywhere(call, timeout_ms)
         found = []
         for wire in answer.topics:
             if wire.HasField("error"):

@@ -82,8 +82,19 @@ class AdminConnection:
     def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool = False) -> T:
         """Make a call to the active controller, wherever it is; one that only reads may be repeated in any case."""
 
+        nobody: NotControllerError | None = None
+
         def attempt(left_s: float | None) -> T:
-            address = self._controller or self._find_controller(min(left_s or ONE_CALL_S, ONE_CALL_S))
+            nonlocal nobody
+            try:
+                address = self._controller or self._find_controller(min(left_s or ONE_CALL_S, ONE_CALL_S))
+            except NotControllerError as none_active:
+                nobody = none_active
+                raise
+            except BootstrapError:
+                if nobody is None:
+                    raise
+                raise nobody from None  # Somebody did answer; the time left was too short for another answer.
             try:
                 return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
             except grpc.RpcError as failure:

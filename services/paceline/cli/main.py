@@ -9,9 +9,12 @@ from paceline import __version__
 
 _COMMANDS = {
     "dev": ("paceline.cli.dev", "dev", "a cluster of real processes on this machine"),
-    "topic": ("paceline.cli.topic", "topic", "create, list, describe and delete topics"),
-    "partition": ("paceline.cli.partition", "partition", "what a leader knows of its replicas"),
+    "topic": ("paceline.cli.topic", "topic", "create, list, describe, configure, grow and delete topics"),
+    "partition": ("paceline.cli.partition", "partition", "what a leader knows of its replicas; elections"),
+    "reassign": ("paceline.cli.reassign", "reassign", "move partitions to other brokers"),
     "cluster": ("paceline.cli.cluster", "cluster", "brokers and the active controller"),
+    "broker": ("paceline.cli.broker", "broker", "what brokers hold and lead; leadership off a broker"),
+    "controller": ("paceline.cli.controller", "controller", "who is in office"),
     "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
 }

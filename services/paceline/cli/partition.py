@@ -1,4 +1,4 @@
-"""`paceline partition`: what a leader knows of each replica."""
+"""`paceline partition`: what a leader knows of each replica, and who shall lead."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from paceline.cli.output import output_option, show
 
 @click.group()
 def partition() -> None:
-    """What a leader knows of its replicas."""
+    """What a leader knows of its replicas; elections."""
 
 
 @partition.command()
@@ -57,6 +57,88 @@ def describe(which: str, output: str, bootstrap: str) -> None:
             "isr",
         )
         show(rows, output, columns)
+
+
+@partition.command()
+@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.option("--preferred", "election", flag_value="preferred", help="the first assigned replica, if it is in sync")
+@click.option("--unclean", "election", flag_value="unclean", help="whoever is online: records may be lost for good")
+@click.option("--all", "everything", is_flag=True, help="every partition that needs such an election")
+@click.option("--yes", is_flag=True, help="do not ask before an unclean election")
+@click.option("--dry-run", is_flag=True, help="show who would be elected, elect nobody")
+@output_option
+@bootstrap_option
+def elect(
+    which: tuple[str, ...],
+    election: str | None,
+    everything: bool,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    bootstrap: str,
+) -> None:
+    """Elect leaders and return when they have acknowledged; a partition that needs no election is left alone."""
+    if election is None:
+        raise click.UsageError("say --preferred or --unclean")
+    if bool(which) == everything:
+        raise click.UsageError("name partitions, or give --all")
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            named = None if everything else _expanded(admin, which)
+            if election == "unclean" and not yes and not dry_run:
+                _warn(admin, admin.elect_leaders("unclean", named, validate_only=True, raise_errors=False))
+                click.confirm("elect them all the same?", abort=True, err=True)
+            results = admin.elect_leaders(election, named, validate_only=dry_run, raise_errors=False)  # type: ignore[arg-type]
+            if election == "unclean" and (yes or dry_run):
+                _warn(admin, results, done=not dry_run)
+        rows = [
+            {
+                "partition": f"{each.topic_partition.topic}/{each.topic_partition.partition}",
+                "leader": each.leader,
+                "leader_epoch": each.leader_epoch,
+                "unclean": each.unclean,
+                "error": None if each.error is None else each.error.code.name,
+                "message": None if each.error is None else str(each.error),
+            }
+            for each in results
+        ]
+        show(rows, output)
+        failed = [each.error for each in results if each.error and each.error.code.name != "ELECTION_NOT_NEEDED"]
+        if failed:
+            raise failed[-1]
+
+
+def _expanded(admin: Any, which: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Return the partitions named; a bare topic stands for all of its own."""
+    found: list[tuple[str, int]] = []
+    for text in which:
+        topic, index = parse_partition(text)
+        if index is not None:
+            found.append((topic, index))
+        else:
+            (described,) = admin.describe_topics([topic])
+            found += [(topic, each.partition) for each in described.partitions]
+    return list(dict.fromkeys(found))
+
+
+def _warn(admin: Any, results: Any, done: bool = False) -> None:
+    """Say what an unclean election loses, partition by partition."""
+    lossy = [each for each in results if each.unclean]
+    if not lossy:
+        return
+    topics = admin.describe_topics(sorted({each.topic_partition.topic for each in lossy}), from_controller=True)
+    described = {(topic.name, p.partition): p for topic in topics for p in topic.partitions}
+    for each in lossy:
+        known = described.get(tuple(each.topic_partition))
+        gone = [] if known is None or done else [str(broker) for broker in known.isr if broker != each.leader]
+        where = f"{each.topic_partition.topic}/{each.topic_partition.partition}"
+        click.echo(
+            f"{where}: broker {each.leader} {'leads now' if done else 'would lead'}; every record it had not copied"
+            f"{' from ' + ', '.join(gone) if gone else ''} is lost for good, acknowledged ones included",
+            err=True,
+        )
 
 
 def _end(view: Any) -> int:

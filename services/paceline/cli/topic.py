@@ -1,4 +1,4 @@
-"""`paceline topic`: create, list, describe, delete."""
+"""`paceline topic`: create, list, describe, configure, grow, delete."""
 
 import click
 
@@ -9,7 +9,7 @@ from paceline.cli.output import output_option, show
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, configure, grow and delete topics."""
 
 
 @topic.command()
@@ -90,6 +90,72 @@ def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
         show(rows, output)
     if any(row["leader"] is None for row in rows):
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--key", "keys", multiple=True, help="only this key; may be repeated")
+@output_option
+@bootstrap_option
+def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> None:
+    """Show the configuration in effect, each value with where it comes from."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            found = admin.describe_configs(name, keys)[name]
+        show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="give a key a value; may be repeated")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="back to the default; may be repeated")
+@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE,...", help="add members to a list")
+@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE,...", help="take members out of a list")
+@click.option("--validate-only", is_flag=True, help="check, change nothing")
+@bootstrap_option
+def alter(
+    name: str,
+    sets: tuple[str, ...],
+    deletes: tuple[str, ...],
+    appends: tuple[str, ...],
+    subtracts: tuple[str, ...],
+    validate_only: bool,
+    bootstrap: str,
+) -> None:
+    """Change single keys of a topic's configuration; running brokers apply them within moments."""
+    pairs = {
+        operation: [_key_value(text) for text in texts]
+        for operation, texts in (("set", sets), ("append", appends), ("subtract", subtracts))
+    }
+    if not deletes and not any(pairs.values()):
+        raise click.UsageError("give at least one of --set, --delete, --append and --subtract")
+    with reported():
+        from paceline_client import Admin, ConfigChange
+
+        changes = [ConfigChange(key, "delete") for key in deletes]
+        for operation, given in pairs.items():
+            changes += [ConfigChange(key, operation, value) for key, value in given]  # type: ignore[arg-type]
+        with Admin(bootstrap) as admin:
+            admin.alter_configs({name: changes}, validate_only=validate_only)
+    click.echo(f"{name} can be altered" if validate_only else f"altered {name}")
+
+
+@topic.command("add-partitions")
+@click.argument("name")
+@click.option("--count", type=int, required=True, help="number of partitions afterwards")
+@click.option("--validate-only", is_flag=True, help="check, change nothing")
+@bootstrap_option
+def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -> None:
+    """Add partitions and return when each has a leader. Keys map to other partitions from then on."""
+    with reported():
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
+    added = f"{result.first_partition} to {count - 1}"
+    click.echo(f"{name} can get partitions {added}" if validate_only else f"added partitions {added} to {name}")
 
 
 @topic.command()

@@ -1,0 +1,34 @@
+"""`paceline controller`: who is in office."""
+
+import click
+
+from paceline.cli.connection import bootstrap_option
+from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.output import output_option, show
+
+
+@click.group()
+def controller() -> None:
+    """The active controller."""
+
+
+@controller.command()
+@output_option
+@bootstrap_option
+def describe(output: str, bootstrap: str) -> None:
+    """Show the active controller as the answering process knows it; exits with 3 when there is none."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            found = admin.describe_cluster()
+        row = {
+            "controller": found.controller_id,
+            "epoch": found.controller_epoch or None,
+            "address": found.controller_address or None,
+            "cluster_id": found.cluster_id,
+            "told_by": found.node_id,
+        }
+        show([row], output)
+    if found.controller_id is None:
+        raise SystemExit(NEGATIVE_VERDICT)

@@ -1,0 +1,208 @@
+"""`paceline reassign`: partitions to other brokers, from plan to done."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.output import Row, output_option, show
+from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
+
+if TYPE_CHECKING:
+    from paceline_client import Admin, Reassignment
+
+_WATCH_EVERY_S = 1.0
+_plan_argument = click.argument("plan_file", metavar="PLAN.json", type=click.Path(dir_okay=False, path_type=Path))
+
+
+@click.group()
+def reassign() -> None:
+    """Move partitions to other brokers: plan, start, status, cancel."""
+
+
+@reassign.command()
+@click.option("--topic", "topics", multiple=True, required=True, help="topic to place; may be repeated")
+@click.option("--brokers", help="brokers to use, such as 1,2,4 [default: every live broker]")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="replicas wanted [default: as many as now]")
+@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="where to [default: stdout]")
+@bootstrap_option
+def plan(
+    topics: tuple[str, ...],
+    brokers: str | None,
+    replication_factor: int | None,
+    plan_file: Path | None,
+    bootstrap: str,
+) -> None:
+    """Work out an even placement with few moves, spread over racks; nothing is changed.
+
+    A replica stays where it is unless its broker is not to be used, holds more than its share, or crowds a rack.
+    """
+    with reported():
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            racks = _racks(admin, brokers)
+            current = _placement(admin, topics)
+        moves = differences(current, plan_moves(current, racks, replication_factor))
+        text = encode_plan(moves)
+        if plan_file is None:
+            click.echo(text, nl=False)
+        else:
+            plan_file.write_text(text, encoding="utf-8")
+    click.echo(
+        f"{len(moves)} of {len(current)} partitions change, {copies(current, moves)} replicas are copied", err=True
+    )
+
+
+@reassign.command()
+@_plan_argument
+@click.option("--validate-only", is_flag=True, help="check, move nothing")
+@bootstrap_option
+def start(plan_file: Path, validate_only: bool, bootstrap: str) -> None:
+    """Start the moves of a plan; they go on by themselves. A newer wish for a partition replaces an older one."""
+    with reported():
+        from paceline_client import Admin
+
+        moves = read_plan(plan_file)
+        with Admin(bootstrap) as admin:
+            results = admin.alter_partition_reassignments(moves, validate_only=validate_only, raise_errors=False)
+        accepted = sum(result.error is None for result in results)
+        click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started")
+        _tell_failures(results)
+
+
+@reassign.command()
+@click.argument("plan_file", metavar="[PLAN.json]", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--watch", is_flag=True, help="show every change until all moves are done")
+@click.option("--timeout", "timeout_s", type=float, help="seconds to watch; then the exit code is 3")
+@output_option
+@bootstrap_option
+def status(plan_file: Path | None, watch: bool, timeout_s: float | None, output: str, bootstrap: str) -> None:
+    """Show running moves and what each waits for; with a plan, also which of its moves are done.
+
+    Exits with 3 when a move is stuck, or a move of the plan is not done.
+    """
+    with reported(output):
+        from paceline_client import Admin
+
+        wanted = {} if plan_file is None else read_plan(plan_file)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        shown: list[Row] | None = None
+        with Admin(bootstrap) as admin:
+            while True:
+                rows = _status_rows(admin, wanted)
+                if rows != shown:
+                    show(rows, output)
+                    shown = rows
+                running = [row for row in rows if row["state"] not in ("done", "not started")]
+                if not watch or not running or (deadline is not None and time.monotonic() > deadline):
+                    break
+                time.sleep(_WATCH_EVERY_S)
+    if any(row["state"] != "done" if wanted or watch else row["state"] == "stuck" for row in shown):
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+@reassign.command()
+@click.argument("which", nargs=-1, metavar="[TOPIC/PARTITION]...")
+@click.option("--plan", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="cancel what it has started")
+@click.option("--all", "everything", is_flag=True, help="cancel every running move")
+@bootstrap_option
+def cancel(which: tuple[str, ...], plan_file: Path | None, everything: bool, bootstrap: str) -> None:
+    """Stop moves: replicas that were being added go, the others stay. What is done already is not undone."""
+    if sum([bool(which), plan_file is not None, everything]) != 1:
+        raise click.UsageError("name partitions, or give --plan, or --all")
+    named = [_partition(text) for text in which]
+    with reported():
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            if not named:
+                among = None if plan_file is None else list(read_plan(plan_file))
+                named = [move.topic_partition for move in admin.list_partition_reassignments(among)]
+            results = admin.alter_partition_reassignments(dict.fromkeys(named), raise_errors=False)
+        click.echo(f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled")
+        _tell_failures(results)
+
+
+def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
+    live = {broker.broker_id: broker.rack for broker in admin.describe_cluster().brokers}
+    if brokers is None:
+        return live
+    try:
+        wanted = [int(part) for part in brokers.split(",")]
+    except ValueError:
+        raise ValueError(f"--brokers {brokers!r} is not a list of broker ids such as 1,2,4") from None
+    missing = [broker for broker in wanted if broker not in live]
+    if missing:
+        raise ValueError(f"broker {missing[0]} is not live, {', '.join(map(str, sorted(live)))} are")
+    return {broker: live[broker] for broker in wanted}
+
+
+def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
+    """Return where partitions are, or are on their way to."""
+    running = {move.topic_partition: move.target for move in admin.list_partition_reassignments()}
+    return {
+        (topic.name, partition.partition): running.get((topic.name, partition.partition), partition.replicas)  # type: ignore[call-overload]
+        for topic in admin.describe_topics(topics, from_controller=True)
+        for partition in topic.partitions
+    }
+
+
+def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]]) -> list[Row]:
+    moves = admin.list_partition_reassignments(list(wanted) or None)
+    rows = {tuple(move.topic_partition): _row(move) for move in moves}
+    if wanted:
+        placed = {
+            (topic.name, partition.partition): partition
+            for topic in admin.describe_topics(sorted({topic for topic, _ in wanted}), from_controller=True)
+            for partition in topic.partitions
+        }
+        for (name, index), target in wanted.items():
+            known = placed.get((name, index))
+            if (name, index) not in rows and known is not None:
+                done = tuple(known.replicas) == target
+                rows[name, index] = {
+                    "partition": f"{name}/{index}",
+                    "target": list(target),
+                    "adding": [],
+                    "removing": [],
+                    "isr": list(known.isr),
+                    "leader": known.leader,
+                    "state": "done" if done else "not started",
+                    "reason": None if done else f"replicas are {','.join(map(str, known.replicas))}",
+                }
+    return [rows[key] for key in sorted(rows)]
+
+
+def _row(move: "Reassignment") -> dict[str, Any]:
+    state = "stuck" if move.is_stuck else "copying" if move.waiting_for else "finishing"
+    return {
+        "partition": f"{move.topic_partition.topic}/{move.topic_partition.partition}",
+        "target": list(move.target),
+        "adding": list(move.adding),
+        "removing": list(move.removing),
+        "isr": list(move.isr),
+        "leader": move.leader,
+        "state": state,
+        "reason": "; ".join(replica.message for replica in move.waiting_for) or None,
+    }
+
+
+def _partition(text: str) -> Partition:
+    topic, index = parse_partition(text)
+    if index is None:
+        raise click.BadParameter(f"{text!r} is not TOPIC/PARTITION")
+    return topic, index
+
+
+def _tell_failures(results: Sequence[Any]) -> None:
+    """Say every failure but the last, and raise that one: its code is the exit code."""
+    failed = [result for result in results if result.error is not None]
+    for result in failed[:-1]:
+        click.echo(f"{result.error.code.name}: {result.topic_partition}: {result.error}", err=True)
+    if failed:
+        raise failed[-1].error
