@@ -110,6 +110,8 @@ class ControlChecks:
             return
         if response.error is not ErrorCode.NONE:
             return
+        if own_epoch < 0:
+            verdicts.fail("K5", f"{target.name} accepts a request for {stamp.broker_epoch} before it is registered")
         if stamp.broker_epoch is not None and -1 != stamp.broker_epoch < own_epoch:
             verdicts.fail("K5", f"{target.name} of {own_epoch} accepts a request for {stamp.broker_epoch}")
         highest = self._accepted_epochs.get(target, 0)

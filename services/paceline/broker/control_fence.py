@@ -10,7 +10,7 @@ ReadControllerEpoch = Callable[[Callable[[int | None], None]], None]
 
 
 class ControlRequestDeferredError(PacelineError):
-    """The broker must ask ZooKeeper first; the controller sends the same request again."""
+    """The broker must register, or ask ZooKeeper, first; the controller sends the same request again."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True
@@ -36,9 +36,14 @@ class ControlFence:
     def check(self, stamp: ControllerStamp, own_broker_epoch: int) -> ErrorCode:
         """Return NONE and remember the controller's epoch, or why the request is refused.
 
+        A process that has not registered yet takes nothing: its predecessor's registration may still stand, and what
+        is sent to that one supposes a log and roles this process may have lost.
+
         Raises:
-            ControlRequestDeferredError: the epoch jumps and ZooKeeper is being asked.
+            ControlRequestDeferredError: not registered yet; or the epoch jumps and ZooKeeper is being asked.
         """
+        if own_broker_epoch < 0:
+            raise ControlRequestDeferredError("the broker is not registered yet, send it again")
         if stamp.broker_epoch is not None and -1 != stamp.broker_epoch < own_broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         epoch = stamp.controller_epoch
