@@ -26,6 +26,8 @@ class ControlRequests:
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
+        self._deleted: dict[TopicPartition, ReplicaLog] = {}
+        """Logs the running request has deleted."""
 
     # LeaderAndIsr
 
@@ -146,6 +148,7 @@ class ControlRequests:
             elif partition is not None:
                 manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
                 manager.news(partition, News.ROLE)
+        self._make_deletions_durable(errors)
         manager.fetchers.close_idle()
         manager.deliver_news()
         return ControlResponse(partition_errors=errors)
@@ -176,7 +179,19 @@ class ControlRequests:
             manager.storage_failed(state.topic_partition)
             return error.code
         manager.purge_later(log)
+        self._deleted[state.topic_partition] = log
         return ErrorCode.NONE
+
+    def _make_deletions_durable(self, errors: Errors) -> None:
+        """One fsync for all: once the controller has heard of a deletion it is never asked for again."""
+        deleted, self._deleted = self._deleted, {}
+        if not deleted:
+            return
+        self._manager.logs.sync_deletions()
+        for topic_partition, log in deleted.items():
+            if log.directory.is_offline:
+                errors[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                self._manager.storage_failed(topic_partition)
 
     # UpdateMetadata
 

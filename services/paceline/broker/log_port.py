@@ -161,7 +161,10 @@ class ReplicaLogs(Protocol):
         """Return the log; one that is not new is not created while a directory is offline."""
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take the log away; `purge_deleted` removes the files."""
+        """Take the log away, durably after `sync_deletions`; `purge_deleted` removes the files."""
+
+    def sync_deletions(self) -> None:
+        """Make deletions durable; a directory that fails goes offline."""
 
     def purge_deleted(self) -> int:
         """Remove the files of deleted logs."""

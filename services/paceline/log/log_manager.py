@@ -144,6 +144,7 @@ class LogManager:
         self._locks: dict[str, FileLock] = {}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: list[tuple[LogDirectory, str]] = []
+        self._unsynced_deletions: dict[str, LogDirectory] = {}
         self._delete_count = 0
         self._stale_checkpoints: dict[str, set[TopicPartition]] = {}
         for directory in self._directories:
@@ -372,6 +373,8 @@ class LogManager:
     def delete(self, tp: TopicPartition) -> None:
         """Rename the partition's directory away and forget it; `purge_deleted` removes the files.
 
+        Durable only after `sync_deletions`, so that many deletions cost one fsync.
+
         Raises:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
@@ -391,6 +394,22 @@ class LogManager:
         del self._logs[tp]
         self._stale_checkpoints.setdefault(directory.path, set()).add(tp)
         self._deleted.append((directory, target))
+        self._unsynced_deletions[directory.path] = directory
+
+    def sync_deletions(self) -> None:
+        """Make deletions durable; to be called before anybody is told of them. A directory that fails goes offline.
+
+        A log that came back after a loss of power would belong to no topic any more, and bar the way to the next one
+        of that name.
+        """
+        unsynced, self._unsynced_deletions = self._unsynced_deletions, {}
+        for directory in unsynced.values():
+            if directory.is_offline:
+                continue
+            try:
+                self._files.sync_directory(directory.path)
+            except OSError as error:
+                directory.fail(error)
 
     def _deleted_path(self, directory: LogDirectory, tp: TopicPartition) -> str:
         """A free name ``<topic>-<partition>.<32 hex>-delete``, the topic cut so that the name fits."""

@@ -137,3 +137,16 @@ def test_a_gap_between_segments_after_a_loss_of_power_ends_the_log() -> None:
     _, after_power_loss = start(disk, 1)
     assert after_power_loss.log_end_offset == 1
     assert found.live_log_dirs == [ROOT]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_deletion_that_was_synced_outlives_a_loss_of_power(seed: int) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = start(disk, 1)
+    log.append_as_leader(batch(b"old"), 0, NOW_MS)
+    log.flush()
+    manager.delete(TP)
+    manager.sync_deletions()
+    disk.lose_power()
+    _, again = start(disk, 2)
+    assert again.log_end_offset == 0
