@@ -15,6 +15,7 @@ from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.errors import RequestTimedOutError
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import convert, wire
+from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
 
 REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
@@ -36,6 +37,7 @@ class ReplicationServicer:
         """Return the method handlers by name."""
         return {
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "FetchStream": exchange_handler(self.fetch),
             "OffsetsForLeaderEpoch": unary(self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest),
         }
 

@@ -17,6 +17,7 @@ import grpc.aio
 
 from paceline.model.errors import PacelineError, UnknownServerError
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
+from paceline.rpc.exchange import Answer, OpenStreams, answer_behind
 
 _log = logging.getLogger("paceline.rpc")
 
@@ -38,6 +39,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
     def __init__(self, observe: RequestObserver = _ignore) -> None:
         self._observe = observe
         self._wrapped: dict[str, Any] = {}
+        self.streams = OpenStreams()
+        """Streams of exchanges that are open."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Return the handler, wrapped; one wrapper per method is kept, so the cost per call is a dictionary look-up."""
@@ -52,7 +55,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
-            return handler
+            answer = answer_behind(handler)
+            return handler if answer is None else self._exchanges(method, answer)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._streaming(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
@@ -60,6 +64,21 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return grpc.unary_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
         )
+
+    def _exchanges(self, method: str, answer: Answer) -> Any:
+        """Every exchange is measured like a call; an error ends the stream with its status."""
+
+        def measured(seconds: float) -> None:
+            self._observe(method, seconds, None)
+
+        async def handle(_requests: Any, context: Any) -> None:
+            begin = time.perf_counter()
+            try:
+                await self.streams.serve(answer, context, measured)
+            except BaseException as failure:
+                await self._abort(method, begin, failure, context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         async def handle(request: Any, context: Any) -> Any:
