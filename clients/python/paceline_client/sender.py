@@ -1,8 +1,8 @@
 """The producer's background thread: drains the accumulator, sends Produce requests, takes in the answers.
 
 One request per leader at a time carries a batch of every ready partition; several requests per broker are in flight.
-Answers arrive on gRPC's threads, which only queue them; every decision is made on this thread under the producer's
-lock, and callbacks of users run on it without the lock.
+Answers arrive on threads that make the calls and only queue them; every decision is made on this thread under the
+producer's lock, and callbacks of users run on it without the lock.
 """
 
 import logging
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -38,6 +39,7 @@ from paceline.v1.log_service_pb2 import (
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.accumulator import Accumulator, PartitionQueue
 from paceline_client.batch import ProducerBatch
+from paceline_client.call_threads import CallThreads
 from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
@@ -71,7 +73,6 @@ class _Sent:
 
     broker: Broker
     batches: list[ProducerBatch]
-    call: Any = None
 
 
 def monotonic_ms() -> int:
@@ -120,6 +121,7 @@ class Sender:
         self._in_flight: dict[int, int] = {}
         self._calls: set[Any] = set()
         self._produce: dict[str, Any] = {}
+        self._threads = CallThreads(f"{name}-call")
         self._asking_for_id = False
         self._ask_again_ms = 0
         self._id_attempts = 0
@@ -155,6 +157,7 @@ class Sender:
             self._woken = True
             self._wake.notify()
             calls = list(self._calls)
+        self._threads.close()
         for call in calls:
             call.cancel()
         if threading.current_thread() is not self.thread:
@@ -261,15 +264,22 @@ class Sender:
             body = encode_produce_request(
                 WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
             )
-            call = self._method(sent.broker.address).future(body, timeout=timeout_ms / 1000)
+            method = self._method(sent.broker.address)
         except Exception as failure:
-            error = UnknownServerError(f"{sent.broker}: the request could not be sent: {failure!r}")
-            self._post(lambda: self._failed(sent, error, answered=True))
+            self._post(partial(self._ended_oddly, sent, failure, answered=True))
             return
-        sent.call = call
-        with self._lock:
-            self._calls.add(call)
-        call.add_done_callback(lambda done: self._post(lambda: self._answered(sent, done)))
+        self._threads.submit(partial(self._call, sent, method, body, timeout_ms / 1000))
+
+    def _call(self, sent: _Sent, method: Any, body: bytes, timeout_s: float) -> None:
+        """Make the call on this thread and hand its outcome to the sender's."""
+        try:
+            response: ProduceResponse = method(body, timeout=timeout_s)
+        except grpc.RpcError as failure:
+            self._post(partial(self._refused, sent, failure))
+        except BaseException as failure:
+            self._post(partial(self._ended_oddly, sent, failure, answered=False))
+        else:
+            self._post(partial(self._succeeded, sent, response))
 
     def _encoded(self, batch: ProducerBatch) -> bytes | bytearray:
         if batch.data is None:
@@ -300,17 +310,13 @@ class Sender:
 
     # Answers -----------------------------------------------------------------------------------------------------
 
-    def _answered(self, sent: _Sent, call: Any) -> None:
-        self._calls.discard(call)
-        failure = call.exception() if not call.cancelled() else None
-        if call.cancelled():
-            self._failed(sent, UnknownServerError(f"{sent.broker}: the request was cancelled"), answered=False)
-        elif isinstance(failure, grpc.RpcError):
-            self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
-        elif failure is not None:
-            self._failed(sent, UnknownServerError(f"{sent.broker}: {failure!r}"), answered=False)
-        else:
-            self._succeeded(sent, call.result())
+    def _refused(self, sent: _Sent, failure: grpc.RpcError) -> None:
+        self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
+
+    def _ended_oddly(self, sent: _Sent, failure: BaseException, answered: bool) -> None:
+        """``answered`` says that the request surely did not leave."""
+        error = UnknownServerError(f"{sent.broker}: the request could not be made: {failure!r}")
+        self._failed(sent, error, answered)
 
     def _failed(self, sent: _Sent, error: PacelineError, answered: bool) -> None:
         self._in_flight[sent.broker.broker_id] -= 1

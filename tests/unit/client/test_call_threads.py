@@ -1,0 +1,51 @@
+"""Threads for blocking calls: reused when free, as many as are needed at once, none left at the end."""
+
+import threading
+import time
+
+from paceline_client.call_threads import CallThreads
+
+WAIT_S = 20.0
+
+
+def named(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+def test_work_under_way_at_once_runs_on_threads_of_its_own() -> None:
+    threads = CallThreads("at-once")
+    barrier = threading.Barrier(4, timeout=WAIT_S)
+    for _ in range(3):
+        threads.submit(barrier.wait)
+    barrier.wait()
+    threads.close()
+
+
+def test_one_call_after_the_other_uses_one_thread() -> None:
+    threads = CallThreads("in-turn")
+    seen: list[threading.Thread] = []
+    for count in range(1, 21):
+        threads.submit(lambda: seen.append(threading.current_thread()))
+        deadline = time.monotonic() + WAIT_S
+        while (len(seen), threads.free) != (count, 1):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    assert len(set(seen)) == 1
+    threads.close()
+
+
+def test_threads_end_when_closed_even_while_they_work() -> None:
+    threads = CallThreads("closing")
+    release, working = threading.Event(), threading.Event()
+
+    def work() -> None:
+        working.set()
+        release.wait(WAIT_S)
+
+    threads.submit(work)
+    assert working.wait(WAIT_S)
+    (thread,) = named("closing")
+    threads.close()
+    release.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
