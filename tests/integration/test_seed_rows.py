@@ -1,0 +1,100 @@
+"""Rows S3-1 and S3-7 where only real processes show them: registrations that end, and what a producer is told."""
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from paceline.coordination.embedded import EmbeddedZooKeeper
+from paceline.model.errors import LeaderNotAvailableError
+from paceline.model.identifiers import TopicPartition
+from paceline_client import Producer
+from tests.integration.fake_brokers import FakeCluster
+from tests.integration.test_broker_process import (
+    LONG_S,
+    SESSION_TIMEOUT_MS,
+    Broker,
+    Process,
+    Stubs,
+    started,
+    until,
+    wait_for_controller,
+)
+
+TICK_MS = 500
+SLACK_S = 10.0
+"""A busy machine stretches everything."""
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
+        yield server.address
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_once(
+    zookeeper: str, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        client = KazooClient(zookeeper)
+        client.start()
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        connect = f"{zookeeper}/rows"
+        controller = started(stack, Process("controller", tmp_path, connect, "--controller-id=1000000"))
+        brokers = {
+            number: started(stack, Broker(tmp_path, connect, f"b{number}", f"--broker-id={number}"))
+            for number in (1, 2, 3)
+        }
+        addresses = {number: broker.ready().client for number, broker in brokers.items()}
+        wait_for_controller(Stubs(stack), addresses[1])
+
+        def node(number: int) -> str:
+            return f"/rows/brokers/ids/{number}"
+
+        for number in brokers:
+            data, stat = client.get(node(number))
+            assert stat.ephemeralOwner and json.loads(data)["endpoints"]
+        assert sorted(client.get_children("/rows/brokers/ids")) == ["1", "2", "3"]
+
+        killed_s = time.monotonic()
+        brokers[1].popen.send_signal(signal.SIGKILL)
+        brokers[1].popen.wait(LONG_S)
+        assert client.exists(node(1)), "the node outlives the process"
+        until(lambda: client.exists(node(1)) is None)
+        took_s = time.monotonic() - killed_s
+        # The last heartbeat may have come up to a third of the timeout before the end.
+        assert SESSION_TIMEOUT_MS * 0.6 <= took_s * 1000 <= SESSION_TIMEOUT_MS + TICK_MS + SLACK_S * 1000
+        controller.wait_said(r"dead \[1\]")
+
+        stopped_s = time.monotonic()
+        assert brokers[2].stop() == 0
+        assert client.exists(node(2)) is None, "gone before the process is"
+        assert time.monotonic() - stopped_s < LONG_S
+        controller.wait_said(r"dead \[2\]")
+        assert client.get_children("/rows/brokers/ids") == ["3"]
+
+
+def test_s3_7_a_producer_is_told_leader_not_available_and_goes_on_when_the_replica_is_back() -> None:
+    fake = FakeCluster().start()
+    try:
+        fake.topic("one")
+        fake.move(TopicPartition("one", 0), None)
+        with Producer(fake.bootstrap, linger_ms=0, delivery_timeout_ms=1_500, request_timeout_ms=1_000) as producer:
+            refused = producer.send("one", b"a").exception(20)
+            assert refused is not None and isinstance(refused.__cause__, LeaderNotAvailableError)
+        with Producer(fake.bootstrap, linger_ms=0) as producer:
+            waiting = producer.send("one", b"b")
+            assert not waiting.done()
+            fake.move(TopicPartition("one", 0), 1)
+            assert waiting.result(20).offset == 0
+        assert fake.values("one") == {0: [b"b"]}
+    finally:
+        fake.stop()
