@@ -12,7 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control lock duplicates clean
+.PHONY: help install java protos protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control seeds lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ up: images ## start the cluster of docker-compose.yml
 
 down: ## stop it
 	@scripts/compose.sh down
+
+seeds: install java ## run the tests of every documented behaviour and write docs/seeds.md
+	@$(PY) scripts/seeds_table.py --run
 
 lock: ## refresh requirements.lock
 	@scripts/lock.sh
