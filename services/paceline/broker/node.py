@@ -121,7 +121,7 @@ class BrokerNode:
             self.replica_manager.metrics,
             self.replica_manager.deliver_news,
         )
-        self._fence = ControlFence(self._read_controller_epoch)
+        self._fence = ControlFence(self._read_controller_epoch, self._epoch_refuted)
         self._control = ControlRequests(self.replica_manager)
         self._clients = ClientRequests(config, self.replica_manager)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
@@ -133,7 +133,7 @@ class BrokerNode:
             self._zookeeper,
             rng,
             self._kept_cluster_id(),
-            lambda: self._fence.highest_epoch,
+            lambda: self._fence.confirmed_epoch,
             self._registered,
             self._fatal,
         )
@@ -308,6 +308,11 @@ class BrokerNode:
         for topic in topics:
             if not self.replica_manager.hosts_topic(topic):
                 self._topic_configs.forget(topic)
+
+    def _epoch_refuted(self, controller_epoch: int) -> None:
+        self._emit(
+            StateChangeKind.CONTROL_REFUSED, f"controller epoch {controller_epoch} is not in ZooKeeper; forgotten"
+        )
 
     def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
         FlowRun(

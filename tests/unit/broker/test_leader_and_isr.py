@@ -142,6 +142,7 @@ def test_b38_a_leader_named_in_the_request_need_not_be_in_the_cache(cluster: Bro
 def test_s2_2_a_lower_controller_epoch_is_refused_everywhere(cluster: BrokerCluster) -> None:
     cluster.set_controller_epoch(2)
     send(cluster, cluster.partition(ME, 0, (1,), is_new=True))
+    cluster.time.run_for(10)  # ZooKeeper confirms the higher one
     request = LeaderAndIsrRequest(cluster.stamp(ME, controller_epoch=1), (), (cluster.partition(ME, 9, (1,)),))
     response = cluster[ME].node.handle_control(request)
     assert response.error is ErrorCode.STALE_CONTROLLER_EPOCH
