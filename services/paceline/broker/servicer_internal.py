@@ -16,6 +16,7 @@ from paceline.model.errors import RequestTimedOutError
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import exchange_handler
+from paceline.rpc.crowds import MAX_INTERNAL_FIELDS
 from paceline.rpc.server import parsed, unary
 
 REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
@@ -38,13 +39,15 @@ class ReplicationServicer:
         return {
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
             "FetchStream": exchange_handler(self.fetch),
-            "OffsetsForLeaderEpoch": unary(self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest),
+            "OffsetsForLeaderEpoch": unary(
+                self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest, MAX_INTERNAL_FIELDS
+            ),
         }
 
     async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read batches for a follower."""
         core = self._core.get()
-        wanted = convert.replica_fetch_from_proto(parsed(pb.FetchRequest, request))
+        wanted = convert.replica_fetch_from_proto(parsed(pb.FetchRequest, request, MAX_INTERNAL_FIELDS))
         response: ReplicaFetchResponse = await answer_of(
             lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms
         )

@@ -14,8 +14,10 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from paceline.model.errors import PacelineError, UnknownServerError
+from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
+from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.exchange import Answer, OpenStreams, answer_behind
 
@@ -29,6 +31,27 @@ class RequestObserver(Protocol):
         """``reason`` is the error's name, None for success, "CANCELLED" when the caller went away."""
 
 
+Parse = Callable[[bytes], Any]
+
+
+def typed_parser(parse: Parse | None, max_fields: int) -> Parse:
+    """Return a parser to be called inside the handler, where its errors become statuses; gRPC calls them internal ones.
+
+    Handlers without a parser take the bytes and count for themselves.
+    """
+    if parse is None:
+        return lambda data: data
+
+    def parsed(data: bytes) -> Any:
+        refuse_crowd(data, max_fields)
+        try:
+            return parse(data)
+        except DecodeError as failure:
+            raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
+
+    return parsed
+
+
 def _ignore(method: str, seconds: float, reason: str | None) -> None:
     return None
 
@@ -36,8 +59,10 @@ def _ignore(method: str, seconds: float, reason: str | None) -> None:
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """For `grpc.aio` servers."""
 
-    def __init__(self, observe: RequestObserver = _ignore) -> None:
+    def __init__(self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS) -> None:
+        """``max_fields`` bounds a request's fields, list elements counted."""
         self._observe = observe
+        self._max_fields = max_fields
         self._wrapped: dict[str, Any] = {}
         self.streams = OpenStreams()
         """Streams of exchanges that are open."""
@@ -57,12 +82,13 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         if handler.request_streaming:
             answer = answer_behind(handler)
             return handler if answer is None else self._exchanges(method, answer)
+        parse = typed_parser(handler.request_deserializer, self._max_fields)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._streaming(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+                self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
         )
 
     def _exchanges(self, method: str, answer: Answer) -> Any:
@@ -80,11 +106,11 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
         async def handle(request: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
-                response = await inner(request, context)
+                response = await inner(parse(request), context)
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
@@ -92,16 +118,16 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return handle
 
-    def _streaming(self, method: str, inner: Callable[[Any, Any], Any]) -> Any:
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
         if not inspect.isasyncgenfunction(inner):
             return self._unary(
-                method, inner
+                method, inner, parse
             )  # it writes to the context and returns, as the health service's Watch does
 
         async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
-                async for response in inner(request, context):
+                async for response in inner(parse(request), context):
                     yield response
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
@@ -126,8 +152,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 class ErrorInterceptor(grpc.ServerInterceptor):
     """For thread-pool servers."""
 
-    def __init__(self, observe: RequestObserver = _ignore) -> None:
+    def __init__(self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS) -> None:
+        """``max_fields`` bounds a request's fields, list elements counted."""
         self._observe = observe
+        self._max_fields = max_fields
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the handler, wrapped."""
@@ -135,19 +163,20 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         if handler is None or handler.request_streaming or _is_non_blocking(handler):
             return handler
         method: str = handler_call_details.method
+        parse = typed_parser(handler.request_deserializer, self._max_fields)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._streaming(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+                self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
         )
 
-    def _unary(self, method: str, inner: Callable[[Any, Any], Any]) -> Any:
+    def _unary(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
         def handle(request: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
-                response = inner(request, context)
+                response = inner(parse(request), context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
@@ -155,11 +184,11 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 
         return handle
 
-    def _streaming(self, method: str, inner: Callable[[Any, Any], Iterator[Any]]) -> Any:
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Iterator[Any]], parse: Parse) -> Any:
         def handle(request: Any, context: Any) -> Iterator[Any]:
             begin = time.perf_counter()
             try:
-                yield from inner(request, context)
+                yield from inner(parse(request), context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)

@@ -19,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.model.errors import InvalidRequestError
+from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_crowd
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
@@ -51,23 +52,25 @@ class Service:
     """Adds the servicer: ``lambda server: add_LogServiceServicer_to_server(servicer, server)``."""
 
 
-def parsed(message: type[M], data: bytes) -> M:
+def parsed(message: type[M], data: bytes, max_fields: int = MAX_CLIENT_FIELDS) -> M:
     """Return the message in these bytes.
 
     Raises:
-        InvalidRequestError: they are not such a message; gRPC itself would call that an internal error.
+        InvalidRequestError: they are not such a message, which gRPC itself would call an internal error, or it has more
+            than ``max_fields`` fields.
     """
+    refuse_crowd(data, max_fields)
     try:
         return message.FromString(data)
     except DecodeError as failure:
         raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
 
 
-def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M]) -> Any:
+def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M], max_fields: int = MAX_CLIENT_FIELDS) -> Any:
     """Return a method handler of an aio server that parses inside the handler, where errors become statuses."""
 
     async def handler(data: bytes, context: Any) -> bytes:
-        return (await handle(parsed(request, data), context)).SerializeToString()
+        return (await handle(parsed(request, data, max_fields), context)).SerializeToString()
 
     return grpc.unary_unary_rpc_method_handler(handler)
 
@@ -173,7 +176,9 @@ class ThreadPoolRpcServer:
         self._health_names = _Health(services).names
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"{listener.lower()}-rpc")
         self._server = grpc.server(
-            self._pool, interceptors=[ErrorInterceptor(observe)], options=server_options(max_request_bytes)
+            self._pool,
+            interceptors=[ErrorInterceptor(observe, MAX_INTERNAL_FIELDS)],
+            options=server_options(max_request_bytes),
         )
         # Watch streams of the health service must not hold the few control threads: experimental_non_blocking.
         self._health = health.HealthServicer(experimental_non_blocking=True)

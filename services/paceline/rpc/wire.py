@@ -23,15 +23,22 @@ from paceline.rpc.convert_client import (
     fetch_result_to_proto,
     no_address,
 )
-from paceline.rpc.convert_common import code_to_proto, error_code_of
+from paceline.rpc.convert_common import (
+    MAX_CLIENT_PARTITIONS,
+    MAX_INTERNAL_PARTITIONS,
+    MAX_RECORDS,
+    code_to_proto,
+    error_code_of,
+)
 from paceline.rpc.convert_replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
+from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, MAX_SINGLE_FIELDS, refuse_crowd
 from paceline.v1 import log_service_pb2 as pb
 
 WORTH_CUTTING_BYTES: Final = 1_024
 """Smaller parts are parsed whole: the walk costs more than the copy."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_PRODUCE_PARTITIONS, _PRODUCE_BATCH = 3, 4
+_PRODUCE_PARTITIONS, _PRODUCE_BATCH, _PRODUCE_RECORDS = 3, 4, 5
 _FETCH_PARTITIONS, _FETCH_BATCHES = 2, 8
 _REPLICA_PARTITIONS, _REPLICA_BATCHES = 3, 9
 
@@ -68,13 +75,14 @@ def parse_produce(data: bytes) -> ProduceCall:
     """Return a produce request.
 
     Raises:
-        InvalidRequestError: the bytes are not a ProduceRequest.
+        InvalidRequestError: the bytes are not a ProduceRequest, or it has too many partitions or records.
     """
     try:
-        rest, parts = _split_parts(data, _PRODUCE_PARTITIONS)
+        rest, parts = _split_parts(data, _PRODUCE_PARTITIONS, MAX_CLIENT_PARTITIONS)
         request = pb.ProduceRequest.FromString(rest)
         partitions = [_produce_part(data, start, end) for start, end in parts]
     except _UnusualError:
+        refuse_crowd(data, MAX_CLIENT_FIELDS)
         request = _parsed(pb.ProduceRequest.FromString, data)
         partitions = [_whole_produce_part(part) for part in request.partitions]
     except DecodeError as failure:
@@ -86,10 +94,21 @@ def _produce_part(data: bytes, start: int, end: int) -> ProducePart:
     if end - start < WORTH_CUTTING_BYTES:
         return _whole_produce_part(pb.ProducePartition.FromString(data[start:end]))
     head, batch = _cut(data, start, end, _PRODUCE_BATCH)
+    _refuse_crowded_records(head)
     message = pb.ProducePartition.FromString(head)
     if batch is not None and message.WhichOneof("data") is not None:
         raise _UnusualError
     return ProducePart(message, batch)
+
+
+def _refuse_crowded_records(head: bytes) -> None:
+    if len(head) <= 2 * MAX_RECORDS:
+        return
+    position, end = 0, len(head)
+    while position < end:
+        field, start, position = _next_field(head, position, end)
+        if field == _PRODUCE_RECORDS:
+            refuse_crowd(head[start:position], MAX_RECORDS, "records")
 
 
 def _whole_produce_part(message: pb.ProducePartition) -> ProducePart:
@@ -164,7 +183,7 @@ def _parse_results(
     data: bytes, whole: Any, parts_field: int, part: Any, payload_field: int, convert: Callable[[Any], R]
 ) -> tuple[Any, list[R]]:
     try:
-        rest, parts = _split_parts(data, parts_field)
+        rest, parts = _split_parts(data, parts_field, MAX_INTERNAL_PARTITIONS)
         results = []
         for start, end in parts:
             if end - start < WORTH_CUTTING_BYTES:
@@ -179,6 +198,7 @@ def _parse_results(
             results.append(result)
         return whole.FromString(rest), results
     except _UnusualError:
+        refuse_crowd(data, MAX_INTERNAL_FIELDS)
         message = _parsed(whole.FromString, data)
         return message, [convert(one) for one in message.partitions]
     except DecodeError as failure:
@@ -223,27 +243,43 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _split_parts(data: bytes, parts_field: int) -> tuple[bytes, Sequence[tuple[int, int]]]:
-    """Return (all fields but the repeated one, where each of its elements begins and ends)."""
+def _split_parts(data: bytes, parts_field: int, limit: int) -> tuple[bytes, Sequence[tuple[int, int]]]:
+    """Return (all fields but the repeated one, where each of its elements begins and ends).
+
+    Raises:
+        InvalidRequestError: more than ``limit`` elements, or far too many other fields.
+    """
     parts: list[tuple[int, int]] = []
     rest: list[bytes] = []
     position, end = 0, len(data)
     while position < end:
         field, start, stop = _next_field(data, position, end)
         if field == parts_field:
+            if len(parts) == limit:
+                raise InvalidRequestError(f"more than {limit} partitions in one request")
             parts.append((start, stop))
         else:
+            if len(rest) == MAX_SINGLE_FIELDS:
+                raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields beside the partitions in one request")
             rest.append(data[position:stop])
         position = stop
     return b"".join(rest), parts
 
 
 def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[bytes, bytes | None]:
-    """Return (the message without its payload field, the payload)."""
+    """Return (the message without its payload field, the payload).
+
+    Raises:
+        InvalidRequestError: it has far too many fields.
+    """
     payload: bytes | None = None
     rest: list[bytes] = []
     kept = position
+    count = 0
     while position < end:
+        count += 1
+        if count > MAX_SINGLE_FIELDS:
+            raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields in one partition")
         field, start, stop = _next_field(data, position, end)
         if field == payload_field:
             if payload is not None:
