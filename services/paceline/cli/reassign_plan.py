@@ -2,11 +2,10 @@
 
 The rule, in this order:
 
-1. No broker has more than its share of replicas, rounded up; racks, when every broker has one, share a partition's
-   replicas evenly.
-2. A replica that rule 1 allows stays where it is.
-3. What is missing goes to the broker with the fewest replicas, then the lowest id.
-4. No broker is the preferred leader of more than its share, rounded up; within that the preferred leader stays.
+1. Racks, when every broker has one, share a partition's replicas evenly.
+2. A replica that rule 1 allows stays; what is missing goes to the broker with the fewest replicas, then the lowest id.
+3. A broker with more than its share of replicas, rounded up, hands on the surplus, as far as rule 1 allows.
+4. A broker that is the preferred leader of more than its share hands on those leaderships; the others stay.
 
 The file is the one of Kafka's ``kafka-reassign-partitions``: ``{"version":1,"partitions":[{"topic":"t","partition":0,
 "replicas":[1,2]}]}``.
@@ -110,15 +109,12 @@ def _is_id(value: Any) -> bool:
 
 
 def _kept(current: Placement, wanted: Mapping[Partition, int], racks: Mapping[int, str]) -> dict[Partition, list[int]]:
-    share = _share(sum(wanted.values()), len(racks))
-    load: Counter[int] = Counter()
     kept: dict[Partition, list[int]] = {partition: [] for partition in wanted}
     for partition, count in wanted.items():
+        replicas = kept[partition]
         for broker in current[partition]:
-            fits = len(kept[partition]) < count and load[broker] < share
-            if broker in racks and fits and not _crowds_rack(broker, kept[partition], count, racks):
-                kept[partition].append(broker)
-                load[broker] += 1
+            if broker in racks and len(replicas) < count and not _crowds_rack(broker, replicas, count, racks):
+                replicas.append(broker)
     return kept
 
 
@@ -132,24 +128,31 @@ def _best_addition(replicas: Sequence[int], count: int, racks: Mapping[int, str]
 def _level(
     current: Placement, placed: Mapping[Partition, list[int]], racks: Mapping[int, str], load: Counter[int]
 ) -> None:
-    """Take replicas off brokers that got more than their share since the last partitions had nowhere else to go."""
+    """Take replicas off brokers with more than their share, first where that costs no copy."""
     share = _share(sum(load.values()), len(racks))
-    while True:
-        full = [broker for broker in sorted(racks) if load[broker] > share]
-        free = sorted((broker for broker in racks if load[broker] < share), key=lambda broker: (load[broker], broker))
-        swaps = [
-            (source in current[partition], partition, source, target)
-            for source in full
-            for target in free
-            for partition, replicas in placed.items()
-            if source in replicas and target not in replicas and _may_swap(replicas, source, target, racks)
-        ]
-        if not swaps:
-            return
-        _, partition, source, target = min(swaps)
-        placed[partition][placed[partition].index(source)] = target
-        load[source] -= 1
-        load[target] += 1
+    for may_copy in (False, True):
+        changed = True
+        while changed:
+            changed = False
+            for partition, replicas in placed.items():
+                for place, source in enumerate(replicas):
+                    if load[source] <= share:
+                        continue
+                    moved = source in current[partition]
+                    targets = [
+                        target
+                        for target in racks
+                        if load[target] < share
+                        and target not in replicas
+                        and (may_copy or not moved or target in current[partition])
+                        and _may_swap(replicas, source, target, racks)
+                    ]
+                    if targets:
+                        target = min(targets, key=lambda broker: (load[broker], broker))
+                        replicas[place] = target
+                        load[source] -= 1
+                        load[target] += 1
+                        changed = True
 
 
 def _may_swap(replicas: Sequence[int], source: int, target: int, racks: Mapping[int, str]) -> bool:
@@ -168,24 +171,45 @@ def _crowds_rack(broker: int, replicas: Sequence[int], count: int, racks: Mappin
 def _with_leaders(
     current: Placement, placed: Mapping[Partition, list[int]], brokers: int
 ) -> dict[Partition, tuple[int, ...]]:
-    share = _share(len(placed), brokers)
     leads: Counter[int] = Counter()
     leaders: dict[Partition, int] = {}
     for partition, replicas in placed.items():
-        first = current[partition][0] if current[partition] else None
-        if first is not None and first in replicas and leads[first] < share:
-            leaders[partition] = first
-            leads[first] += 1
-    for partition, replicas in placed.items():
-        if partition not in leaders:
-            present = current[partition]
-            leader = min(replicas, key=lambda broker: (leads[broker], broker not in present, replicas.index(broker)))
-            leaders[partition] = leader
-            leads[leader] += 1
+        present = current[partition]
+        kept = present[:1] and present[0] in replicas
+        leader = present[0] if kept else min(replicas, key=lambda broker: (leads[broker], broker not in present))
+        leaders[partition] = leader
+        leads[leader] += 1
+    _share_leaders(placed, leaders, leads, _share(len(placed), brokers))
     return {
         partition: (leaders[partition], *(broker for broker in replicas if broker != leaders[partition]))
         for partition, replicas in placed.items()
     }
+
+
+def _share_leaders(
+    placed: Mapping[Partition, list[int]], leaders: dict[Partition, int], leads: Counter[int], share: int
+) -> None:
+    """Hand leaders on, along chains of brokers where one step is not enough, until nobody has more than the share."""
+    for source in sorted(leads):
+        while leads[source] > share:
+            came_by: dict[int, Partition] = {}
+            queue = [source]
+            target: int | None = None
+            while queue and target is None:
+                broker = queue.pop(0)
+                for partition in (each for each, leader in leaders.items() if leader == broker):
+                    for other in placed[partition]:
+                        if other != source and other not in came_by:
+                            came_by[other] = partition
+                            queue.append(other)
+                target = next((other for other in queue if leads[other] < share), None)
+            if target is None:
+                break
+            leads[source] -= 1
+            leads[target] += 1
+            while target != source:
+                partition = came_by[target]
+                target, leaders[partition] = leaders[partition], target
 
 
 def _share(total: int, parts: int) -> int:
