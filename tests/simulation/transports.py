@@ -12,6 +12,8 @@ from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControlRequest,
@@ -21,7 +23,7 @@ from paceline.model.control import (
     LiveBroker,
     StopReplicaRequest,
 )
-from paceline.model.errors import InvalidRequestError
+from paceline.model.errors import InvalidRequestError, NotControllerError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.rpc import convert, wire
 
@@ -155,6 +157,40 @@ class SimulatedBrokerTransport:
                 message = controller_pb.ControlledShutdownRequest.FromString(encoded)
                 asked = convert.controlled_shutdown_from_proto(message)
             target.node.controlled_shutdown(asked, reply)
+
+        life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
+
+    def broker_heartbeat(
+        self,
+        controller: Endpoint,
+        request: BrokerHeartbeatRequest,
+        timeout_ms: int,
+        on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
+    ) -> None:
+        """Renew the lease at a controller."""
+        life = self._life
+        encoded = None
+        if life.cluster.profile.protobuf:
+            encoded = convert.broker_heartbeat_to_proto(request).SerializeToString()
+
+        def handle(reply: Callable[[BrokerHeartbeatResponse | Exception], None]) -> None:
+            target = life.cluster.controller_named(controller.host)
+            if target is None:
+                return
+            asked = request
+            if encoded is not None:
+                asked = convert.broker_heartbeat_from_proto(controller_pb.BrokerHeartbeatRequest.FromString(encoded))
+            try:
+                answer = target.node.broker_heartbeat(asked)
+            except NotControllerError as error:
+                reply(error)
+                return
+            if encoded is not None:
+                message = convert.broker_heartbeat_response_to_proto(answer).SerializeToString()
+                answer = convert.broker_heartbeat_response_from_proto(
+                    controller_pb.BrokerHeartbeatResponse.FromString(message)
+                )
+            reply(answer)
 
         life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
 

@@ -27,6 +27,8 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControllerStamp,
@@ -40,7 +42,7 @@ from paceline.model.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from paceline.model.errors import RequestTimedOutError
+from paceline.model.errors import ErrorCode, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
@@ -76,6 +78,9 @@ class DirectTransport:
         self.held: list[Callable[[], None]] = []
         self.shutdown_requests: list[ControlledShutdownRequest] = []
         self.shutdown_answers: list[ControlledShutdownResponse | Exception] = []
+        self.heartbeats: list[tuple[Endpoint, BrokerHeartbeatRequest]] = []
+        self.heartbeat_answer: BrokerHeartbeatResponse | Exception | None = None
+        """None: every heartbeat is accepted by a controller of the present epoch."""
 
     def replica_fetch(
         self,
@@ -142,6 +147,18 @@ class DirectTransport:
         assert controller == CONTROL_ADDRESS
         self.shutdown_requests.append(request)
         answer = self.shutdown_answers.pop(0) if self.shutdown_answers else ControlledShutdownResponse()
+        self._cluster.time.call_later(self.delay_ms, lambda: on_done(answer))
+
+    def broker_heartbeat(
+        self,
+        controller: Endpoint,
+        request: BrokerHeartbeatRequest,
+        timeout_ms: int,
+        on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
+    ) -> None:
+        self.heartbeats.append((controller, request))
+        accepted = BrokerHeartbeatResponse(ErrorCode.NONE, self._cluster.controller_epoch)
+        answer = accepted if self.heartbeat_answer is None else self.heartbeat_answer
         self._cluster.time.call_later(self.delay_ms, lambda: on_done(answer))
 
 

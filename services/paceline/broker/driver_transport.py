@@ -16,7 +16,14 @@ import grpc
 
 from paceline.internal.v1 import controller_service_pb2_grpc, replication_service_pb2_grpc
 from paceline.model.client_io import EpochAnswer, EpochQuery
-from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, LiveBroker
+from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    Endpoint,
+    LiveBroker,
+)
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.rpc import convert, wire
@@ -47,6 +54,7 @@ class GrpcBrokerTransport:
         self._fetchers: dict[tuple[int, int], _Fetcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._controllers: dict[str, _Caller] = {}
+        self._heart: _Caller | None = None
 
     def replica_fetch(
         self,
@@ -113,9 +121,35 @@ class GrpcBrokerTransport:
             )
         caller.submit(call, on_done)
 
+    def broker_heartbeat(
+        self,
+        controller: Endpoint,
+        request: BrokerHeartbeatRequest,
+        timeout_ms: int,
+        on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
+    ) -> None:
+        """Renew the lease at a controller, over a connection of its own."""
+
+        def call(channel: Any) -> BrokerHeartbeatResponse:
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+            message = convert.broker_heartbeat_to_proto(request)
+            return convert.broker_heartbeat_response_from_proto(
+                stub.BrokerHeartbeat(message, timeout=timeout_ms / 1000)
+            )
+
+        if self._heart is not None and self._heart.address != controller.address:
+            self._heart.close()
+            self._heart = None
+        if self._heart is None:
+            self._heart = _Caller("heartbeat", controller.address, CONTROL_MAX_MESSAGE_BYTES, self._post)
+        self._heart.submit(call, on_done)
+
     async def close(self) -> None:
         """End every connection and thread; waits a moment for those that are in a call."""
         callers = list(self._controllers.values())
+        if self._heart is not None:
+            callers.append(self._heart)
+            self._heart = None
         for fetcher in self._fetchers.values():
             self._close(fetcher)
         self._fetchers.clear()

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from paceline.broker.client_requests import ClientRequests
 from paceline.broker.control_fence import ControlFence
 from paceline.broker.control_requests import ControlRequests
+from paceline.broker.controller_heartbeats import ControllerHeartbeats
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.isr_writer import IsrWriter
 from paceline.broker.log_housekeeping import InlineWork, LogHousekeeping
@@ -137,6 +138,15 @@ class BrokerNode:
             self._registered,
             self._fatal,
         )
+        self._heartbeats = ControllerHeartbeats(
+            config,
+            scheduler,
+            self._zookeeper,
+            transport,
+            lambda: self.broker_epoch,
+            lambda: self.metadata.snapshot.controller_endpoints,
+            lambda: self._fence.highest_epoch,
+        )
         self.cluster_id: str | None = None
         self._on_ready: Callable[[], None] | None = None
         self._on_stopped: list[Callable[[], None]] = []
@@ -162,6 +172,7 @@ class BrokerNode:
         self._on_ready = on_ready
         self.replica_manager.start()
         self._housekeeping.start()
+        self._heartbeats.start()
         self._schedule_propagation()
         self._zookeeper.start(self._session_changed, self._watch_fired)
 
@@ -189,6 +200,7 @@ class BrokerNode:
 
     def _finish_stop(self) -> None:
         self._stopped = True
+        self._heartbeats.stop()
         self._isr_writer.stop()
         self._registration.stop()
         self._topic_configs.stop()

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from paceline.model.client_io import EpochAnswer, EpochQuery
-from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, LiveBroker
+from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    Endpoint,
+    LiveBroker,
+)
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 
 
@@ -48,6 +55,15 @@ class BrokerTransport(Protocol):
         on_done: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
         """Ask a controller to take leadership away."""
+
+    def broker_heartbeat(
+        self,
+        controller: Endpoint,
+        request: BrokerHeartbeatRequest,
+        timeout_ms: int,
+        on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
+    ) -> None:
+        """Renew the lease at a controller; never waits behind other calls to it."""
 
 
 class BackgroundWork(Protocol):

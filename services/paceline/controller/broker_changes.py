@@ -90,6 +90,7 @@ def on_broker_startup(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow
     context = parts.context
     for broker_id in broker_ids:
         context.on_offline_dirs.pop(broker_id, None)
+    parts.leases.grant(broker_ids)
     distrusted = yield from distrust_unclean_brokers(parts, broker_ids)
     others = [broker_id for broker_id in context.registered_broker_ids() if broker_id not in broker_ids]
     parts.send_update_metadata(others, ())
@@ -111,6 +112,8 @@ def on_broker_failure(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow
     for broker_id in broker_ids:
         parts.context.on_offline_dirs.pop(broker_id, None)
         parts.context.shutting_down.discard(broker_id)
+        parts.context.without_lease.discard(broker_id)
+    parts.leases.drop(broker_ids)
     yield from on_replicas_become_offline(parts, parts.context.replicas_on(broker_ids))
 
 

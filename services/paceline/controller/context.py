@@ -3,7 +3,7 @@
 Source: spec/controller.md section 1; Kafka 2.8 ControllerContext.scala.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -57,6 +57,8 @@ class ControllerContext:
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     """Every registered broker, those shutting down included."""
     shutting_down: set[int] = field(default_factory=set)
+    without_lease: set[int] = field(default_factory=set)
+    """Registered brokers that have not been heard from for a whole lease; they are treated like those shutting down."""
     topics: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     """Assignment by topic and partition index."""
     topic_ids: dict[str, str | None] = field(default_factory=dict)
@@ -80,12 +82,18 @@ class ControllerContext:
     # brokers
 
     def is_live(self, broker_id: int) -> bool:
-        """Whether the broker is registered and not shutting down."""
-        return broker_id in self.brokers and broker_id not in self.shutting_down
+        """Whether the broker is registered, not shutting down, and heard from."""
+        return broker_id in self.brokers and broker_id not in self.retiring
 
     def live_broker_ids(self) -> list[int]:
-        """Registered brokers that are not shutting down, by id."""
-        return sorted(broker_id for broker_id in self.brokers if broker_id not in self.shutting_down)
+        """Registered brokers that are not shutting down and are heard from, by id."""
+        retiring = self.retiring
+        return sorted(broker_id for broker_id in self.brokers if broker_id not in retiring)
+
+    @property
+    def retiring(self) -> Collection[int]:
+        """Registered brokers that must not lead: those shutting down, and those not heard from."""
+        return self.shutting_down | self.without_lease if self.without_lease else self.shutting_down
 
     def registered_broker_ids(self) -> list[int]:
         """Registered brokers, those shutting down included, by id."""
@@ -97,7 +105,7 @@ class ControllerContext:
         """Whether the replica's broker is live and its log directory has not failed."""
         if broker_id not in self.brokers:
             return False
-        if broker_id in self.shutting_down and not include_shutting_down:
+        if not include_shutting_down and (broker_id in self.shutting_down or broker_id in self.without_lease):
             return False
         return topic_partition not in self.on_offline_dirs.get(broker_id, ())
 
@@ -224,6 +232,7 @@ class ControllerContext:
         for collection in (
             self.brokers,
             self.shutting_down,
+            self.without_lease,
             self.topics,
             self.topic_ids,
             self.leadership,

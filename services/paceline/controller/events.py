@@ -118,6 +118,14 @@ class BrokerModifications(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerLeaseChange(Event):
+    """A broker's lease has run out, or the broker is heard from again."""
+
+    broker_id: int
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
 class TopicChange(Event):
     """Children of ``/brokers/topics`` changed."""
 

@@ -21,6 +21,7 @@ from paceline.controller.controller_election import ActiveController, Controller
 from paceline.controller.failover import on_failover
 from paceline.controller.failures import ControllerMovedError, IllegalStateError
 from paceline.controller.isr_notifications import on_isr_change_notification, on_log_dir_event
+from paceline.controller.lease_changes import on_lease_change
 from paceline.controller.parts import ControllerParts
 from paceline.controller.preferred_election import (
     FIRST_REBALANCE_MS,
@@ -156,6 +157,7 @@ class ControllerMachine:
             yield from self._election.withdraw()
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return
+        parts.leases.grant(parts.context.registered_broker_ids())
         self._schedule_rebalance(FIRST_REBALANCE_MS)
         self._on_office(True)
 
@@ -186,6 +188,8 @@ class ControllerMachine:
                 yield from on_broker_change(parts)
             case ev.BrokerModifications():
                 yield from on_broker_modifications(parts, event.broker_id)
+            case ev.BrokerLeaseChange():
+                yield from on_lease_change(parts, event.broker_id)
             case ev.TopicChange():
                 yield from on_topic_change(parts)
             case ev.PartitionModifications():

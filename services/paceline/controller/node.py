@@ -24,6 +24,8 @@ from paceline.controller.watches import event_for
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControlRequest,
@@ -195,6 +197,23 @@ class ControllerNode:
     ) -> None:
         """Move leadership off a broker that is about to stop."""
         self._ask(ev.ControlledShutdown(request, _once(reply)))
+
+    def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        """Renew a broker's lease, at once: a heartbeat never waits behind events.
+
+        Raises:
+            NotControllerError: only the active controller grants leases.
+        """
+        if self._stopped or not self.is_active:
+            raise NotControllerError("this controller is not active")
+        context = self._parts.context
+        broker = context.brokers.get(request.broker_id)
+        if broker is None:
+            return BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, context.epoch)
+        if request.broker_epoch < broker.broker_epoch:
+            return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
+        self._parts.leases.renew(request.broker_id)
+        return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
 
     def alter_partition_reassignments(
         self,

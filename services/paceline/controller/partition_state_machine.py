@@ -361,6 +361,6 @@ class PartitionStateMachine:
             return elect_preferred(current, replicas, online, context.epoch)
         if strategy is ElectionStrategy.CONTROLLED_SHUTDOWN:
             reachable = context.online_replicas(topic_partition, replicas, include_shutting_down=True)
-            return elect_for_controlled_shutdown(current, replicas, reachable, context.shutting_down, context.epoch)
+            return elect_for_controlled_shutdown(current, replicas, reachable, context.retiring, context.epoch)
         complete = [r for r in history.former if r not in assignment.adding] if former_are_complete else ()
         return elect_offline(current, replicas, online, unclean_allowed, context.epoch, history.unclean, complete)

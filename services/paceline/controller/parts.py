@@ -3,9 +3,10 @@
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from paceline.controller.broker_leases import BrokerLeases
 from paceline.controller.channel import ChannelManager, OnResponse
 from paceline.controller.context import ControllerContext
-from paceline.controller.events import Event, PartitionReassignmentFromNode
+from paceline.controller.events import BrokerLeaseChange, Event, PartitionReassignmentFromNode
 from paceline.controller.leader_waits import LeaderWaits
 from paceline.controller.partition_state_machine import PartitionStateMachine
 from paceline.controller.ports import ControlTransport
@@ -60,6 +61,9 @@ class ControllerParts:
         )
         self.replicas = ReplicaStateMachine(self.context, self.storage, self.committer, replica_batch, self.log)
         self.leader_waits = LeaderWaits(scheduler)
+        self.leases = BrokerLeases(
+            config.controller_broker_lease_ms, scheduler, lambda broker_id: enqueue(BrokerLeaseChange(broker_id))
+        )
         self.topic_requests = TopicRequests(config, self.context, self.storage, scheduler, rng)
         self.deletion = TopicDeletionManager(
             config,
@@ -94,6 +98,7 @@ class ControllerParts:
 
     def reset(self) -> None:
         """Forget everything and send nothing more: the controller resigned."""
+        self.leases.clear()
         self.channels.close()
         for batch in self._batches:
             batch.clear()

@@ -11,7 +11,7 @@ from paceline import __version__
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
-from paceline.model.control import ControlledShutdownResponse, Endpoint
+from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint
 from paceline.model.errors import (
     NotControllerError,
     NotLeaderOrFollowerError,
@@ -25,6 +25,8 @@ from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 MAX_TOPICS: Final = 10_000
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
+HEARTBEAT_TIMEOUT_S: Final = 3.0
+"""Longest wait for the event loop; the broker has sent the next one by then."""
 
 
 class NodeHandle:
@@ -173,3 +175,25 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         if isinstance(answer, Exception):
             raise answer
         return convert.controlled_shutdown_response_to_proto(answer)
+
+    def BrokerHeartbeat(  # noqa: N802
+        self, request: controller_pb.BrokerHeartbeatRequest, context: Any
+    ) -> controller_pb.BrokerHeartbeatResponse:
+        """Renew a broker's lease."""
+        asked = convert.broker_heartbeat_from_proto(request)
+        node = self._handle.get()
+        future: concurrent.futures.Future[BrokerHeartbeatResponse] = concurrent.futures.Future()
+
+        def renew() -> None:
+            try:
+                future.set_result(node.broker_heartbeat(asked))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(renew)
+        try:
+            return convert.broker_heartbeat_response_to_proto(future.result(HEARTBEAT_TIMEOUT_S))
+        except concurrent.futures.TimeoutError:
+            raise RequestTimedOutError("the controller did not answer in time") from None
+        except NotControllerError:
+            raise not_controller(node, "CONTROL") from None

@@ -146,6 +146,23 @@ class ControlledShutdownRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerHeartbeatRequest:
+    """A broker says that it can reach its controller."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHeartbeatResponse:
+    """Whether the broker's lease was renewed."""
+
+    error: ErrorCode = ErrorCode.NONE
+    """STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the registration is not known to the controller."""
+    controller_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
     """What could not be moved."""
 

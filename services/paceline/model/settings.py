@@ -14,6 +14,8 @@ class BrokerConfig:
     broker_id: int
     broker_rack: str | None = None
     zookeeper_session_timeout_ms: int = 18_000
+    controller_broker_lease_ms: int = 9_000
+    """A third of it is the period of heartbeats to the controller; 0 for none. Ours (design 3.7)."""
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_max_bytes: int = 1_048_576
     replica_fetch_response_max_bytes: int = 10_485_760
@@ -44,6 +46,8 @@ class ControllerConfig:
 
     controller_id: int
     zookeeper_session_timeout_ms: int = 18_000
+    controller_broker_lease_ms: int = 9_000
+    """A broker silent for longer loses its leadership; 0 for never. Ours (design 3.7)."""
     request_timeout_ms: int = 30_000
     controller_socket_timeout_ms: int = 30_000
     send_retry_backoff_ms: int = 100

@@ -5,6 +5,8 @@ from typing import Any
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as pb
 from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControllerStamp,
@@ -301,6 +303,34 @@ def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequ
     return ControlledShutdownRequest(
         at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, -1, "broker epoch")
     )
+
+
+def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
+    """Return the message."""
+    return controller_pb.BrokerHeartbeatRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
+
+
+def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:
+    """Return the request.
+
+    Raises:
+        InvalidRequestError: a number is negative.
+    """
+    return BrokerHeartbeatRequest(
+        at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, 0, "broker epoch")
+    )
+
+
+def broker_heartbeat_response_to_proto(response: BrokerHeartbeatResponse) -> controller_pb.BrokerHeartbeatResponse:
+    """Return the message."""
+    return controller_pb.BrokerHeartbeatResponse(
+        error=code_to_proto(response.error), controller_epoch=response.controller_epoch
+    )
+
+
+def broker_heartbeat_response_from_proto(message: controller_pb.BrokerHeartbeatResponse) -> BrokerHeartbeatResponse:
+    """Return the answer."""
+    return BrokerHeartbeatResponse(error_code_of(message), message.controller_epoch)
 
 
 def controlled_shutdown_response_to_proto(

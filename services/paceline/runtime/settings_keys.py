@@ -53,6 +53,9 @@ class CommonKeys(BaseSettings):
     zookeeper_connect: str = key(..., "", "host:port,...[/chroot]; without a chroot /paceline is used", min_length=1)
     zookeeper_session_timeout_ms: int = key(18_000, "ms", "a dead process is noticed after this", ge=100)
     zookeeper_connection_timeout_ms: OptionalInt = key(None, "ms", "first connect only; default: session timeout", ge=1)
+    controller_broker_lease_ms: int = key(
+        9_000, "ms", "a broker the controller has not heard from for this long leads no more; 0: no lease", ge=0
+    )
     request_timeout_ms: int = key(30_000, "ms", "longest wait for one answer", ge=1)
     unclean_leader_election_enable: bool = key(
         False, "", "lose data rather than wait", topic="unclean.leader.election.enable", scope="broker"

@@ -25,6 +25,8 @@ from paceline.coordination.memory import AppliedWrite, Link, MemoryZooKeeper, Me
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControlRequest,
@@ -128,6 +130,8 @@ class Cluster:
 
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.config = config or ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False)
+        self.lease_ms = 0
+        """No lease: these brokers send heartbeats only where a test does (`heartbeat`)."""
         self.time = VirtualTime()
         self.writes: list[AppliedWrite] = []
         self.server = MemoryZooKeeperServer(self.time, on_write=self.writes.append)
@@ -238,7 +242,7 @@ class Cluster:
     ) -> ControllerNode:
         client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS, link=link)
         node = ControllerNode(
-            replace(self.config, controller_id=controller_id),
+            replace(self.config, controller_id=controller_id, controller_broker_lease_ms=self.lease_ms),
             [Endpoint("CLIENT", f"c{controller_id}", 9082), Endpoint("CONTROL", f"c{controller_id}", 9084)],
             self.time,
             PatientZooKeeper(client),
@@ -296,6 +300,15 @@ class Cluster:
         self.time.run_until(lambda: bool(answers), max_ms=1_000)
         assert isinstance(answers[0], ControlledShutdownResponse), answers
         return answers[0]
+
+    def heartbeat(self, *broker_ids: int, broker_epoch: int | None = None) -> list[BrokerHeartbeatResponse]:
+        answers = []
+        for broker_id in broker_ids:
+            stat = self.zk(GetData(znodes.broker_path(broker_id))).stat
+            assert stat is not None
+            request = BrokerHeartbeatRequest(broker_id, stat.czxid if broker_epoch is None else broker_epoch)
+            answers.append(self.controller.broker_heartbeat(request))
+        return answers
 
     def reassign(self, targets: dict[TopicPartition, tuple[int, ...] | None]) -> list[PartitionReassignmentResult]:
         answers: list[Any] = []

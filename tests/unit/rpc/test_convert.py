@@ -118,6 +118,14 @@ def test_control_responses_survive_the_wire(response: control.ControlResponse) -
     assert convert.control_response_from_proto(metadata) == control.ControlResponse(response.error)
 
 
+@given(st.builds(control.BrokerHeartbeatResponse, CODES, st.integers(0, 2**31 - 1)))
+def test_a_heartbeat_survives_the_wire(response: control.BrokerHeartbeatResponse) -> None:
+    request = control.BrokerHeartbeatRequest(3, 77)
+    assert convert.broker_heartbeat_from_proto(convert.broker_heartbeat_to_proto(request)) == request
+    message = over_the_wire(convert.broker_heartbeat_response_to_proto(response))
+    assert convert.broker_heartbeat_response_from_proto(message) == response
+
+
 @given(st.builds(control.ControlledShutdownResponse, CODES, st.lists(PARTITIONS, max_size=4).map(tuple)))
 def test_controlled_shutdown_survives_the_wire(response: control.ControlledShutdownResponse) -> None:
     request = control.ControlledShutdownRequest(3, 77)

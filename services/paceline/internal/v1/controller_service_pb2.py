@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-paceline/internal/v1/controller_service.proto\x12\x14paceline.internal.v1\x1a\x18paceline/v1/errors.proto\"D\n\x19\x43ontrolledShutdownRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"\x8f\x01\n\x1a\x43ontrolledShutdownResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12;\n\tremaining\x18\x02 \x03(\x0b\x32(.paceline.internal.v1.RemainingPartitionB\x08\n\x06_error\"6\n\x12RemainingPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x32\x8c\x01\n\x11\x43ontrollerService\x12w\n\x12\x43ontrolledShutdown\x12/.paceline.internal.v1.ControlledShutdownRequest\x1a\x30.paceline.internal.v1.ControlledShutdownResponseB\xaf\x01\n\x17io.paceline.internal.v1P\x01ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\xaa\x02\x14Paceline.Internal.V1\xca\x02\x14Paceline\\Internal\\V1\xea\x02\x16Paceline::Internal::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-paceline/internal/v1/controller_service.proto\x12\x14paceline.internal.v1\x1a\x18paceline/v1/errors.proto\"D\n\x19\x43ontrolledShutdownRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"\x8f\x01\n\x1a\x43ontrolledShutdownResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12;\n\tremaining\x18\x02 \x03(\x0b\x32(.paceline.internal.v1.RemainingPartitionB\x08\n\x06_error\"A\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"i\n\x17\x42rokerHeartbeatResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x42\x08\n\x06_error\"6\n\x12RemainingPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x32\xfc\x01\n\x11\x43ontrollerService\x12w\n\x12\x43ontrolledShutdown\x12/.paceline.internal.v1.ControlledShutdownRequest\x1a\x30.paceline.internal.v1.ControlledShutdownResponse\x12n\n\x0f\x42rokerHeartbeat\x12,.paceline.internal.v1.BrokerHeartbeatRequest\x1a-.paceline.internal.v1.BrokerHeartbeatResponseB\xaf\x01\n\x17io.paceline.internal.v1P\x01ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\xaa\x02\x14Paceline.Internal.V1\xca\x02\x14Paceline\\Internal\\V1\xea\x02\x16Paceline::Internal::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,8 +27,12 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_CONTROLLEDSHUTDOWNREQUEST']._serialized_end=165
   _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_start=168
   _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_end=311
-  _globals['_REMAININGPARTITION']._serialized_start=313
-  _globals['_REMAININGPARTITION']._serialized_end=367
-  _globals['_CONTROLLERSERVICE']._serialized_start=370
-  _globals['_CONTROLLERSERVICE']._serialized_end=510
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_start=313
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=378
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=380
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=485
+  _globals['_REMAININGPARTITION']._serialized_start=487
+  _globals['_REMAININGPARTITION']._serialized_end=541
+  _globals['_CONTROLLERSERVICE']._serialized_start=544
+  _globals['_CONTROLLERSERVICE']._serialized_end=796
 # @@protoc_insertion_point(module_scope)

@@ -62,6 +62,52 @@ class ControlledShutdownResponse(google.protobuf.message.Message):
 global___ControlledShutdownResponse = ControlledShutdownResponse
 
 @typing.final
+class BrokerHeartbeatRequest(google.protobuf.message.Message):
+    """BrokerHeartbeatRequest says that the caller can reach its controller."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker that lives."""
+    broker_epoch: builtins.int
+    """Its broker epoch."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        broker_epoch: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id"]) -> None: ...
+
+global___BrokerHeartbeatRequest = BrokerHeartbeatRequest
+
+@typing.final
+class BrokerHeartbeatResponse(google.protobuf.message.Message):
+    """BrokerHeartbeatResponse says whether the lease was renewed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    error: paceline.v1.errors_pb2.ErrorCode.ValueType
+    """Why it was not: STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the registration is not known; absent means renewed."""
+    controller_epoch: builtins.int
+    """Epoch of the answering controller; one lower than the broker has seen comes from a controller of the past."""
+    def __init__(
+        self,
+        *,
+        error: paceline.v1.errors_pb2.ErrorCode.ValueType | None = ...,
+        controller_epoch: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "controller_epoch", b"controller_epoch", "error", b"error"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___BrokerHeartbeatResponse = BrokerHeartbeatResponse
+
+@typing.final
 class RemainingPartition(google.protobuf.message.Message):
     """RemainingPartition is a partition that could not be moved."""
 

@@ -20,6 +20,11 @@ class ControllerServiceStub(object):
                 request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.ControlledShutdownRequest.SerializeToString,
                 response_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.ControlledShutdownResponse.FromString,
                 )
+        self.BrokerHeartbeat = channel.unary_unary(
+                '/paceline.internal.v1.ControllerService/BrokerHeartbeat',
+                request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.FromString,
+                )
 
 
 class ControllerServiceServicer(object):
@@ -33,6 +38,14 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BrokerHeartbeat(self, request, context):
+        """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
+        active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -40,6 +53,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.ControlledShutdown,
                     request_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.ControlledShutdownRequest.FromString,
                     response_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.ControlledShutdownResponse.SerializeToString,
+            ),
+            'BrokerHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.BrokerHeartbeat,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -66,5 +84,22 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ControllerService/ControlledShutdown',
             paceline_dot_internal_dot_v1_dot_controller__service__pb2.ControlledShutdownRequest.SerializeToString,
             paceline_dot_internal_dot_v1_dot_controller__service__pb2.ControlledShutdownResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def BrokerHeartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ControllerService/BrokerHeartbeat',
+            paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -27,6 +27,14 @@ class ControllerServiceStub:
     ]
     """ControlledShutdown moves leadership away from a broker that is about to stop."""
 
+    BrokerHeartbeat: grpc.UnaryUnaryMultiCallable[
+        paceline.internal.v1.controller_service_pb2.BrokerHeartbeatRequest,
+        paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse,
+    ]
+    """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
+    active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+    """
+
 class ControllerServiceAsyncStub:
     """ControllerService is what brokers call on the active controller."""
 
@@ -35,6 +43,14 @@ class ControllerServiceAsyncStub:
         paceline.internal.v1.controller_service_pb2.ControlledShutdownResponse,
     ]
     """ControlledShutdown moves leadership away from a broker that is about to stop."""
+
+    BrokerHeartbeat: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.internal.v1.controller_service_pb2.BrokerHeartbeatRequest,
+        paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse,
+    ]
+    """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
+    active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+    """
 
 class ControllerServiceServicer(metaclass=abc.ABCMeta):
     """ControllerService is what brokers call on the active controller."""
@@ -46,5 +62,15 @@ class ControllerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.controller_service_pb2.ControlledShutdownResponse, collections.abc.Awaitable[paceline.internal.v1.controller_service_pb2.ControlledShutdownResponse]]:
         """ControlledShutdown moves leadership away from a broker that is about to stop."""
+
+    @abc.abstractmethod
+    def BrokerHeartbeat(
+        self,
+        request: paceline.internal.v1.controller_service_pb2.BrokerHeartbeatRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse, collections.abc.Awaitable[paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse]]:
+        """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
+        active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -1,0 +1,68 @@
+"""What follows when a broker's lease runs out, and when it is heard from again.
+
+Source: design.md 3.7; spec/controller.md section 14, for what is done for a broker that shuts down.
+"""
+
+import logging
+
+from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.election import ElectionStrategy
+from paceline.controller.parts import ControllerParts
+from paceline.controller.reassignment import resume_reassignments
+from paceline.model.identifiers import TopicPartition
+from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+
+def on_lease_change(parts: ControllerParts, broker_id: int) -> Flow[None]:
+    """Bring the cluster in line with a lease as it is now; it may have changed again since the event was queued."""
+    context = parts.context
+    expired = parts.leases.has_expired(broker_id)
+    if broker_id not in context.brokers or expired == (broker_id in context.without_lease):
+        return
+    if expired:
+        yield from _lost(parts, broker_id)
+    else:
+        yield from _regained(parts, broker_id)
+
+
+def _lost(parts: ControllerParts, broker_id: int) -> Flow[None]:
+    """Move leaders away. The broker stays registered and is sent every request; what it follows it may go on following.
+
+    A follower that fetches is a good replica whether its controller hears of it or not; dropping one that does not is
+    its leader's affair. But it joins no ISR meanwhile, since the metadata call it offline.
+    """
+    context = parts.context
+    LOG.warning("broker %d has not been heard from for a whole lease, its leaders move away", broker_id)
+    context.without_lease.add(broker_id)
+    led = [
+        topic_partition
+        for topic_partition in _hosted(context, broker_id)
+        if context.leadership[topic_partition].leader == broker_id
+        and len(context.assignment(topic_partition).replicas) > 1
+    ]
+    yield from parts.partitions.handle_state_changes(led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN)
+    parts.send_update_metadata(context.brokers, _hosted(context, broker_id))
+
+
+def _regained(parts: ControllerParts, broker_id: int) -> Flow[None]:
+    """Let the broker lead again; what it was sent meanwhile has waited in its channel."""
+    context = parts.context
+    LOG.info("broker %d is heard from again", broker_id)
+    context.without_lease.discard(broker_id)
+    parts.send_update_metadata(context.brokers, _hosted(context, broker_id))
+    yield from parts.partitions.trigger_online()
+    yield from resume_reassignments(parts, lambda _, assignment: broker_id in assignment.target)
+    yield from parts.deletion.resume_topics(
+        {replica.topic_partition.topic for replica in context.replicas_on([broker_id])}
+    )
+
+
+def _hosted(context: ControllerContext, broker_id: int) -> list[TopicPartition]:
+    return [
+        replica.topic_partition
+        for replica in context.replicas_on([broker_id])
+        if replica.topic_partition in context.leadership
+        and not context.is_queued_for_deletion(replica.topic_partition.topic)
+    ]

@@ -1,0 +1,93 @@
+"""To whom a broker sends its heartbeats, and when (design 3.7)."""
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
+from paceline.model.control import BrokerHeartbeatResponse, Endpoint, UpdateMetadataRequest
+from paceline.model.errors import ErrorCode, NotControllerError
+from tests.support.broker_cluster import CONTROL_ADDRESS, CONTROLLER_ID, TP, BrokerCluster
+
+OTHER = Endpoint("CONTROL", "another-controller", 9084)
+PERIOD_MS = 3_000
+
+
+def with_controller_in_zookeeper(**config: object) -> BrokerCluster:
+    cluster = BrokerCluster((1,), **config)
+    registration = znodes.ControllerRegistration(CONTROLLER_ID, (CONTROL_ADDRESS,), 0)
+    cluster.zk(Create(znodes.controller_path(CONTROLLER_ID), znodes.encode_controller_registration(registration)))
+    active = znodes.encode_active_controller(znodes.ActiveController(CONTROLLER_ID, 0))
+    cluster.zk(Create(znodes.CONTROLLER, active))
+    return cluster
+
+
+def addresses(cluster: BrokerCluster) -> list[str]:
+    sent = cluster[1].transport.heartbeats
+    found = [endpoint.host for endpoint, _ in sent]
+    sent.clear()
+    return found
+
+
+def name_controller(cluster: BrokerCluster, endpoint: Endpoint) -> None:
+    stamp = cluster.stamp(1)
+    cluster[1].node.handle_control(UpdateMetadataRequest(stamp, cluster.live(), (), (endpoint,)))
+
+
+def test_three_heartbeats_per_lease_carry_the_broker_epoch() -> None:
+    cluster = with_controller_in_zookeeper()
+    cluster.time.run_for(3 * PERIOD_MS + 100)
+    sent = list(cluster[1].transport.heartbeats)
+    assert len(sent) == 3
+    assert {request.broker_epoch for _, request in sent} == {cluster[1].node.broker_epoch}
+
+
+def test_the_metadata_name_the_controller_before_zookeeper_does() -> None:
+    cluster = with_controller_in_zookeeper()
+    name_controller(cluster, OTHER)
+    cluster.time.run_for(PERIOD_MS + 100)
+    assert addresses(cluster) == ["another-controller"]
+
+
+def test_after_a_failure_zookeeper_is_asked_and_after_a_success_the_metadata_are_trusted() -> None:
+    cluster = with_controller_in_zookeeper()
+    name_controller(cluster, OTHER)
+    transport = cluster[1].transport
+    old_one = BrokerHeartbeatResponse(ErrorCode.NONE, cluster.controller_epoch - 1)
+    cluster.time.run_for(PERIOD_MS // 2)
+    for failure in (NotControllerError("not active"), ConnectionError("gone"), old_one):
+        transport.heartbeat_answer = failure
+        cluster.time.run_for(PERIOD_MS)
+        transport.heartbeat_answer = None
+        cluster.time.run_for(PERIOD_MS)
+        assert addresses(cluster) == ["another-controller", "controller"], failure
+
+
+def test_a_broker_that_reaches_no_controller_goes_on_serving() -> None:
+    cluster = with_controller_in_zookeeper()
+    cluster.decide(1, 0, [1])
+    cluster[1].transport.heartbeat_answer = ConnectionError("gone")
+    cluster.time.run_for(20 * PERIOD_MS + 100)
+    assert len(addresses(cluster)) == 20
+    answers = cluster[1].produce(b"still here")
+    cluster.time.run_until(lambda: bool(answers), 5_000)
+    assert answers[0].failure is None and cluster[1].values(TP) == [b"still here"]
+
+
+def test_without_zookeeper_the_controller_in_the_metadata_is_tried_again() -> None:
+    cluster = with_controller_in_zookeeper()
+    name_controller(cluster, OTHER)
+    cluster[1].transport.heartbeat_answer = ConnectionError("gone")
+    cluster[1].zookeeper.link.cut(requests=True, replies=True)
+    cluster.time.run_for(4 * PERIOD_MS + 100)
+    assert addresses(cluster) == ["another-controller"] * 2, "every other time, between two searches"
+
+
+def test_there_are_none_without_a_lease_and_none_after_the_stop() -> None:
+    cluster = with_controller_in_zookeeper(controller_broker_lease_ms=0)
+    cluster.time.run_for(5 * PERIOD_MS)
+    assert addresses(cluster) == []
+    cluster = with_controller_in_zookeeper()
+    stopped: list[bool] = []
+    cluster[1].node.stop(lambda: stopped.append(True))
+    cluster.time.run_until(lambda: bool(stopped), 60_000)
+    addresses(cluster)
+    cluster.time.run_for(5 * PERIOD_MS)
+    assert addresses(cluster) == []
