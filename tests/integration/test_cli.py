@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,42 @@ def test_usage_errors_exit_with_2_and_name_the_nearest_command() -> None:
     wrong = subprocess.run([str(PACELINE), "topics"], capture_output=True, text=True, timeout=60, check=False)
     assert wrong.returncode == 2
     assert "Did you mean 'topic'?" in wrong.stderr
+
+
+def test_a_reader_that_has_enough_is_no_failure(local_cluster: LocalCluster) -> None:
+    run(local_cluster, "topic", "create", "pipe", "--partitions", "1")
+    assert run(local_cluster, "produce", "pipe", stdin="x" * 99 + "\n" + "y\n" * 20_000).returncode == 0
+    command = f'set -o pipefail; "{PACELINE}" consume pipe -b {local_cluster.bootstrap} | head -n 1'
+    read = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (read.returncode, read.stdout, read.stderr) == (0, "x" * 99 + "\n", "")
+
+
+def test_a_line_that_is_too_large_is_named_and_the_others_are_sent(local_cluster: LocalCluster) -> None:
+    run(local_cluster, "topic", "create", "large", "--partitions", "1")
+    sent = run(local_cluster, "produce", "large", stdin="a\n" + "x" * 2_000_000 + "\nb\n")
+    assert sent.returncode == 1
+    assert "line 2: MESSAGE_TOO_LARGE" in sent.stderr and "2 records: 2 to large/0" in sent.stderr
+    assert run(local_cluster, "consume", "large", "-e").stdout == "a\nb\n"
+
+
+def test_consume_ends_when_its_topic_is_deleted(local_cluster: LocalCluster) -> None:
+    run(local_cluster, "topic", "create", "gone", "--partitions", "2")
+    with subprocess.Popen(
+        [str(PACELINE), "consume", "gone", "-b", local_cluster.bootstrap],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as reader:
+        try:
+            assert run(local_cluster, "topic", "delete", "gone", "--yes").returncode == 0
+            _, stderr = reader.communicate(timeout=30)
+        finally:
+            reader.kill()
+    assert reader.returncode == 64 + 5  # NOT_FOUND
+    assert stderr.startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
+
+
+def test_an_unknown_topic_is_said_to_be_so_soon(local_cluster: LocalCluster) -> None:
+    begin = time.monotonic()
+    assert run(local_cluster, "partition", "describe", "never-was/0").returncode == 64 + 5
+    assert time.monotonic() - begin < 10.0

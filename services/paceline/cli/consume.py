@@ -8,7 +8,10 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import reported
+from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 
+_QUIET_POLLS = 4
+_MISSES = 2
 _ESCAPES = {"\\n": "\n", "\\t": "\t"}
 
 
@@ -40,11 +43,10 @@ def consume(
     with reported("ndjson" if output == "ndjson" else "table"):
         from paceline_client import Admin, Consumer, TopicPartition
 
-        with Admin(bootstrap) as admin:
+        with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
             (found,) = admin.describe_topics([topic])
-        indexes = [p.partition for p in found.partitions] if partition is None else [partition]
-        partitions = [TopicPartition(topic, index) for index in indexes]
-        with Consumer(bootstrap) as consumer:
+            indexes = [p.partition for p in found.partitions] if partition is None else [partition]
+            partitions = [TopicPartition(topic, index) for index in indexes]
             consumer.assign(partitions)
             if start == "start":
                 consumer.seek_to_beginning()
@@ -54,8 +56,11 @@ def consume(
                 for tp in partitions:
                     consumer.seek(tp, int(start))
             ends = consumer.end_offsets(partitions) if exit_at_end else {}
+            watch = _TopicWatch(admin, topic)
             while not exit_at_end or any(consumer.position(tp) < ends[tp] for tp in partitions):
-                for tp, records in consumer.poll(timeout_ms=500).items():
+                polled = consumer.poll(timeout_ms=500)
+                watch.polled(bool(polled))
+                for tp, records in polled.items():
                     for record in records:
                         if exit_at_end and record.offset >= ends[tp]:
                             continue
@@ -66,6 +71,35 @@ def consume(
                         printed += 1
                         if num is not None and printed >= num:
                             return
+
+
+class _TopicWatch:
+    """Looks, while nothing comes, whether the topic is still there: a consumer waits for it to come back for ever."""
+
+    def __init__(self, admin: Any, topic: str) -> None:
+        self._admin, self._topic = admin, topic
+        self._quiet_polls = self._misses = 0
+
+    def polled(self, found: bool) -> None:
+        """Note a poll.
+
+        Raises:
+            UnknownTopicOrPartitionError: the topic is gone; one broker that does not know it is not believed.
+        """
+        self._quiet_polls = 0 if found else self._quiet_polls + 1
+        if self._quiet_polls < _QUIET_POLLS:
+            self._misses = 0 if found else self._misses
+            return
+        self._quiet_polls = 0
+        try:
+            self._admin.describe_topics([self._topic])
+            self._misses = 0
+        except UnknownTopicOrPartitionError:
+            self._misses += 1
+            if self._misses >= _MISSES:
+                raise
+        except PacelineError:
+            pass  # nobody answers; the consumer goes on when somebody does
 
 
 def _render(template: str, tp: Any, record: Any) -> str:

@@ -32,7 +32,8 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None) -> 
     from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, alive, read_state
 
     state = read_state(directory)
-    if state is not None and any(alive(node["pid"], directory) for node in state["nodes"] if node["pid"]):
+    processes = [] if state is None else [state["zookeeper"], *state["nodes"]]
+    if any(alive(process["pid"], directory) for process in processes if process["pid"]):
         raise click.ClickException(f"a cluster runs in {directory} already; paceline dev down stops it")
     cluster = LocalCluster(directory, config or CONFIG_FILE, brokers=brokers, controllers=controllers, detached=True)
     try:

@@ -1,6 +1,7 @@
 """Exit codes: 0 ok, 1 local failure, 2 usage, 3 negative verdict, 64 + gRPC status of a call, 130 interrupted."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ def reported(output: str = "table") -> Iterator[None]:
         code = call.code() if call else grpc.StatusCode.UNKNOWN
         _tell(output, code.name, str(call.details() if call else error))
         sys.exit(RPC_FAILURE + int(code.value[0]))
+    except BrokenPipeError:
+        # Whoever read the output has enough; so that the flush at exit does not fail either, it goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (OSError, TimeoutError, ValueError) as error:
         _tell(output, type(error).__name__, str(error))
         sys.exit(LOCAL_FAILURE)

@@ -7,6 +7,9 @@ import click
 
 from paceline import __version__
 
+INTERRUPTED = 130
+"""As in `failures.py`, which is not imported here because gRPC comes with it."""
+
 _COMMANDS = {
     "dev": ("paceline.cli.dev", "dev", "a cluster of real processes on this machine"),
     "topic": ("paceline.cli.topic", "topic", "create, list, describe, configure, grow and delete topics"),
@@ -34,6 +37,13 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before or after the part of a command that reports its errors
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

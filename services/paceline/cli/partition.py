@@ -25,6 +25,7 @@ def describe(which: str, output: str, bootstrap: str) -> None:
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
+            admin.describe_topics([topic])  # a topic that is not there is said so at once
             found = admin.describe_replicas(topic, None if index is None else [index])
         rows = [
             {

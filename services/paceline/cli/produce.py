@@ -6,6 +6,10 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import LOCAL_FAILURE, reported
+from paceline.model.errors import MessageTooLargeError
+
+_MAX_BLOCK_MS = 15_000
+"""A person waits at a terminal: a cluster that does not answer is reported as soon as by the other commands."""
 
 
 @click.command()
@@ -31,7 +35,7 @@ def produce(
     compression: str,
     bootstrap: str,
 ) -> None:
-    """Write each line of stdin as one record and say where they went."""
+    """Write each line of stdin as one record and say where they went; lines that are too large are left out."""
     topic, partition = parse_partition(which)
     pairs = [_header(text) for text in headers]
     counts: dict[int, int] = {}
@@ -47,15 +51,26 @@ def produce(
     with reported():
         from paceline_client import Producer
 
-        with Producer(bootstrap, acks=acks, enable_idempotence=acks == "all", compression=compression) as producer:
-            for line in sys.stdin.buffer:
+        with Producer(
+            bootstrap,
+            acks=acks,
+            enable_idempotence=acks == "all",
+            compression=compression,
+            max_block_ms=_MAX_BLOCK_MS,
+        ) as producer:
+            for number, line in enumerate(sys.stdin.buffer, 1):
                 value = line.rstrip(b"\r\n")
                 record_key = key.encode() if key is not None else None
                 if key_separator is not None:
                     before, found, after = value.partition(key_separator.encode())
                     if found:
                         record_key, value = before, after
-                producer.send(topic, value, key=record_key, partition=partition, headers=pairs, on_delivery=delivered)
+                try:
+                    producer.send(
+                        topic, value, key=record_key, partition=partition, headers=pairs, on_delivery=delivered
+                    )
+                except MessageTooLargeError as error:
+                    failures.append(f"line {number}: {error.code.name}: {error}")
     for failure in failures[:3]:
         click.echo(failure, err=True)
     where = ", ".join(f"{count} to {topic}/{index}" for index, count in sorted(counts.items()))
