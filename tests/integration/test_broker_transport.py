@@ -55,10 +55,6 @@ class Leader(
         result = replication_service_pb2.FetchPartitionResult(topic="t", high_watermark=4, batches=b"\x01" * 5_000)
         return replication_service_pb2.FetchResponse(session_id=7, partitions=[result])
 
-    def FetchStream(self, requests: Any, context: Any) -> Any:  # noqa: N802
-        for request in requests:
-            yield self.Fetch(request, context)
-
     def OffsetsForLeaderEpoch(self, request: Any, context: Any) -> Any:  # noqa: N802
         end = log_service_pb2.EpochEndOffset(epoch=request.partitions[0].leader_epoch, end_offset=12)
         return replication_service_pb2.OffsetsForLeaderEpochResponse(
@@ -88,7 +84,7 @@ def leader() -> Iterator[tuple[Leader, int]]:
 async def transport() -> AsyncIterator[GrpcBrokerTransport]:
     made = GrpcBrokerTransport(AsyncioScheduler(asyncio.get_running_loop()).post)
     yield made
-    await made.close()
+    await asyncio.to_thread(made.close)
 
 
 def broker(port: int, broker_id: int = 1) -> LiveBroker:

@@ -259,7 +259,7 @@ class BrokerProcess:
             except TimeoutError:
                 _log.warning("the broker was not stopped in order within %.0f s; its logs may need recovery", timeout_s)
         await self._servers.stop(_STOP_GRACE_S)
-        await self._transport.close()
+        await self._loop.run_in_executor(None, self._transport.close)
         if self._node is None and self._logs is not None:
             self._logs.shutdown()
         if self._zookeeper is not None:

@@ -1,20 +1,19 @@
-"""Calls from a broker to leaders and to the controller.
+"""Calls from a broker to leaders and to the controller: one real thread and one connection per replica fetcher.
 
-A replica fetcher has a connection of its own and fetches over one stream, on the event loop: a thread per fetcher
-cost two hand-overs per fetch and gained nothing (docs/decisions/0004). Calls to the controller are rare and blocking,
-on a thread.
+A fetcher's thread sends the request, waits, and parses the answer, so that only finished values cross to the event
+loop, once per answer.
 """
 
-import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import grpc
 
 from paceline.internal.v1 import controller_service_pb2_grpc, replication_service_pb2_grpc
+from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import (
     BrokerHeartbeatRequest,
@@ -27,14 +26,8 @@ from paceline.model.control import (
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.rpc import convert, wire
-from paceline.rpc.channels import (
-    CONTROL_MAX_MESSAGE_BYTES,
-    REPLICATION_MAX_MESSAGE_BYTES,
-    open_aio_channel,
-    open_channel,
-)
+from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.errors import from_rpc_error
-from paceline.rpc.exchange import Exchange
 
 _log = logging.getLogger("paceline.broker.transport")
 
@@ -42,7 +35,7 @@ Post = Callable[[Callable[[], None]], None]
 T = TypeVar("T")
 
 REPLICATION = "REPLICATION"
-_FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
+_FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 _CLOSE_WAIT_S = 2.0
 
 
@@ -51,8 +44,7 @@ class GrpcBrokerTransport:
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._fetchers: dict[tuple[int, int], _Fetcher] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._fetchers: dict[tuple[int, int], _Caller] = {}
         self._controllers: dict[str, _Caller] = {}
         self._heart: _Caller | None = None
 
@@ -66,10 +58,11 @@ class GrpcBrokerTransport:
     ) -> None:
         """Fetch from a leader over the fetcher's own connection."""
 
-        async def call(fetcher: _Fetcher) -> ReplicaFetchResponse:
-            message = convert.replica_fetch_to_proto(request).SerializeToString()
+        def call(channel: Any) -> ReplicaFetchResponse:
             # The answer comes as bytes: the batches in it are cut out rather than parsed.
-            return wire.parse_replica_fetch_response(await fetcher.stream.ask(message, timeout_ms / 1000))
+            fetch = channel.unary_unary(_FETCH, request_serializer=replica_pb.FetchRequest.SerializeToString)
+            answer: bytes = fetch(convert.replica_fetch_to_proto(request), timeout=timeout_ms / 1000)
+            return wire.parse_replica_fetch_response(answer)
 
         self._call_leader(leader, fetcher_id, call, on_done)
 
@@ -84,19 +77,19 @@ class GrpcBrokerTransport:
     ) -> None:
         """Ask a leader where epochs ended."""
 
-        async def call(fetcher: _Fetcher) -> list[EpochAnswer]:
-            stub: Any = replication_service_pb2_grpc.ReplicationServiceStub(fetcher.channel)
+        def call(channel: Any) -> list[EpochAnswer]:
+            stub = replication_service_pb2_grpc.ReplicationServiceStub(channel)
             message = convert.replica_epochs_to_proto(replica_id, queries)
-            response = await stub.OffsetsForLeaderEpoch(message, timeout=timeout_ms / 1000)
+            response = stub.OffsetsForLeaderEpoch(message, timeout=timeout_ms / 1000)
             return [convert.epoch_answer_from_proto(one) for one in response.partitions]
 
         self._call_leader(leader, fetcher_id, call, on_done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
-        """End the fetcher's connection; a call in flight is cancelled."""
+        """End the fetcher's thread and connection; a call in flight is cancelled."""
         fetcher = self._fetchers.pop((leader_id, fetcher_id), None)
         if fetcher is not None:
-            self._close(fetcher)
+            fetcher.close()
 
     def controlled_shutdown(
         self,
@@ -144,34 +137,21 @@ class GrpcBrokerTransport:
             self._heart = _Caller("heartbeat", controller.address, CONTROL_MAX_MESSAGE_BYTES, self._post)
         self._heart.submit(call, on_done)
 
-    async def close(self) -> None:
-        """End every connection and thread; waits a moment for those that are in a call."""
-        callers = list(self._controllers.values())
+    def close(self) -> None:
+        """End every thread; waits a moment for those that are in a call."""
+        callers = [*self._fetchers.values(), *self._controllers.values()]
         if self._heart is not None:
             callers.append(self._heart)
             self._heart = None
-        for fetcher in self._fetchers.values():
-            self._close(fetcher)
         self._fetchers.clear()
         self._controllers.clear()
         for caller in callers:
             caller.close()
         for caller in callers:
-            await asyncio.to_thread(caller.join, _CLOSE_WAIT_S)
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=_CLOSE_WAIT_S)
-
-    def _close(self, fetcher: "_Fetcher") -> None:
-        task = asyncio.get_running_loop().create_task(fetcher.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+            caller.join(_CLOSE_WAIT_S)
 
     def _call_leader(
-        self,
-        leader: LiveBroker,
-        fetcher_id: int,
-        call: "Callable[[_Fetcher], Awaitable[T]]",
-        on_done: Callable[[T | Exception], None],
+        self, leader: LiveBroker, fetcher_id: int, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]
     ) -> None:
         endpoint = leader.endpoint(REPLICATION)
         if endpoint is None:
@@ -181,52 +161,13 @@ class GrpcBrokerTransport:
         key = (leader.broker_id, fetcher_id)
         fetcher = self._fetchers.get(key)
         if fetcher is not None and fetcher.address != endpoint.address:
-            self._close(fetcher)
+            fetcher.close()
             fetcher = None
         if fetcher is None:
-            fetcher = self._fetchers[key] = _Fetcher(endpoint.address)
+            name = f"fetcher-{leader.broker_id}-{fetcher_id}"
+            fetcher = _Caller(name, endpoint.address, REPLICATION_MAX_MESSAGE_BYTES, self._post)
+            self._fetchers[key] = fetcher
         fetcher.submit(call, on_done)
-
-
-class _Fetcher:
-    """A connection of its own on which calls are made one after the other."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.channel = open_aio_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True)
-        self.stream = Exchange(self.channel, _FETCH_STREAM)
-        self._loop = asyncio.get_running_loop()
-        self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def submit(self, call: "Callable[[_Fetcher], Awaitable[T]]", on_done: Callable[[T | Exception], None]) -> None:
-        """Make the call; its outcome is delivered on the event loop exactly once, never before this returns."""
-        task = self._loop.create_task(self._make(call, on_done))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    async def close(self) -> None:
-        """End the connection; calls in flight or queued end with an error."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        self.stream.close()
-        await self.channel.close()
-
-    async def _make(self, call: "Callable[[_Fetcher], Awaitable[T]]", on_done: Callable[[T | Exception], None]) -> None:
-        outcome: T | Exception
-        try:
-            async with self._turn:
-                outcome = await call(self)
-        except asyncio.CancelledError:  # the task's, or gRPC's word for a call on a connection that was closed
-            outcome = BrokerNotAvailableError(f"the connection to {self.address} was closed")
-        except Exception as failure:
-            outcome = _error_of(failure, self.address)
-        on_done(outcome)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": "a fetch's answer was not taken in", "exception": failure})
 
 
 class _Caller:
@@ -264,17 +205,15 @@ class _Caller:
         try:
             outcome = call(self._channel)
         except Exception as failure:
-            if self._closed and isinstance(failure, ValueError):  # grpc's way to refuse a call on a closed channel
-                outcome = BrokerNotAvailableError(f"the connection to {self.address} was closed")
-            else:
-                outcome = _error_of(failure, self.address)
+            outcome = self._error_of(failure)
         self._post(lambda: on_done(outcome))
 
-
-def _error_of(failure: Exception, address: str) -> PacelineError:
-    if isinstance(failure, grpc.RpcError):
-        return from_rpc_error(failure)
-    if isinstance(failure, PacelineError):
-        return failure
-    _log.error("unexpected failure of a call to %s", address, exc_info=failure)
-    return BrokerNotAvailableError(f"the call to {address} failed: {failure}")
+    def _error_of(self, failure: Exception) -> PacelineError:
+        if isinstance(failure, grpc.RpcError):
+            return from_rpc_error(failure)
+        if isinstance(failure, PacelineError):
+            return failure
+        if self._closed:  # grpc raises ValueError for a call on a closed channel
+            return BrokerNotAvailableError(f"the connection to {self.address} was closed")
+        _log.error("unexpected failure of a call to %s", self.address, exc_info=failure)
+        return BrokerNotAvailableError(f"the call to {self.address} failed: {failure}")

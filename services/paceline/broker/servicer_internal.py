@@ -15,7 +15,6 @@ from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.errors import RequestTimedOutError
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import convert, wire
-from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.crowds import MAX_INTERNAL_FIELDS
 from paceline.rpc.server import parsed, unary
 
@@ -38,7 +37,6 @@ class ReplicationServicer:
         """Return the method handlers by name."""
         return {
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
-            "FetchStream": exchange_handler(self.fetch),
             "OffsetsForLeaderEpoch": unary(
                 self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest, MAX_INTERNAL_FIELDS
             ),

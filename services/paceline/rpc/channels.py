@@ -51,11 +51,9 @@ def open_channel(address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES
     return grpc.insecure_channel(address, channel_options(max_message_bytes, own_connection))
 
 
-def open_aio_channel(
-    address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_connection: bool = False
-) -> Any:
+def open_aio_channel(address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES) -> Any:
     """Return an asyncio channel to ``host:port``."""
-    return grpc.aio.insecure_channel(address, channel_options(max_message_bytes, own_connection))
+    return grpc.aio.insecure_channel(address, channel_options(max_message_bytes))
 
 
 class ChannelCache:

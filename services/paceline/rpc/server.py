@@ -118,9 +118,8 @@ class AioRpcServer:
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
-        self._interceptor = AioErrorInterceptor(observe)
         self._server = grpc.aio.server(
-            interceptors=[self._interceptor],
+            interceptors=[AioErrorInterceptor(observe)],
             options=server_options(max_request_bytes),
             maximum_concurrent_rpcs=max_concurrent_rpcs,
         )
@@ -154,7 +153,6 @@ class AioRpcServer:
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give running ones ``grace_s`` seconds, then cancel them."""
         await self._health.enter_graceful_shutdown()
-        await self._interceptor.streams.end()
         await self._server.stop(grace_s)
 
 

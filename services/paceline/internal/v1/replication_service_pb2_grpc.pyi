@@ -27,17 +27,6 @@ class ReplicationServiceStub:
     ]
     """Fetch reads batches up to the leader's log end and reports the follower's progress."""
 
-    FetchStream: grpc.StreamStreamMultiCallable[
-        paceline.internal.v1.replication_service_pb2.FetchRequest,
-        paceline.internal.v1.replication_service_pb2.FetchResponse,
-    ]
-    """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-    call per fetch; a request that fails as a whole ends the stream with its status.
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
-    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    """
-
     OffsetsForLeaderEpoch: grpc.UnaryUnaryMultiCallable[
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochResponse,
@@ -52,17 +41,6 @@ class ReplicationServiceAsyncStub:
         paceline.internal.v1.replication_service_pb2.FetchResponse,
     ]
     """Fetch reads batches up to the leader's log end and reports the follower's progress."""
-
-    FetchStream: grpc.aio.StreamStreamMultiCallable[
-        paceline.internal.v1.replication_service_pb2.FetchRequest,
-        paceline.internal.v1.replication_service_pb2.FetchResponse,
-    ]
-    """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-    call per fetch; a request that fails as a whole ends the stream with its status.
-    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
-    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-    """
 
     OffsetsForLeaderEpoch: grpc.aio.UnaryUnaryMultiCallable[
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
@@ -80,19 +58,6 @@ class ReplicationServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replication_service_pb2.FetchResponse, collections.abc.Awaitable[paceline.internal.v1.replication_service_pb2.FetchResponse]]:
         """Fetch reads batches up to the leader's log end and reports the follower's progress."""
-
-    @abc.abstractmethod
-    def FetchStream(
-        self,
-        request_iterator: _MaybeAsyncIterator[paceline.internal.v1.replication_service_pb2.FetchRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[paceline.internal.v1.replication_service_pb2.FetchResponse], collections.abc.AsyncIterator[paceline.internal.v1.replication_service_pb2.FetchResponse]]:
-        """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-        call per fetch; a request that fails as a whole ends the stream with its status.
-        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
-        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
-        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
-        """
 
     @abc.abstractmethod
     def OffsetsForLeaderEpoch(
