@@ -89,4 +89,5 @@ lock: ## refresh requirements.lock
 
 clean: ## remove what make run and the other targets wrote, but not .venv
 	@if [ -x $(PY) ]; then $(PY) -m paceline.demo --directory $(RUN_DIR) --clean; fi
+	@if [ -x $(VENV)/bin/paceline ]; then $(VENV)/bin/paceline dev down >/dev/null; fi
 	@rm -rf build .mypy_cache .ruff_cache .hypothesis

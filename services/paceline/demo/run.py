@@ -24,6 +24,9 @@ from paceline_client import Admin, Producer
 
 TOPIC, PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS = "flights", 6, 3, 2
 LAG_TIME_MAX_MS, SESSION_TIMEOUT_MS = 2_000, 6_000
+_CLUSTER = "cluster"
+_SPARK_LOG = "spark.log"
+"""The first file of a run; a directory with other files and without this one is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(highlight=False, width=110)
     if arguments.clean:
-        remove(arguments.directory)
+        try:
+            clear(arguments.directory)
+        except NotARunError as error:
+            console.print(f"[red]{error}[/]")
+            return 1
         return 0
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -59,9 +66,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; everything has been stopped[/]")
         return 130
-    except (LocalClusterError, StoryFailedError, FlightsNotFoundError, SparkFailedError) as error:
+    except (LocalClusterError, StoryFailedError, FlightsNotFoundError, SparkFailedError, NotARunError) as error:
         console.print(f"[red]{type(error).__name__}[/]: {error}", markup=True)
         return 1
+
+
+class NotARunError(Exception):
+    """A directory to be emptied holds what no run has written."""
+
+
+def clear(directory: Path) -> None:
+    """Stop the cluster an earlier run has kept, and delete the directory with all it holds.
+
+    Raises:
+        NotARunError: it holds something, and nothing that a run begins with; nothing is deleted.
+    """
+    if not directory.exists():
+        return
+    if not directory.is_dir() or (any(directory.iterdir()) and not (directory / _SPARK_LOG).exists()):
+        raise NotARunError(f"{directory} holds files that no run has written; choose another directory")
+    remove(directory / _CLUSTER)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -77,12 +102,12 @@ class _Demo:
 
     def run(self) -> int:
         directory, console = self._options.directory, self._console
-        remove(directory)
+        clear(directory)
         directory.mkdir(parents=True)
         source = data_file()
         console.print(f"[bold]Paceline[/]: {FLIGHT_COUNT:,} flights, seed {self._options.seed}, all below {directory}")
         cluster = LocalCluster(
-            directory / "cluster",
+            directory / _CLUSTER,
             CONFIG_FILE,
             settings={
                 "replica.lag.time.max.ms": str(LAG_TIME_MAX_MS),
