@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request
 from paceline.coordination.memory import AppliedWrite
 from paceline.model.client_io import FetchResult, ProduceResult
@@ -66,7 +67,10 @@ class Checks:
         self.zookeeper.asked(life, requests)
 
     def zookeeper_written(self, write: AppliedWrite) -> None:
-        self.zookeeper.written(write)
+        try:
+            self.zookeeper.written(write)
+        except MalformedZnodeError as error:
+            self.verdicts.fail("R11", f"somebody wrote what nobody can read: {error}")
 
     # Controllers and brokers
 

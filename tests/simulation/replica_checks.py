@@ -161,26 +161,29 @@ class ReplicaChecks:
 
     def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
         """A broker said what it did."""
+        if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
+            record = self._records.get(change.topic_id, change.topic_partition)
+            record.logs.pop(life.broker_id, None)
+            record.damaged.pop(life.broker_id, None)
         if change.kind is not StateChangeKind.BECAME_LEADER:
             return
         assert change.topic_partition is not None and change.leader_epoch is not None
         log = life.logs.get(change.topic_partition)
-        if not isinstance(log, ObservedLog):
-            return
-        record = self._records.of_log(log)
-        if record is None:
-            return
+        if isinstance(log, ObservedLog) and log.topic_id is not None:
+            self._became_leader(life, log, self._records.get(log.topic_id, log.topic_partition), change.leader_epoch)
+
+    def _became_leader(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord, leader_epoch: int) -> None:
         record.logs[life.broker_id] = log
-        first = record.leaders.setdefault(change.leader_epoch, life.broker_id)
+        first = record.leaders.setdefault(leader_epoch, life.broker_id)
         self._verdicts.check(
-            "R1", first == life.broker_id, f"{record}: {first} and {life.broker_id} lead in {change.leader_epoch}"
+            "R1", first == life.broker_id, f"{record}: {first} and {life.broker_id} lead in {leader_epoch}"
         )
-        if record.voided or not record.is_valid_leader(life.broker_id, change.leader_epoch):
+        if record.voided or not record.is_valid_leader(life.broker_id, leader_epoch):
             return
         self._verdicts.check(
             "R5",
             record.has_all_committed(log.mirror),
-            f"{record}: {life.name} becomes leader in {change.leader_epoch} ending at {log.mirror.end} of {record.thw}",
+            f"{record}: {life.name} becomes leader in {leader_epoch} ending at {log.mirror.end} of {record.thw}",
         )
 
     # Restarts

@@ -1,6 +1,7 @@
 """One run from seed to verdicts: warm-up, faults under load, healing, recovery in time, final comparison."""
 
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -224,6 +225,17 @@ class Run:
         )
 
 
+class SimulatorError(Exception):
+    """The simulator itself failed; carries text only, so that it can cross from one process to another."""
+
+
 def run_seed(seed: int) -> RunResult:
-    """Run one seed as it is."""
-    return Run(seed).run()
+    """Run one seed as it is.
+
+    Raises:
+        SimulatorError: with the traceback of whatever went wrong outside the processes that are simulated.
+    """
+    try:
+        return Run(seed).run()
+    except Exception:
+        raise SimulatorError(f"seed {seed}:\n{traceback.format_exc()}") from None

@@ -1,0 +1,266 @@
+"""Breaks one guard of the real code at a time and counts the seeds it takes to notice (section 5.8).
+
+``python -m tests.simulation.mutants`` runs all of them, ``... mutants NAME`` some. A mutant that survives its budget of
+seeds makes the run fail: then the net has a hole. Each mutant says which invariants have to notice it, so that a
+failure for another reason does not count as caught.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation import mutations as broken
+from tests.simulation.profile import draw_profile
+from tests.simulation.run import Run
+from tests.simulation.world import World
+
+
+class Patches:
+    """Attributes replaced for a while."""
+
+    def __init__(self) -> None:
+        self._saved: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute until `undo`."""
+        self._saved.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        for owner, name, value in reversed(self._saved):
+            setattr(owner, name, value)
+        self._saved.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One guard taken away."""
+
+    name: str
+    breaks: Callable[[Patches], None]
+    noticed_by: tuple[str, ...]
+    budget: int = 40
+    """Seeds within which it has to be noticed."""
+    aimed: dict[str, Any] = field(default_factory=dict)
+    """Fields of the profile that make the situation common, where chance alone would take long (section 5.4)."""
+
+
+def _aim(*kinds: str, count: int = 10, **fields: Any) -> dict[str, Any]:
+    return {"fault_kinds": kinds, "fault_count": count, **fields}
+
+
+_THREE = {"brokers": 3, "replication_factor": 3, "min_insync_replicas": 2}
+_LEADERS_CHANGE = _aim("kill-leader", "bounce-broker", "zk-expire", "stop-broker", count=12)
+_LEADERS_DIVERGE = _aim("kill-leader", "isolate-broker", "pause-broker") | _THREE
+_CONTROLLERS_CHANGE = _aim(
+    "pause-controller", "zk-expire", "bad-network", "kill-active-controller", count=14, controllers=3
+)
+_REGISTRATIONS_CHANGE = _aim("zk-expire", "bounce-broker", "cut-control", "bad-network", count=14)
+_REQUESTS_COME_LATE = _aim("bad-network", "bad-network", "kill-leader", "reassign", "bounce-broker", count=16)
+_REPLIES_ARE_LOST = _aim("zk-expire", "zk-lost-reply", "zk-disconnect", count=14)
+_TOPICS_COME_BACK = _aim("recreate-topic", "crash-broker", "bounce-broker", "kill-active-controller")
+_POWER_FAILS = _aim("power-loss", "crash-broker", "kill-active-controller", flush_messages=2**63 - 1) | _THREE
+_MOVES = _aim("reassign", brokers=4, replication_factor=2, min_insync_replicas=1)
+_SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
+
+MUTANTS: tuple[Mutant, ...] = (
+    # controller
+    Mutant("controller writes without checking its epoch", broken.no_fence_in_multi, ("K2",), 5),
+    Mutant("controller writes states whatever their version", broken.state_write_without_version, ("R12",), 20),
+    Mutant("controller announces before it writes", broken.announce_before_write, ("K3",), 20),
+    Mutant("controller ignores the result of a multi", broken.multi_result_ignored, ("K3", "C13"), 60),
+    Mutant("controller elects outside the ISR", broken.elect_outside_isr, ("R5", "R5b", "C1", "C3"), 60),
+    Mutant("controller keeps what it knew when it resigns", broken.keep_context, ("K7",), 60),
+    Mutant("controller goes on sending when it has resigned", broken.keep_sending, ("K7",), 120, _CONTROLLERS_CHANGE),
+    Mutant("controller deletes whoever holds /controller", broken.delete_foreign_controller, ("K8",), 120),
+    Mutant("controller misses what changed while it was cut off", broken.no_rewatch, ("C13",), 200),
+    Mutant("controller does not know its own /controller", broken.never_mine, ("C13", "K1", "X1"), 60),
+    Mutant("controller reassigns without waiting", broken.reassign_at_once, ("K9",), 80, _MOVES),
+    Mutant("controller empties an ISR", broken.empty_isr, ("R11", "X1"), 60),
+    Mutant("controller does not resume deletions", broken.no_deletion_resume, ("C13", "R17"), 120, _TOPICS_COME_BACK),
+    # broker: control requests
+    Mutant(
+        "broker takes requests of earlier controllers", broken.any_controller_epoch, ("K4",), 400, _CONTROLLERS_CHANGE
+    ),
+    Mutant(
+        "broker takes requests for an earlier registration",
+        broken.any_broker_epoch,
+        ("K5",),
+        300,
+        _REGISTRATIONS_CHANGE,
+    ),
+    Mutant(
+        "broker refuses requests for a newer registration",
+        broken.no_newer_broker_epoch,
+        ("K5", "C13"),
+        300,
+        _REPLIES_ARE_LOST,
+    ),
+    Mutant(
+        "broker takes requests before it is registered",
+        broken.unregistered_takes_requests,
+        ("K5",),
+        60,
+        _LEADERS_CHANGE,
+    ),
+    Mutant("broker takes older leader epochs", broken.any_leader_epoch, ("R2", "R1"), 200, _REQUESTS_COME_LATE),
+    Mutant(
+        "broker takes old data for the new topic's",
+        broken.topic_id_ignored,
+        ("R16", "R3b", "C13", "X1"),
+        100,
+        _TOPICS_COME_BACK,
+    ),
+    Mutant("broker lets cached metadata go back", broken.metadata_goes_back, ("K6",), 400, _REQUESTS_COME_LATE),
+    # broker: high watermark and ISR
+    Mutant("high watermark of the leader alone", broken.high_watermark_alone, ("R6", "R5b"), 5),
+    Mutant("high watermark by majority", broken.high_watermark_by_majority, ("R6", "R5b"), 10, _THREE),
+    Mutant("high watermark ignores a proposed ISR", broken.committed_isr_only, ("R6", "R5b"), 150),
+    Mutant(
+        "high watermark moves below min ISR", broken.high_watermark_below_min_isr, ("R7",), 20, _LEADERS_CHANGE | _THREE
+    ),
+    Mutant(
+        "follower joins below the epoch's start",
+        broken.join_below_epoch_start,
+        ("R13", "R5b"),
+        300,
+        _LEADERS_CHANGE | _THREE,
+    ),
+    Mutant(
+        "follower joins without a fetch in the epoch",
+        broken.join_without_fetch,
+        ("R13", "R5b", "X1"),
+        200,
+        _LEADERS_CHANGE | _THREE,
+    ),
+    Mutant(
+        "follower joins with an earlier registration",
+        broken.join_with_old_broker_epoch,
+        ("R13",),
+        400,
+        _REGISTRATIONS_CHANGE | _THREE,
+    ),
+    Mutant("leader writes its ISR whatever its version", broken.isr_write_without_version, ("R12",), 40),
+    Mutant(
+        "leader forgets ISR members that are not assigned", broken.unassigned_not_counted, ("R6", "R5b"), 100, _MOVES
+    ),
+    # broker: logs and fetching
+    Mutant(
+        "follower does not truncate",
+        broken.no_truncation,
+        ("R3b", "R3", "C13", "C5", "R5b", "R4"),
+        100,
+        _LEADERS_DIVERGE,
+    ),
+    Mutant("follower truncates to its high watermark", broken.truncate_to_high_watermark, ("R9", "R5b", "R5"), 60),
+    Mutant("follower applies any answer", broken.any_fetch_answer, ("R10",), 100, _CONTROLLERS_CHANGE),
+    Mutant("leader takes fetches of other epochs", broken.fetch_without_epoch, ("R10",), 40, _LEADERS_CHANGE),
+    Mutant("epoch cache is not trimmed", broken.epochs_not_trimmed, ("R4", "R3b", "C13"), 150, _LEADERS_DIVERGE),
+    Mutant("leader epochs are not remembered", broken.epochs_not_assigned, ("R4", "R3b"), 60),
+    Mutant(
+        "an unclean restart is not told",
+        broken.unclean_restart_untold,
+        ("R5", "R5b", "C1", "R9", "C3"),
+        300,
+        _POWER_FAILS,
+    ),
+    Mutant(
+        "a deletion is not durable",
+        broken.deletion_not_synced,
+        ("R17", "C13"),
+        300,
+        _aim("recreate-topic", "power-loss", count=14),
+    ),
+    # broker: clients
+    Mutant("readers see what is not committed", broken.read_to_log_end, ("C9",), 10),
+    Mutant("a send is acknowledged too early", broken.acknowledge_early, ("R7",), 10),
+    Mutant(
+        "repeated batches are not recognised", broken.no_duplicates_found, ("C4", "C11", "X1"), 100, _SENDS_ARE_REPEATED
+    ),
+    Mutant("sequences are not checked", broken.no_sequences, ("C4", "C11"), 150, _SENDS_ARE_REPEATED),
+    # pairs: one guard covers for the other
+    Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
+    Mutant("any fetch and any answer", broken.any_fetch_and_answer, ("R10",), 40, _LEADERS_CHANGE),
+)
+"""Budgets are a few times what it took when the mutant was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many seeds it took, None when all were not enough."""
+
+    name: str
+    seeds: int | None
+    noticed_by: tuple[str, ...] = ()
+    evidence: str = ""
+    budget: int = 0
+
+
+@contextmanager
+def installed(mutant: Mutant) -> Iterator[None]:
+    """While open, the code is broken."""
+    patches = Patches()
+    try:
+        mutant.breaks(patches)
+        yield
+    finally:
+        patches.undo()
+
+
+def hunt(mutant: Mutant, first_seed: int = 1) -> Outcome:
+    """Run seeds until the mutant is noticed."""
+    with installed(mutant):
+        for seed in range(first_seed, first_seed + mutant.budget):
+            profile = draw_profile(World(seed))
+            if mutant.aimed:
+                profile = replace(profile, **mutant.aimed)
+            result = Run(seed, profile=profile).run()
+            noticed = tuple(name for name in result.failures if name in mutant.noticed_by)
+            if noticed:
+                evidence = result.failures[noticed[0]][0]
+                return Outcome(mutant.name, seed - first_seed + 1, noticed, evidence, mutant.budget)
+    return Outcome(mutant.name, None, budget=mutant.budget)
+
+
+def main(arguments: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
+    """Hunt mutants; return 0 when none survives."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names; all mutants without any")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first", type=int, default=1, help="first seed")
+    asked = parser.parse_args(arguments)
+    chosen = [one for one in mutants if not asked.names or any(part in one.name for part in asked.names)]
+    survivors = 0
+    for outcome in _hunted(chosen, asked.jobs, asked.first):
+        if outcome.seeds is None:
+            survivors += 1
+            print(f"SURVIVED  {outcome.name}: {outcome.budget} seeds", flush=True)
+        else:
+            print(f"{outcome.seeds:>5} seeds  {outcome.name}: {', '.join(outcome.noticed_by)}", flush=True)
+            print(f"             {outcome.evidence}")
+    print(f"{len(chosen)} mutants, {survivors} survived")
+    return 1 if survivors or not chosen else 0
+
+
+def _hunted(mutants: Sequence[Mutant], jobs: int, first_seed: int) -> Iterator[Outcome]:
+    if jobs <= 1 or any(one not in MUTANTS for one in mutants):
+        for one in mutants:
+            yield hunt(one, first_seed)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(_hunt_by_name, [(one.name, first_seed) for one in mutants])
+
+
+def _hunt_by_name(what: tuple[str, int]) -> Outcome:
+    name, first_seed = what
+    return hunt(next(one for one in MUTANTS if one.name == name), first_seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,505 @@
+"""The single breakages behind `mutants`: each takes one guard away from the services' code."""
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.broker import hosted_partition, metadata_cache
+from paceline.broker.control_fence import ControlFence
+from paceline.broker.control_requests import ControlRequests
+from paceline.broker.fetch import FetchHandler
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.produce import DelayedProduce
+from paceline.broker.replica_fetcher import ReplicaFetcher
+from paceline.controller import machine, partition_state_machine, reassignment, replica_state_machine
+from paceline.controller.channel import ChannelManager
+from paceline.controller.context import ControllerContext
+from paceline.controller.controller_election import ControllerElection, Owner
+from paceline.controller.election import Election
+from paceline.controller.state_commit import CommitOutcome, StateCommitter
+from paceline.controller.storage import Storage, send
+from paceline.controller.topic_deletion import TopicDeletionManager
+from paceline.coordination import isr_write, znodes
+from paceline.coordination.interface import ANY_VERSION, Check, Delete, Multi, Response, SetData, ZkCode
+from paceline.log.leader_epoch_cache import LeaderEpochCache
+from paceline.log.log_manager import LoadReport, LogManager
+from paceline.log.partition_log import PartitionLog
+from paceline.log.producer_state import ProducerStateManager
+from paceline.model.errors import ErrorCode
+from paceline.replication.follower_progress import FollowerProgress
+from paceline.replication.high_watermark import leader_high_watermark
+from paceline.replication.isr import JoinRefusal, why_not_join
+
+if TYPE_CHECKING:
+    from tests.simulation.mutants import Patches
+
+# Controller
+
+
+def no_fence_in_multi(patches: "Patches") -> None:
+    """The check of /controller_epoch matches whatever version there is."""
+
+    def fenced(_self: Storage, *operations: Any) -> Multi:
+        return Multi((Check(znodes.CONTROLLER_EPOCH, ANY_VERSION), *operations))
+
+    patches.set(Storage, "fenced", fenced)
+
+
+def state_write_without_version(patches: "Patches") -> None:
+    """The controller overwrites states, whoever wrote them since."""
+    real = StateCommitter._set
+
+    def unconditional(self: StateCommitter, *args: Any) -> SetData:
+        return replace(real(self, *args), version=ANY_VERSION)
+
+    patches.set(StateCommitter, "_set", unconditional)
+
+
+def no_fence_no_version(patches: "Patches") -> None:
+    """Both at once: each alone is covered by the other."""
+    no_fence_in_multi(patches)
+    state_write_without_version(patches)
+
+
+def announce_before_write(patches: "Patches") -> None:
+    """States count as written before they are; the write follows behind."""
+
+    def commit(self: StateCommitter, writes: Sequence[Any], limit: int) -> Generator[Any, Any, CommitOutcome]:
+        outcome = CommitOutcome()
+        for write in writes:
+            outcome.written[write.topic_partition] = replace(write.state, zk_version=write.state.zk_version + 1)
+        return outcome
+        yield
+
+    patches.set(StateCommitter, "commit", commit)
+
+
+def multi_result_ignored(patches: "Patches") -> None:
+    """A multi that failed counts as carried out, as kazoo's ``with`` form has it (Z2)."""
+    real = Storage.send_fenced
+
+    def send_fenced(self: Storage, multis: Sequence[Multi]) -> Generator[Any, Any, list[Response]]:
+        responses = yield from real(self, multis)
+        return [
+            response
+            if response.ok
+            else Response(ZkCode.OK, results=tuple(Response(ZkCode.OK) for _ in multi.operations))
+            for multi, response in zip(multis, responses, strict=True)
+        ]
+
+    patches.set(Storage, "send_fenced", send_fenced)
+
+
+def elect_outside_isr(patches: "Patches") -> None:
+    """The first replica that is online leads."""
+
+    def elect(current: Any, assigned: Sequence[int], online: Any, *rest: Any, **_: Any) -> Election:
+        controller_epoch = rest[-1]
+        recipients = tuple(replica for replica in assigned if replica in online)
+        if not recipients:
+            return Election(None)
+        return Election(current.with_leader(recipients[0], recipients, controller_epoch), recipients)
+
+    patches.set(partition_state_machine, "elect_offline", elect)
+
+
+def keep_context(patches: "Patches") -> None:
+    """A controller that resigned still knows the cluster."""
+    patches.set(ControllerContext, "clear", lambda _self: None)
+
+
+def keep_sending(patches: "Patches") -> None:
+    """A controller that resigned sends what is queued."""
+    patches.set(ChannelManager, "close", lambda _self: None)
+
+
+def delete_foreign_controller(patches: "Patches") -> None:
+    """Giving the office back does not ask whose it is."""
+
+    def withdraw(_self: ControllerElection) -> Generator[Any, Any, None]:
+        yield from send([Delete(znodes.CONTROLLER)])
+
+    patches.set(ControllerElection, "withdraw", withdraw)
+    real = machine.ControllerMachine._elect
+
+    def elect(self: Any) -> Generator[Any, Any, None]:
+        # What a failed initialisation does: the term is over, and the office is given back (B24).
+        if not self.is_active and self.active_controller is not None:
+            yield from self._election.withdraw()
+        yield from real(self)
+
+    patches.set(machine.ControllerMachine, "_elect", elect)
+
+
+def no_rewatch(patches: "Patches") -> None:
+    """A reconnect within the session is taken as if watches had survived it (Z1)."""
+
+    def rewatch(_self: Any) -> Generator[Any, Any, None]:
+        return
+        yield
+
+    patches.set(machine.ControllerMachine, "_rewatch", rewatch)
+
+
+def never_mine(patches: "Patches") -> None:
+    """/controller always looks like somebody else's, so an election whose reply was lost is never adopted."""
+    real = ControllerElection._owner
+
+    def owner(self: ControllerElection, response: Response) -> Owner:
+        return replace(real(self, response), is_this_session=False)
+
+    patches.set(ControllerElection, "_owner", owner)
+
+
+def reassign_at_once(patches: "Patches") -> None:
+    """A reassignment counts as complete when it begins."""
+
+    def complete(*_: Any) -> Generator[Any, Any, bool]:
+        return True
+        yield
+
+    patches.set(reassignment, "_is_complete", complete)
+
+
+def empty_isr(patches: "Patches") -> None:
+    """The last member of an ISR is taken out too."""
+
+    def without(state: Any, broker_id: int, controller_epoch: int) -> Any:
+        leader = -1 if state.leader == broker_id else state.leader
+        isr = tuple(member for member in state.isr if member != broker_id)
+        return state.with_leader(leader, isr, controller_epoch)
+
+    patches.set(replica_state_machine, "without_member", without)
+
+
+def no_deletion_resume(patches: "Patches") -> None:
+    """A deletion found at failover, or halted by a broker that was away, is left alone."""
+
+    def nothing(_self: TopicDeletionManager, *_: Any) -> Generator[Any, Any, None]:
+        return
+        yield
+
+    patches.set(TopicDeletionManager, "resume", nothing)
+
+
+# Broker: control requests
+
+
+def any_controller_epoch(patches: "Patches") -> None:
+    """Requests of earlier controllers are taken."""
+    real = ControlFence.check
+
+    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+        error = real(self, stamp, own_broker_epoch)
+        return ErrorCode.NONE if error is ErrorCode.STALE_CONTROLLER_EPOCH else error
+
+    patches.set(ControlFence, "check", check)
+
+
+def any_broker_epoch(patches: "Patches") -> None:
+    """Requests for an earlier registration are taken."""
+    real = ControlFence.check
+
+    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+        return real(self, replace(stamp, broker_epoch=None), own_broker_epoch)
+
+    patches.set(ControlFence, "check", check)
+
+
+def no_newer_broker_epoch(patches: "Patches") -> None:
+    """Requests for a registration whose reply is still under way are refused for good."""
+    real = ControlFence.check
+
+    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+        if stamp.broker_epoch is not None and stamp.broker_epoch > own_broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        return real(self, stamp, own_broker_epoch)
+
+    patches.set(ControlFence, "check", check)
+
+
+def unregistered_takes_requests(patches: "Patches") -> None:
+    """A process takes what was meant for its last life, until it has registered."""
+    real = ControlFence.check
+
+    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+        return real(self, stamp, max(own_broker_epoch, 0))
+
+    patches.set(ControlFence, "check", check)
+
+
+def any_leader_epoch(patches: "Patches") -> None:
+    """A LeaderAndIsr of an older epoch is applied."""
+    real = ControlRequests._check
+
+    def check(self: ControlRequests, partition: Any, state: Any) -> ErrorCode:
+        error = real(self, partition, state)
+        return ErrorCode.NONE if error is ErrorCode.STALE_CONTROLLER_EPOCH else error
+
+    patches.set(ControlRequests, "_check", check)
+
+
+def topic_id_ignored(patches: "Patches") -> None:
+    """A log is taken for the topic that has its name now."""
+    real = ControlRequests._check
+
+    def check(self: ControlRequests, partition: Any, state: Any) -> ErrorCode:
+        return real(self, partition, replace(state, topic_id=None))
+
+    def assign(self: PartitionLog, topic_id: str) -> None:
+        self.topic_id = topic_id
+
+    patches.set(ControlRequests, "_check", check)
+    patches.set(PartitionLog, "assign_topic_id", assign)
+    # Without the id in StopReplica either, the old log is never told from the new one.
+    patches.set(ControlRequests, "_is_namesake", lambda _self, _state: True)
+
+
+def metadata_goes_back(patches: "Patches") -> None:
+    """The latest UpdateMetadata is right, whatever it says."""
+    patches.set(metadata_cache, "_is_older", lambda _state, _known: False)
+    any_controller_epoch(patches)
+
+
+# Broker: high watermark and ISR
+
+
+def high_watermark_alone(patches: "Patches") -> None:
+    """The leader's log end is committed."""
+
+    def alone(current: int, leader_end_offset: int, *_: Any) -> int:
+        return max(current, leader_end_offset)
+
+    patches.set(hosted_partition, "leader_high_watermark", alone)
+
+
+def high_watermark_by_majority(patches: "Patches") -> None:
+    """What most replicas have is committed."""
+
+    def majority(current: int, leader_end_offset: int, followers: Iterable[Any], *_: Any) -> int:
+        ends = sorted([leader_end_offset, *(follower.log_end_offset or 0 for follower in followers)], reverse=True)
+        return max(current, ends[len(ends) // 2])
+
+    patches.set(hosted_partition, "leader_high_watermark", majority)
+
+
+def committed_isr_only(patches: "Patches") -> None:
+    """A member that is being admitted does not count yet, though the write may have been applied."""
+    patches.set(HostedPartition, "maximal_isr", property(lambda self: self.isr))
+    patches.set(HostedPartition, "_broker_may_join", lambda _self, _follower: False)
+
+
+def high_watermark_below_min_isr(patches: "Patches") -> None:
+    """The high watermark moves with whoever is left (KAFKA-15583)."""
+
+    def unfrozen(current: int, end: int, followers: Any, isr: Any, maximal: Any, _minimum: int, *rest: Any) -> int:
+        return leader_high_watermark(current, end, followers, isr, maximal, 1, *rest)
+
+    patches.set(hosted_partition, "leader_high_watermark", unfrozen)
+
+
+def _joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
+    def why_not(follower: Any, high_watermark: int, epoch_start: int, *rest: Any) -> JoinRefusal | None:
+        if JoinRefusal.BELOW_EPOCH_START in forgiven:
+            epoch_start = 0
+        refusal = why_not_join(follower, high_watermark, epoch_start, *rest)
+        return None if refusal in forgiven else refusal
+
+    patches.set(hosted_partition, "why_not_join", why_not)
+
+
+def join_below_epoch_start(patches: "Patches") -> None:
+    """The stale high watermark of a new leader is enough to join (KAFKA-7128)."""
+    _joining(patches, JoinRefusal.BELOW_EPOCH_START)
+
+
+def join_without_fetch(patches: "Patches") -> None:
+    """What a follower had in the last epoch is enough to join."""
+    real = FollowerProgress.start_epoch
+
+    def start(self: Any, *args: Any) -> None:
+        real(self, *args)
+        self.fetched_in_epoch = True
+
+    patches.set(FollowerProgress, "start_epoch", start)
+    check = HostedPartition.maybe_shrink_isr
+
+    def eager(self: HostedPartition) -> None:
+        check(self)
+        if self.is_leader:
+            for follower in self.followers.values():
+                if follower.broker_epoch is not None:
+                    self.maybe_expand_isr(follower)
+
+    patches.set(HostedPartition, "maybe_shrink_isr", eager)
+
+
+def join_with_old_broker_epoch(patches: "Patches") -> None:
+    """Nobody asks whether who joins is who fetched (KIP-903)."""
+    _joining(patches, JoinRefusal.OLD_BROKER_EPOCH, JoinRefusal.NOT_REGISTERED, JoinRefusal.SHUTTING_DOWN)
+    patches.set(isr_write, "_checks", lambda _expected, _responses: ([], ()))
+
+
+def isr_write_without_version(patches: "Patches") -> None:
+    """The leader's ISR overwrites whatever stands there (KAFKA-2729 the other way round)."""
+
+    def unconditional(path: str, data: bytes, _version: int) -> SetData:
+        return SetData(path, data, ANY_VERSION)
+
+    patches.set(isr_write, "SetData", unconditional)
+
+
+def unassigned_not_counted(patches: "Patches") -> None:
+    """At the end of a reassignment the leader counts its assignment only."""
+    real = HostedPartition._set_followers
+
+    def set_followers(self: HostedPartition, state: Any, *rest: Any) -> None:
+        isr = tuple(member for member in state.isr if member in state.replicas)
+        real(self, replace(state, isr=isr), *rest)
+
+    patches.set(HostedPartition, "_set_followers", set_followers)
+
+
+# Broker: logs and fetching
+
+
+def no_truncation(patches: "Patches") -> None:
+    """A follower keeps what its leader does not have, and goes on behind it."""
+
+    def diverged(self: ReplicaFetcher, state: Any, log: Any, leader_end: Any) -> bool:
+        state.last_fetched_epoch = None
+        return True
+
+    patches.set(ReplicaFetcher, "_diverged", diverged)
+
+
+def truncate_to_high_watermark(patches: "Patches") -> None:
+    """A new follower cuts its log to its own high watermark (KAFKA-1211)."""
+    real = ReplicaFetcher.add
+
+    def add(self: ReplicaFetcher, partition: HostedPartition) -> None:
+        if partition.log is not None and partition.topic_partition not in self.states:
+            partition.truncate_to(partition.log.high_watermark, "as before KIP-101")
+        real(self, partition)
+
+    patches.set(ReplicaFetcher, "add", add)
+
+
+def any_fetch_answer(patches: "Patches") -> None:
+    """An answer is applied though the fetcher has gone on."""
+
+    def answered(self: ReplicaFetcher, sequence: int, request: Any, answer: Any) -> None:
+        self._in_flight = None
+        if isinstance(answer, Exception) or answer.error is not ErrorCode.NONE:
+            self._request_failed(request, None if isinstance(answer, Exception) else answer.error)
+        else:
+            self._advance_session(request, answer)
+            self._apply(answer.results)
+        self.run()
+
+    patches.set(ReplicaFetcher, "_answered", answered)
+    patches.set(ReplicaFetcher, "_is_current", lambda _self, state, _result: state.partition.log is not None)
+    real_close, real_apply = ReplicaFetcher.close, ReplicaFetcher._apply_to
+
+    def close(self: ReplicaFetcher) -> None:
+        # A connection that is closed does not take back what it carries.
+        kept = self._states
+        real_close(self)
+        self._states = kept
+
+    def apply_to(self: ReplicaFetcher, state: Any, result: Any) -> bool:
+        return real_apply(self, state, result) if not state.partition.is_leader else True
+
+    patches.set(ReplicaFetcher, "close", close)
+    patches.set(ReplicaFetcher, "_apply_to", apply_to)
+
+
+def fetch_without_epoch(patches: "Patches") -> None:
+    """A leader serves, and counts, followers of any epoch."""
+    real = FetchHandler._validate
+
+    def validate(self: FetchHandler, reader: Any, position: Any, read: Any) -> Any:
+        kept, position.current_leader_epoch = position.current_leader_epoch, None
+        try:
+            return real(self, reader, position, read)
+        finally:
+            position.current_leader_epoch = kept
+
+    patches.set(FetchHandler, "_validate", validate)
+
+
+def any_fetch_and_answer(patches: "Patches") -> None:
+    """Neither side looks at epochs."""
+    fetch_without_epoch(patches)
+    any_fetch_answer(patches)
+
+
+def epochs_not_trimmed(patches: "Patches") -> None:
+    """A truncation leaves the epochs it cut away in the cache (KAFKA-10706)."""
+    patches.set(LeaderEpochCache, "truncate_from_end", lambda _self, _offset: None)
+
+
+def epochs_not_assigned(patches: "Patches") -> None:
+    """Appends do not note their epochs."""
+    patches.set(LeaderEpochCache, "assign", lambda _self, _epoch, _start: None)
+
+
+def unclean_restart_untold(patches: "Patches") -> None:
+    """A broker that lost its tail registers as if nothing had happened (KIP-966)."""
+    patches.set(LoadReport, "is_unclean_restart", lambda _self, _boot_id: False)
+
+
+def deletion_not_synced(patches: "Patches") -> None:
+    """A deletion is acknowledged before it is durable."""
+    patches.set(LogManager, "sync_deletions", lambda _self: None)
+
+
+# Broker: clients
+
+
+def read_to_log_end(patches: "Patches") -> None:
+    """Consumers get whatever the leader has."""
+
+    def read_all(
+        _self: FetchHandler, partition: HostedPartition, _reader: Any, position: Any, max_bytes: int, least: bool
+    ) -> bytes:
+        log = partition.leader_log()
+        return log.read(position.fetch_offset, max_bytes, log.log_end_offset, least)
+
+    real = FetchHandler._validate
+
+    def validate(self: FetchHandler, reader: Any, position: Any, read: Any) -> Any:
+        partition = real(self, reader, position, read)
+        read.available = position.fetch_offset < read.log_end_offset
+        return partition
+
+    patches.set(FetchHandler, "_bytes", read_all)
+    patches.set(FetchHandler, "_validate", validate)
+
+
+def acknowledge_early(patches: "Patches") -> None:
+    """acks=all is answered when the leader has written."""
+
+    def ready(self: DelayedProduce) -> bool:
+        self._pending = []
+        return True
+
+    patches.set(DelayedProduce, "ready", ready)
+
+
+def no_duplicates_found(patches: "Patches") -> None:
+    """A repeated batch is taken for a new one."""
+    patches.set(ProducerStateManager, "find_duplicate", lambda _self, _header: None)
+    patches.set(ProducerStateManager, "check", lambda _self, _header: None)
+
+
+def no_sequences(patches: "Patches") -> None:
+    """Producers' state is never kept."""
+    patches.set(ProducerStateManager, "update", lambda _self, _header: None)
+
+
+# Nothing
+
+
+def nothing(_patches: "Patches") -> None:
+    """The canary: code that is not broken must not look broken, and a hunt for it must fail."""
