@@ -15,6 +15,7 @@ from paceline.broker.log_port import AppendResult, ReplicaLog
 from paceline.broker.partition_host import IsrProposal, PartitionHost
 from paceline.model.control import LeaderAndIsrPartition
 from paceline.model.errors import (
+    BrokerNotAvailableError,
     FencedLeaderEpochError,
     InconsistentTopicIdError,
     NotEnoughReplicasError,
@@ -240,10 +241,17 @@ class HostedPartition:
 
         Raises:
             StaleBrokerEpochError: a process that has since registered anew sent it.
+            BrokerNotAvailableError: it names a registration this broker has not heard of. Usually word of it is on
+                its way; were it noted, a forged epoch would shut the real follower out.
         """
         follower = self.followers.get(replica_id)
         if follower is None or self.log is None:
             return False
+        registered = self._host.registered_broker_epoch(replica_id)
+        if registered is not None and 0 <= registered < broker_epoch:
+            raise BrokerNotAvailableError(
+                f"replica {replica_id} fetches with broker epoch {broker_epoch}, registered is {registered}"
+            )
         if follower.broker_epoch is not None and broker_epoch < follower.broker_epoch:
             raise StaleBrokerEpochError(
                 f"replica {replica_id} has fetched with broker epoch {follower.broker_epoch}, not {broker_epoch}"

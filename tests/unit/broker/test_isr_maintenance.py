@@ -1,5 +1,7 @@
 """Shrinking and expanding the ISR through ZooKeeper, with every outcome of the write."""
 
+import copy
+
 import pytest
 
 from paceline.coordination import znodes
@@ -202,6 +204,23 @@ def test_b16_a_fetch_of_an_earlier_registration_moves_nothing() -> None:
     cluster[1].node.handle_replica_fetch(stale, answers.append)
     (result,) = answers[0].results  # type: ignore[attr-defined]
     assert result.error is ErrorCode.STALE_BROKER_EPOCH and follower.log_end_offset == 2
+
+
+def test_a_fetch_that_claims_a_future_registration_does_not_shut_the_follower_out() -> None:
+    cluster = make()
+    follower = leader(cluster).followers[3]
+    epoch, end = follower.broker_epoch, follower.log_end_offset
+    forged = copy.deepcopy(cluster[3].transport.fetches[0][1])
+    forged.broker_epoch, forged.session_id, forged.session_epoch = 2**63 - 1, 0, -1
+    answers: list[object] = []
+    cluster[1].node.handle_replica_fetch(forged, answers.append)
+    (result,) = answers[0].results  # type: ignore[attr-defined]
+    assert result.error is ErrorCode.BROKER_NOT_AVAILABLE
+    assert (follower.broker_epoch, follower.log_end_offset) == (epoch, end)
+    cluster[1].produce(b"b")
+    cluster.until_in_sync(1, 2, 3)
+    cluster.time.run_for(5_000)
+    assert leader(cluster).isr == (1, 2, 3)
 
 
 def test_b18_a_lost_reply_is_resolved_by_reading_back() -> None:
