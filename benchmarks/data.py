@@ -1,21 +1,25 @@
 """Produce, fetch and acks=all latency through three real brokers, at 100 B and 1 KB, RF 3.
 
-    python -m benchmarks.data [--seconds 8] [--output build/bench/data.json]
+    python -m benchmarks.data [--seconds 8] [--runs 3] [--output build/bench/data.json]
 
-Everything runs on this machine: ZooKeeper, two controllers, three brokers, one producer. Each figure comes with that of
-the throwaway prototype that set the aim (machine of design section 4, not this one), and with the same work at
-acks=LEADER in the same run, so that the price of replication shows as a ratio that a slow machine does not change.
+Everything runs on this machine: ZooKeeper, two controllers, three brokers, one producer with linger_ms=20 (0 for the
+latency) and the client's other defaults: batches of 512 KiB, requests of 2 MiB, no compression. A figure is the median
+of the runs. It comes with that of the throwaway prototype that set the aim, with the same work at acks=LEADER in the
+same run, so that the price of replication shows as a ratio, and with the CPU time of all those processes per record:
+what a busy machine changes least. Where the time goes: docs/decisions/0008.
 """
 
 import argparse
 import gc
 import json
+import statistics
 import time
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cpu import meter_of
 from benchmarks.stamp import headline, stamp
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
@@ -30,6 +34,7 @@ def main() -> None:
     """Run all measurements, print them and write them as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each throughput measurement")
+    parser.add_argument("--runs", type=int, default=3, help="how often each figure is measured")
     parser.add_argument("--output", type=Path, default=Path("build/bench/data.json"))
     arguments = parser.parse_args()
     about = stamp()
@@ -40,9 +45,8 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     try:
         cluster.start()
-        for size in SIZES:
-            results += _throughput(cluster.bootstrap, size, arguments.seconds)
-            results += _latency(cluster.bootstrap, size)
+        runs = [_measure(cluster, f"run{number}", arguments.seconds) for number in range(arguments.runs)]
+        results += [_median(rows) for rows in zip(*runs, strict=True)]
     finally:
         cluster.stop()
     remove(directory)
@@ -53,15 +57,37 @@ def main() -> None:
     print(f"written to {arguments.output}")
 
 
-def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any]]:
+def _measure(cluster: LocalCluster, run: str, seconds: float) -> list[dict[str, Any]]:
+    rows = []
+    for size in SIZES:
+        rows += _throughput(cluster, f"{run}-{size}", size, seconds)
+        rows += _latency(cluster, f"{run}-{size}-latency", size)
+    return rows
+
+
+def _median(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """Each figure's own median; the first figure's runs are listed, so that their spread can be seen."""
+    found = {
+        key: value if isinstance(value, str) else round(statistics.median(row[key] for row in rows), 3)
+        for key, value in rows[0].items()
+    }
+    first = next(key for key in rows[0] if key != "name")
+    return {**found, "runs": [row[first] for row in rows]} if len(rows) > 1 else found
+
+
+def _throughput(cluster: LocalCluster, name: str, size: int, seconds: float) -> list[dict[str, Any]]:
+    bootstrap = cluster.bootstrap
     rates = {}
-    topic = ""
     for acks in ("leader", "all"):
-        topic = f"bench-{size}-{acks}"
+        topic = f"{name}-{acks}"
         with Admin(bootstrap) as admin:
             admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+        meter = meter_of(cluster)
         rates[acks] = produce(bootstrap, topic, size, acks, seconds)
+        produce_cpu_seconds = meter.seconds()
+    meter = meter_of(cluster)
     consumed, consume_seconds = consume(bootstrap, topic)
+    consume_cpu_us = meter.seconds() / consumed * 1e6
     all_rate = rates["all"]
     row: dict[str, Any] = {
         "name": f"produce_{size}",
@@ -69,6 +95,7 @@ def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any
         "mb_per_s": round(all_rate * size / 1e6, 1),
         "leader_only_records_per_s": round(rates["leader"]),
         "ratio_to_leader_only": round(all_rate / rates["leader"], 3),
+        "cpu_us_per_record": round(produce_cpu_seconds / consumed * 1e6, 3),
     }
     if aim := PROTOTYPE.get(f"produce_{size}"):
         row["prototype_records_per_s"] = aim
@@ -81,6 +108,7 @@ def _throughput(bootstrap: str, size: int, seconds: float) -> list[dict[str, Any
             "records_per_s": round(rate),
             "mb_per_s": round(rate * size / 1e6, 1),
             "ratio_to_produce": round(rate / all_rate, 3),
+            "cpu_us_per_record": round(consume_cpu_us, 3),
         },
     ]
 
@@ -143,20 +171,22 @@ def end_to_end(bootstrap: str, topic: str, count: int, size: int) -> tuple[float
     return samples[len(samples) // 2], samples[int(len(samples) * 0.99)]
 
 
-def _latency(bootstrap: str, size: int, count: int = 2_000) -> list[dict[str, Any]]:
-    topic = f"latency-{size}"
+def _latency(cluster: LocalCluster, topic: str, size: int, count: int = 2_000) -> list[dict[str, Any]]:
+    bootstrap = cluster.bootstrap
     with Admin(bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
     value = bytes(size)
-    rows = {}
+    rows, cpu_us = {}, {}
     for acks in ("leader", "all"):
         samples = []
+        meter = meter_of(cluster)
         with Producer(bootstrap, acks=acks, linger_ms=0) as producer:
             for number in range(count + 200):
                 began = time.perf_counter()
                 producer.send(topic, value).result(30.0)
                 if number >= 200:
                     samples.append((time.perf_counter() - began) * 1000)
+        cpu_us[acks] = meter.seconds() / (count + 200) * 1e6
         samples.sort()
         rows[acks] = (samples[len(samples) // 2], samples[int(len(samples) * 0.99)])
     return [
@@ -165,6 +195,7 @@ def _latency(bootstrap: str, size: int, count: int = 2_000) -> list[dict[str, An
             "acks_all_ms": round(rows["all"][index], 3),
             "acks_leader_ms": round(rows["leader"][index], 3),
             "ratio": round(rows["all"][index] / rows["leader"][index], 2),
+            "cpu_us_per_record": round(cpu_us["all"]),
         }
         for index, name in ((0, "p50"), (1, "p99"))
     ]
