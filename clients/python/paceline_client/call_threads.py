@@ -2,7 +2,7 @@
 
 gRPC's own future starts a thread whenever none of the channel's calls is under way, so a producer that sends one
 record at a time started a thread per record: 0.2 ms and a page fault each. A blocking call on a thread that stays
-costs half (docs/decisions/0004).
+costs half (docs/decisions/0008).
 """
 
 import queue
