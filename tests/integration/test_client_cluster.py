@@ -202,6 +202,9 @@ def test_admin_errors_are_typed(admin: Admin) -> None:
 
 def test_controllers_are_a_place_to_start_from_and_dead_addresses_are_skipped(cluster: LocalCluster) -> None:
     addresses = ["127.0.0.1:1", *cluster.controller_addresses]
+    for order in (cluster.controller_addresses, cluster.controller_addresses[::-1]):
+        with Admin(order) as admin:
+            assert [broker.broker_id for broker in admin.describe_cluster().brokers] == [1, 2, 3]
     with Admin(addresses) as admin:
         found = admin.describe_cluster()
         assert [broker.broker_id for broker in found.brokers] == [1, 2, 3]

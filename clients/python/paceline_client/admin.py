@@ -177,7 +177,12 @@ class Admin(PartitionAdmin, ConfigAdmin):
         Raises:
             BootstrapError: no address answered.
         """
-        return _cluster(self._anywhere(describe_cluster_once, timeout_ms))
+        answer = self._anywhere(describe_cluster_once, timeout_ms)
+        if not answer.brokers and answer.controller_host:
+            # A standby controller knows who is active, and nothing else.
+            limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+            answer = self._on_controller(describe_cluster_once, limit_ms, only_reads=True)
+        return _cluster(answer)
 
     def list_topics(self, timeout_ms: int | None = None) -> list[str]:
         """Return the names of all topics, sorted."""
