@@ -33,6 +33,8 @@ class ControlChecks:
         self._verdicts = verdicts
         self._records = records
         self._accepted_epochs: dict[BrokerLife, int] = {}
+        self.fetched_in: dict[tuple[HostedPartition, int], int] = {}
+        """Leader epoch of the last fetch counted, by partition object and replica."""
 
     # Sending
 
@@ -187,6 +189,7 @@ class ControlChecks:
         def probed_record(partition: HostedPartition, replica_id: int, epoch: int, position: Any, *rest: Any) -> bool:
             verdicts.exercise("R10")
             known = partition.followers.get(replica_id)
+            self.fetched_in[partition, replica_id] = position.current_leader_epoch
             if position.current_leader_epoch != partition.leader_epoch or not partition.is_leader:
                 verdicts.fail(
                     "R10",

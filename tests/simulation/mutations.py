@@ -26,7 +26,6 @@ from paceline.log.log_manager import LoadReport, LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
 from paceline.model.errors import ErrorCode
-from paceline.replication.follower_progress import FollowerProgress
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import JoinRefusal, why_not_join
 
@@ -314,24 +313,23 @@ def join_below_epoch_start(patches: "Patches") -> None:
 
 
 def join_without_fetch(patches: "Patches") -> None:
-    """What a follower had in the last epoch is enough to join."""
-    real = FollowerProgress.start_epoch
+    """What a follower had in the last epoch is enough to join, and nobody asks whether it is still there.
 
-    def start(self: Any, *args: Any) -> None:
-        real(self, *args)
-        self.fetched_in_epoch = True
+    Both guards at once: a replica that is left out of a new epoch's ISR has mostly registered anew, which the other
+    one finds.
+    """
+    join_with_old_broker_epoch(patches)
+    _joining(patches, *JoinRefusal)
+    real = HostedPartition.make_leader
 
-    patches.set(FollowerProgress, "start_epoch", start)
-    check = HostedPartition.maybe_shrink_isr
+    def make_leader(self: HostedPartition, *args: Any) -> bool:
+        is_new = real(self, *args)
+        for follower in self.followers.values():
+            if follower.broker_epoch is not None and follower.log_end_offset is not None:
+                self.maybe_expand_isr(follower)
+        return is_new
 
-    def eager(self: HostedPartition) -> None:
-        check(self)
-        if self.is_leader:
-            for follower in self.followers.values():
-                if follower.broker_epoch is not None:
-                    self.maybe_expand_isr(follower)
-
-    patches.set(HostedPartition, "maybe_shrink_isr", eager)
+    patches.set(HostedPartition, "make_leader", make_leader)
 
 
 def join_with_old_broker_epoch(patches: "Patches") -> None:

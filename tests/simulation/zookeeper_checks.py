@@ -221,7 +221,8 @@ class ZooKeeperChecks:
         end = follower.log_end_offset
         least = max(hosted.log.high_watermark, hosted.leader_epoch_start_offset)
         text = f"{record}: {life.name} admits {broker_id} at {end}, needed {least}"
-        self._verdicts.check("R13", follower.fetched_in_epoch and end is not None and end >= least, text)
+        fetched = self._cluster.checks.control.fetched_in.get((hosted, broker_id)) == hosted.leader_epoch
+        self._verdicts.check("R13", fetched and end is not None and end >= least, text)
         registration = self.registered.get(broker_id)
         self._verdicts.check(
             "R13",

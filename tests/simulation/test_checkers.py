@@ -1,0 +1,456 @@
+"""Every checker, fed a small bad history, says so; and says nothing of a good one (section 5.8, last line)."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from paceline.coordination import znodes
+from paceline.coordination.data_tree import Change
+from paceline.coordination.interface import Check, Multi, SetData, WatchType
+from paceline.coordination.memory import AppliedWrite
+from paceline.log.record_batch import NewRecord, encode_batch, parse_header
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
+from paceline.model.control import ControllerStamp, LeaderAndIsrPartition, LeaderAndIsrRequest, LiveBroker
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChange, StateChangeKind
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.history import Outcome, Poll, Reading, Send
+from tests.simulation.machines import ControllerLife
+from tests.simulation.observed_log import Mirror, ObservedLog
+from tests.simulation.partition_record import PartitionRecord
+from tests.simulation.profile import draw_profile
+from tests.simulation.world import World
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = "id-of-t"
+STATE = znodes.partition_state_path(TP)
+
+
+@pytest.fixture
+def cluster() -> SimulatedCluster:
+    world = World(1)
+    return SimulatedCluster(world, draw_profile(world))
+
+
+def violated(cluster: SimulatedCluster) -> tuple[str, ...]:
+    return cluster.checks.verdicts.violated
+
+
+# ZooKeeper
+
+
+def write(
+    cluster: SimulatedCluster,
+    path: str,
+    data: bytes | None,
+    version: int | None,
+    zxid: int,
+    session: int = 1,
+    kind: WatchType | None = None,
+) -> None:
+    old = None if version in (0, None) else version - 1
+    type_ = kind or (WatchType.CREATED if version == 0 else WatchType.DATA_CHANGED)
+    cluster.checks.zookeeper_written(AppliedWrite(zxid, session, Change(type_, path, old, version, None, data)))
+
+
+def elect(cluster: SimulatedCluster, epoch: int, zxid: int, session: int = 1) -> None:
+    write(cluster, znodes.CONTROLLER, b"{}", 0, zxid, session)
+    write(cluster, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch), epoch, zxid, session)
+
+
+def state(cluster: SimulatedCluster, leader: int, epoch: int, isr: tuple[int, ...], version: int, **more: int) -> None:
+    new = LeaderAndIsr(leader, epoch, isr, version, more.get("controller_epoch", 1))
+    write(cluster, STATE, znodes.encode_partition_state(new), version, 100 + version, more.get("session", 1))
+
+
+def prepared(cluster: SimulatedCluster) -> PartitionRecord:
+    write(cluster, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0), 0, 1)
+    elect(cluster, 1, 2)
+    assignment = znodes.TopicAssignment({0: ReplicaAssignment((1, 2, 3))}, TOPIC_ID)
+    write(cluster, znodes.topic_path("t"), znodes.encode_topic_assignment(assignment), 0, 3)
+    state(cluster, 1, 0, (1, 2, 3), 0)
+    record = cluster.checks.records.current(TP)
+    assert record is not None
+    assert violated(cluster) == ()
+    return record
+
+
+def test_a_good_history_of_states_is_not_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    state(cluster, 2, 1, (2, 3), 1)
+    assert violated(cluster) == ()
+
+
+def test_a_controller_epoch_that_skips_or_comes_alone_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    write(cluster, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(3), 2, 9)
+    assert "K1" in violated(cluster)
+
+
+def test_deleting_anothers_controller_node_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    write(cluster, znodes.CONTROLLER, None, None, 9, session=2, kind=WatchType.DELETED)
+    assert violated(cluster) == ("K8",)
+
+
+@pytest.mark.parametrize(
+    ("leader", "epoch", "isr", "expected"),
+    [
+        (2, 2, (2, 3), "R2"),
+        (2, 0, (2, 3), "R2"),
+        (1, 1, (2, 3), "R11"),
+        (1, 1, (1, 9), "R11"),
+    ],
+)
+def test_a_state_that_cannot_be_is_reported(
+    cluster: SimulatedCluster, leader: int, epoch: int, isr: tuple[int, ...], expected: str
+) -> None:
+    prepared(cluster)
+    state(cluster, leader, epoch, isr, 1)
+    assert expected in violated(cluster)
+
+
+def test_a_leader_from_outside_the_isr_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    state(cluster, 1, 1, (1,), 1)
+    state(cluster, 2, 2, (2,), 2)
+    assert "R5" in violated(cluster)
+
+
+def test_a_write_of_a_controller_that_was_succeeded_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    write(cluster, znodes.CONTROLLER, None, None, 8, kind=WatchType.DELETED)
+    elect(cluster, 2, 9, session=2)
+    state(cluster, 2, 1, (2, 3), 1, controller_epoch=1, session=1)
+    assert violated(cluster) == ("K2",)
+
+
+def test_dropping_a_replica_before_the_targets_are_in_sync_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    for version, assignment in ((1, ReplicaAssignment((4, 1, 2, 3), (4,), (1,))), (2, ReplicaAssignment((4, 2, 3)))):
+        node = znodes.TopicAssignment({0: assignment}, TOPIC_ID)
+        write(cluster, znodes.topic_path("t"), znodes.encode_topic_assignment(node), version, 10 + version)
+    assert violated(cluster) == ("K9",)
+
+
+def test_what_nobody_can_read_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    write(cluster, STATE, b'{"version":1,"leader":1,"leader_epoch":1,"controller_epoch":1,"isr":[]}', 1, 9)
+    assert violated(cluster) == ("R11",)
+
+
+def test_a_write_without_its_guard_is_reported_before_it_is_sent(cluster: SimulatedCluster) -> None:
+    life = ControllerLife(next(iter(cluster.controllers.values())), 1)
+    good = Multi((Check(znodes.CONTROLLER_EPOCH, 3), SetData(STATE, b"", 4)))
+    cluster.checks.zookeeper_asked(life, [good])
+    assert violated(cluster) == ()
+    cluster.checks.zookeeper_asked(life, [SetData(STATE, b"", 4)])
+    assert violated(cluster) == ("K2",)
+    cluster.checks.zookeeper_asked(life, [Multi((Check(znodes.CONTROLLER_EPOCH, 3), SetData(STATE, b"", -1)))])
+    assert violated(cluster) == ("R12", "K2")
+
+
+# Replicas
+
+
+def broker(broker_id: int, hosted: Any = None) -> Any:
+    """A life as far as the checks of replicas look at it."""
+    manager = SimpleNamespace(partitions={} if hosted is None else {TP: hosted})
+    return SimpleNamespace(
+        broker_id=broker_id, name=f"broker-{broker_id}", node=SimpleNamespace(replica_manager=manager), logs={}
+    )
+
+
+def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> ObservedLog:
+    """A log as far as the checks look at it: batches of (base, end, epoch, checksum)."""
+    mirror = Mirror()
+    for one in batches:
+        mirror.add(*one)
+    entries: dict[int, int] = {}
+    for base, _, epoch, _ in batches:
+        entries.setdefault(epoch, base)
+    return cast(
+        ObservedLog,
+        SimpleNamespace(
+            mirror=mirror,
+            topic_id=TOPIC_ID,
+            topic_partition=TP,
+            log_start_offset=0,
+            log_end_offset=mirror.end,
+            high_watermark=high_watermark,
+            path="/data/t-0",
+            epochs=SimpleNamespace(entries=[SimpleNamespace(epoch=e, start_offset=s) for e, s in entries.items()]),
+        ),
+    )
+
+
+def test_two_histories_of_one_offset_and_epoch_are_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    cluster.checks.replicas.appended(broker(1), log((0, 2, 0, 5)), 0, False)
+    cluster.checks.replicas.appended(broker(2), log((0, 2, 0, 5)), 0, False)
+    assert violated(cluster) == ()
+    cluster.checks.replicas.appended(broker(3), log((0, 2, 0, 6)), 0, False)
+    assert violated(cluster) == ("R3b",)
+
+
+def test_epochs_that_fall_and_gaps_are_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    cluster.checks.replicas.appended(broker(1), log((0, 2, 1, 5), (3, 4, 0, 6)), 0, False)
+    assert violated(cluster) == ("C5", "R4")
+
+
+def test_a_batch_of_another_topic_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    cluster.checks.replicas.batch_topics[5] = "another topic"
+    cluster.checks.replicas.appended(broker(1), log((0, 2, 0, 5)), 0, False)
+    assert violated(cluster) == ("R16",)
+
+
+def test_appending_without_leading_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    one = log((0, 2, 0, 5))
+    hosted = SimpleNamespace(log=one, is_leader=True, leader_epoch=3)
+    cluster.checks.replicas.appended(broker(1, hosted), one, 0, True)
+    assert violated(cluster) == ("R1",)
+
+
+def test_truncating_what_was_committed_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.committed.add(0, 2, 0, 5)
+    record.thw = 2
+    cut = log((0, 2, 0, 5))
+    removed = cut.mirror.cut(0)
+    cut.log_end_offset = 0  # type: ignore[misc]
+    cluster.checks.replicas.truncated(broker(2), cut, 2, removed)
+    assert violated(cluster) == ("R9",)
+
+
+def test_truncating_what_was_never_committed_is_not_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.committed.add(0, 2, 1, 7)
+    record.thw = 2
+    cut = log((0, 2, 0, 5))
+    removed = cut.mirror.cut(0)
+    cluster.checks.replicas.truncated(broker(2), cut, 2, removed)
+    assert violated(cluster) == ()
+
+
+def leading(one: ObservedLog, isr: tuple[int, ...], ends: dict[int, int | None], epoch: int = 0) -> Any:
+    followers = {broker_id: SimpleNamespace(log_end_offset=end) for broker_id, end in ends.items()}
+    return SimpleNamespace(log=one, is_leader=True, leader_epoch=epoch, isr=isr, followers=followers)
+
+
+def test_a_commit_that_skips_an_isr_member_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.min_insync_replicas = 1
+    one = log((0, 2, 0, 5), high_watermark=2)
+    record.logs = {1: one, 2: log((0, 2, 0, 5)), 3: log()}
+    cluster.checks.replicas.high_watermark_moved(broker(1, leading(one, (1, 2, 3), {2: 2, 3: None})), one, 0)
+    assert violated(cluster) == ("R5b", "R6")
+
+
+def test_a_commit_below_min_isr_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.min_insync_replicas = 2
+    state(cluster, 1, 1, (1,), 1)
+    one = log((0, 2, 1, 5), high_watermark=2)
+    record.logs = {1: one}
+    cluster.checks.replicas.high_watermark_moved(broker(1, leading(one, (1,), {}, 1)), one, 0)
+    assert violated(cluster) == ("R7",)
+
+
+def test_a_high_watermark_that_falls_or_leaves_the_log_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.min_insync_replicas = 1
+    one = log((0, 2, 0, 5), high_watermark=0)
+    record.logs = {1: one}
+    life = broker(1, leading(one, (1, 2, 3), {2: 2, 3: 2}))
+    cluster.checks.replicas.high_watermark_moved(life, one, 2)
+    assert violated(cluster) == ("R8",)
+
+
+def test_a_second_history_below_the_commit_point_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.min_insync_replicas = 1
+    record.committed.add(0, 2, 0, 5)
+    record.thw = 2
+    one = log((0, 2, 0, 6), (2, 3, 0, 8), high_watermark=3)
+    record.logs = dict.fromkeys((1, 2, 3), one)
+    cluster.checks.replicas.high_watermark_moved(broker(1, leading(one, (1, 2, 3), {2: 3, 3: 3})), one, 2)
+    assert "C3" in violated(cluster)
+
+
+def test_an_incomplete_leader_and_a_second_one_in_the_epoch_are_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.committed.add(0, 2, 0, 5)
+    record.thw = 2
+    change = StateChange(
+        who="", wall_ms=0, kind=StateChangeKind.BECAME_LEADER, topic_partition=TP, topic_id=TOPIC_ID, leader_epoch=0
+    )
+    whole, empty = log((0, 2, 0, 5)), log()
+    cluster.checks.replicas._became_leader(broker(1), whole, record, 0)
+    assert violated(cluster) == ()
+    cluster.checks.replicas._became_leader(broker(1), empty, record, 0)
+    assert violated(cluster) == ("R5",)
+    cluster.checks.replicas._became_leader(broker(2), whole, record, 0)
+    assert violated(cluster) == ("R1", "R5")
+    assert change.leader_epoch == 0
+
+
+def test_a_joiner_that_lacks_committed_records_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    state(cluster, 1, 1, (1,), 1)
+    record.committed.add(0, 2, 0, 5)
+    record.thw = 2
+    record.logs = {2: log()}
+    state(cluster, 1, 2, (1, 2), 2)
+    assert violated(cluster) == ("R5b",)
+
+
+def test_an_epoch_cache_that_does_not_fit_its_log_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    one = log((0, 2, 0, 5), (2, 4, 3, 6))
+    cluster.checks.replicas.epochs_agree("somebody", record, one)
+    assert violated(cluster) == ()
+    one.epochs.entries.pop()
+    cluster.checks.replicas.epochs_agree("somebody", record, one)
+    assert violated(cluster) == ("R4",)
+
+
+def test_losing_power_voids_statements_about_data_only_when_too_many_lose_it(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.min_insync_replicas = 2
+    record.damage(1)
+    assert not record.voided
+    record.damage(2)
+    assert record.voided
+
+
+# Control
+
+
+def test_announcing_what_was_not_written_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    life = cast(Any, SimpleNamespace(name="c", node=SimpleNamespace(is_active=True, controller_epoch=1)))
+
+    def send(zk_version: int, isr: tuple[int, ...]) -> None:
+        partition = LeaderAndIsrPartition(TP, TOPIC_ID, 1, 1, 0, isr, zk_version, (1, 2, 3))
+        request = LeaderAndIsrRequest(ControllerStamp(1_000_000, 1, 7), (), (partition,))
+        cluster.checks.control_sent(life, LiveBroker(1, ()), request)
+
+    send(0, (1, 2, 3))
+    assert violated(cluster) == ()
+    send(1, (1, 2))
+    assert violated(cluster) == ("K3",)
+    life.node.is_active = False
+    send(0, (1, 2, 3))
+    assert violated(cluster) == ("K3", "K7")
+
+
+# Clients
+
+
+def sent(cluster: SimulatedCluster, value: bytes, **more: Any) -> Send:
+    batch = encode_batch([NewRecord(0, None, value)])
+    fields: dict[str, Any] = {
+        "client": "p",
+        "topic_partition": TP,
+        "topic_id": TOPIC_ID,
+        "acks": RequiredAcks.ALL,
+        "batch": batch,
+        "crc": parse_header(batch).crc,
+        "count": 1,
+        "producer_id": 1,
+        "sequence": 0,
+        "invoked_us": 0,
+        "completed_us": 1,
+        "outcome": Outcome.OK,
+        "offset": 0,
+        "tries": 1,
+    } | more
+    send = Send(**fields)
+    cluster.checks.history.add(send)
+    return send
+
+
+def finish(cluster: SimulatedCluster, record: PartitionRecord, one: ObservedLog) -> None:
+    cluster.checks.clients._readable = lambda *_: None  # type: ignore[method-assign]
+    cluster.checks.clients.finish(record, one, [one])
+
+
+def test_a_lost_record_and_one_that_nobody_sent_are_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    send = sent(cluster, b"a")
+    finish(cluster, record, log((0, 1, 0, send.crc)))
+    assert violated(cluster) == ()
+    finish(cluster, record, log((0, 1, 0, 99)))
+    assert violated(cluster) == ("C1", "C2")
+
+
+def test_a_refused_record_in_the_log_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    send = sent(cluster, b"a", outcome=Outcome.FAIL, offset=None)
+    finish(cluster, record, log((0, 1, 0, send.crc)))
+    assert violated(cluster) == ("C2",)
+
+
+def test_a_repeated_record_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    send = sent(cluster, b"a")
+    finish(cluster, record, log((0, 1, 0, send.crc), (1, 2, 0, send.crc)))
+    assert violated(cluster) == ("C4", "C11")
+
+
+def test_a_gap_in_a_producers_sequence_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    send = sent(cluster, b"a", sequence=3)
+    finish(cluster, record, log((0, 1, 0, send.crc)))
+    assert violated(cluster) == ("C11",)
+
+
+def test_an_offset_below_one_that_was_answered_before_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    late = sent(cluster, b"late", invoked_us=10, completed_us=20, offset=0, producer_id=-1)
+    early = sent(cluster, b"early", invoked_us=1, completed_us=5, offset=1, producer_id=-1)
+    finish(cluster, record, log((0, 1, 0, late.crc), (1, 2, 0, early.crc)))
+    assert violated(cluster) == ("C8",)
+
+
+def test_reading_what_is_not_committed_and_what_goes_again_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    send = sent(cluster, b"a", outcome=Outcome.UNKNOWN, offset=None)
+    reading = Reading("r", TP, TOPIC_ID)
+    cluster.checks.fetch_answered(broker(1), reading, FetchResult(TP, None, 0, 0, 0, None, send.batch))
+    assert violated(cluster) == ("C9",)
+    reading.polls.append(Poll(0, 0, 1, send.crc))
+    cluster.checks.history.readings.append(reading)
+    before = cluster.checks.verdicts.all["C9"].violations
+    finish(cluster, record, log())
+    assert cluster.checks.verdicts.all["C9"].violations == before + 1
+
+
+def test_polls_that_leave_something_out_and_ends_that_go_back_are_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    reading = Reading("r", TP, TOPIC_ID)
+    cluster.checks.polled(reading, 3, Poll(0, 4, 5, 1))
+    assert violated(cluster) == ("C7",)
+    cluster.checks.end_told(reading, 5)
+    cluster.checks.end_told(reading, 4)
+    assert violated(cluster) == ("C7", "C10")
+
+
+def test_acknowledging_before_the_commit_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    send = sent(cluster, b"a")
+    one = log((0, 1, 0, send.crc), high_watermark=0)
+    hosted = SimpleNamespace(log=one, is_leader=True, has_enough_replicas=True, isr=(1, 2, 3))
+    cluster.checks.produce_answered(broker(1, hosted), send, ProduceResult(TP, None, 0))
+    assert violated(cluster) == ("R7",)
+
+
+def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> None:
+    cluster.checks.unexpected("broker-1", ValueError("boom"))
+    assert violated(cluster) == ("X1",)

@@ -1,0 +1,44 @@
+"""The net has no hole: broken code is noticed. All mutants: ``python -m tests.simulation.mutants``."""
+
+import pytest
+
+from tests.simulation import mutations
+from tests.simulation.mutants import MUTANTS, Mutant, hunt, installed, main
+
+QUICK = (
+    "controller writes without checking its epoch",
+    "controller announces before it writes",
+    "high watermark of the leader alone",
+    "high watermark moves below min ISR",
+    "follower truncates to its high watermark",
+    "leader takes fetches of other epochs",
+    "readers see what is not committed",
+    "a send is acknowledged too early",
+    "repeated batches are not recognised",
+)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_mutant_is_noticed(name: str) -> None:
+    outcome = hunt(next(one for one in MUTANTS if one.name == name))
+    assert outcome.seeds is not None
+
+
+def test_the_canary_code_that_is_not_broken_is_not_noticed_and_makes_the_hunt_fail() -> None:
+    canary = Mutant("nothing is broken", mutations.nothing, ("C1", "C13", "R5"), budget=3)
+    assert hunt(canary).seeds is None
+    assert main([], (canary,)) == 1
+
+
+def test_the_code_is_whole_again_after_a_hunt() -> None:
+    from paceline.broker.produce import DelayedProduce
+
+    before = DelayedProduce.ready
+    with installed(next(one for one in MUTANTS if one.breaks is mutations.acknowledge_early)):
+        assert DelayedProduce.ready is not before
+    assert DelayedProduce.ready is before
+
+
+def test_every_mutant_has_its_own_name_and_a_budget() -> None:
+    assert len({one.name for one in MUTANTS}) == len(MUTANTS)
+    assert all(one.budget > 0 and one.noticed_by for one in MUTANTS)

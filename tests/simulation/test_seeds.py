@@ -1,0 +1,53 @@
+"""A slice of seeds, the seeds that once found something, and that a seed means one run and no other."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import run_many
+from tests.simulation.run import run_seed
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+KEPT = [int(line.split("#")[0]) for line in (HERE / "kept_seeds.txt").read_text().splitlines() if line[:1].isdigit()]
+
+
+@pytest.mark.timeout(600)
+def test_a_slice_of_seeds_is_clean(request: pytest.FixtureRequest) -> None:
+    count = request.config.getoption("--simulation-seeds")
+    assert run_many(range(1, count + 1), jobs=2, keep_going=False, with_shrinking=False) == 0
+
+
+@pytest.mark.parametrize("seed", KEPT)
+def test_a_seed_that_once_failed_is_clean(seed: int) -> None:
+    assert run_seed(seed).failures == {}
+
+
+@pytest.mark.timeout(600)
+def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed(request: pytest.FixtureRequest) -> None:
+    count = request.config.getoption("--double-runs")
+    program = (
+        "from tests.simulation.run import run_seed\n"
+        f"for seed in range(1, {count} + 1): print(seed, run_seed(seed).digest)"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    one, other = (process.communicate(timeout=500)[0].splitlines() for process in running)
+    assert [process.returncode for process in running] == [0, 0]
+    assert len(one) == count
+    assert one == other
+
+
+def test_two_seeds_are_two_runs() -> None:
+    assert run_seed(1).digest != run_seed(2).digest
