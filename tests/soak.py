@@ -17,6 +17,7 @@ from pathlib import Path
 
 from paceline.demo.observer import ClusterObserver
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
+from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin, Consumer, Producer
 from tests.support.replica_files import compare_replicas, read_high_watermarks
@@ -87,7 +88,7 @@ def soak(directory: Path, rounds: int, seed: int, say: Callable[[str], None] = l
     """Run ``rounds`` rounds below ``directory`` and return what was found."""
     rng = random.Random(seed)
     outcome = Outcome()
-    cluster = LocalCluster(directory, CONFIG_FILE)
+    cluster = LocalCluster(directory, CONFIG_FILE, ports=free_plan(2, BROKERS))
     try:
         cluster.start(say=say)
         with Admin(cluster.bootstrap) as admin:

@@ -239,7 +239,9 @@ class EmbeddedZooKeeper:
             if process.poll() is not None:
                 break
             try:
-                if "Mode: standalone" in self.command("srvr", timeout_s=1.0):
+                # The data directory tells our server from another one that took the port first.
+                mine = f"dataDir={(self.data_dir / 'data').resolve()}/"
+                if "Mode: standalone" in self.command("srvr", timeout_s=1.0) and mine in self.command("conf", 1.0):
                     return
             except OSError:
                 pass

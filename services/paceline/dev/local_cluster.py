@@ -192,7 +192,7 @@ class LocalCluster:
                     raise LocalClusterError(f"{node.name} ended with exit code {code}\n{log_tail(node)}")
                 try:
                     answer = stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0)
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING and node.running:
                         return
                     last = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
                 except grpc.RpcError as error:

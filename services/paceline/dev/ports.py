@@ -1,12 +1,19 @@
 """Ports of a local cluster: the documented ones while they are free, else whatever the kernel gives."""
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 BROKER_DEFAULTS = {"CLIENT": 9092, "EXTERNAL": 19092, "REPLICATION": 9093, "CONTROL": 9094}
 CONTROLLER_DEFAULTS = {"CLIENT": 9082, "EXTERNAL": 19082, "CONTROL": 9084}
+_reservation: list[IO[bytes]] = []
+
 BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER = 9101, 9081, 2181
 
 
@@ -63,9 +70,15 @@ def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPl
 
 
 def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
-    """Return the documented ports when all of them are free, else free ones."""
+    """Return the documented ports when all of them are free, else free ones.
+
+    A lock file, held while this process lives, keeps two clusters that start in the same moment from both seeing them
+    free.
+    """
     plan = default_plan(controllers, brokers)
-    return plan if not taken(plan.all(), host) else free_plan(controllers, brokers, host)
+    if taken(plan.all(), host) or not _reserve():
+        return free_plan(controllers, brokers, host)
+    return plan
 
 
 def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
@@ -79,6 +92,20 @@ def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
             except OSError:
                 found.append(port)
     return found
+
+
+def _reserve() -> bool:
+    if _reservation:
+        return True
+    # Open for good: the lock goes with the descriptor when the process ends.
+    lock = (Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}.lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    _reservation.append(lock)
+    return True
 
 
 def _free_ports(count: int, host: str) -> list[int]:
