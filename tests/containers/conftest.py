@@ -1,4 +1,4 @@
-"""One cluster in containers for the whole run, made whole again before each test, its logs kept when a test fails."""
+"""One cluster in containers for all tests here, made whole again before each test, its logs kept when a test fails."""
 
 import subprocess
 from collections.abc import Generator, Iterator
@@ -20,7 +20,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def images() -> None:
     """Images of the code as it is now; skips where there is no engine."""
     problem = engine_problem()
@@ -31,7 +31,7 @@ def images() -> None:
     remove_leftovers()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_run(images: None) -> Iterator[ComposeCluster]:
     """The cluster; tests ask for `cluster` instead."""
     cluster = ComposeCluster()

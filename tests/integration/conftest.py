@@ -10,7 +10,7 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two controllers and three brokers that nobody breaks; each test uses topics of its own."""
     try:

@@ -4,6 +4,7 @@ Topics, the cluster and the leaders' view of replicas are here; `admin_partition
 elections, `admin_configs.py` configuration, `admin_connection.py` who is asked and what is retried.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -194,7 +195,7 @@ class Admin(PartitionAdmin, ConfigAdmin):
         """Return topics with their partitions; all, sorted by name, when ``topics`` is None.
 
         Brokers may be some moments behind; with ``from_controller`` the active controller is asked, which also knows
-        the replicas that running moves add and remove.
+        the replicas that running moves add and remove. It is asked in any case before a topic is called unknown.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
@@ -209,11 +210,15 @@ class Admin(PartitionAdmin, ConfigAdmin):
             answer: DescribeTopicsResponse = MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s)
             return answer
 
+        limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         if from_controller:
-            limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
             answer = self._on_controller(call, limit_ms, only_reads=True)
         else:
             answer = self._anywhere(call, timeout_ms)
+            if any(int(wire.error.code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for wire in answer.topics):
+                # Brokers hear of a new topic a moment after its creation was answered; the controller knows.
+                with contextlib.suppress(PacelineError):
+                    answer = self._on_controller(call, limit_ms, only_reads=True)
         found = []
         for wire in answer.topics:
             if wire.HasField("error"):
