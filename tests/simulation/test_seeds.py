@@ -15,9 +15,9 @@ ROOT = HERE.parent.parent
 KEPT = [int(line.split("#")[0]) for line in (HERE / "kept_seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_slice_of_seeds_is_clean(request: pytest.FixtureRequest) -> None:
-    count = request.config.getoption("--simulation-seeds")
+    count = request.config.getoption("--simulation-seeds", 300)
     assert run_many(range(1, count + 1), jobs=2, keep_going=False, with_shrinking=False) == 0
 
 
@@ -28,7 +28,7 @@ def test_a_seed_that_once_failed_is_clean(seed: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed(request: pytest.FixtureRequest) -> None:
-    count = request.config.getoption("--double-runs")
+    count = request.config.getoption("--double-runs", 12)
     program = (
         "from tests.simulation.run import run_seed\n"
         f"for seed in range(1, {count} + 1): print(seed, run_seed(seed).digest)"
