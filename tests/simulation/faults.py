@@ -189,6 +189,10 @@ class FaultInjector:
             self._cluster.note(machine.name, "goes on")
             life.scheduler.resume()
 
+    def _failed_sync(self, fault: Fault) -> None:
+        """The next fsync fails: the log directory goes offline, and with the only one the broker."""
+        self._broker(fault).disk.fail_next_sync = True
+
     def _clock_jump(self, fault: Fault) -> None:
         self._anybody(fault).skew.offset_ms += (fault.other % 7_200_000) - 3_600_000
 

@@ -30,6 +30,7 @@ FAULT_WEIGHTS: dict[str, int] = {
     "cut-replication": 4,
     "bad-network": 4,
     "clock-jump": 2,
+    "failed-sync": 2,
     "bounce-broker": 4,
     "reassign": 3,
     "recreate-topic": 2,
@@ -58,6 +59,8 @@ class Profile:
     replica_lag_time_max_ms: int
     fetch_wait_max_ms: int
     request_timeout_ms: int
+    lease_ms: int
+    """How long a broker leads without a word to the controller; 0 for as long as it likes."""
     segment_bytes: int
     index_interval_bytes: int
     flush_messages: int
@@ -107,6 +110,7 @@ class Profile:
             isr_propagation_interval_ms=500,
             isr_propagation_quiet_ms=700,
             isr_propagation_max_wait_ms=5_000,
+            controller_broker_lease_ms=self.lease_ms,
         )
 
     def controller_config(self, controller_id: int) -> ControllerConfig:
@@ -116,6 +120,7 @@ class Profile:
             zookeeper_session_timeout_ms=self.session_timeout_ms,
             request_timeout_ms=self.request_timeout_ms,
             leader_imbalance_check_interval_ms=10_000,
+            controller_broker_lease_ms=self.lease_ms,
         )
 
     def log_config(self) -> LogConfig:
@@ -161,6 +166,7 @@ def draw_profile(world: World) -> Profile:
         protobuf=chance.random() < 0.15,
         zk_requests_per_message=chance.choice((1, 32)),
         zk_delay_ms=chance.choice((0.5, 2.0, 15.0)),
+        lease_ms=chance.choice((1_500, 4_000, 9_000, 0)),
         fault_kinds=tuple(picked),
         fault_count=chance.choices((0, 2, 4, 8, 14), (1, 3, 5, 5, 2))[0],
         fault_ms=chance.choice((8_000, 15_000, 30_000)),

@@ -146,6 +146,8 @@ class ReplicaChecks:
         log = record.logs.get(broker_id)
         if record.voided or broker_id in record.damaged or not record.thw:
             return
+        if log is None and record.topic_id in self._cluster.checks.dead_topic_ids:
+            return  # Its brokers delete it one after the other.
         self._verdicts.exercise("R5b")
         if log is None or not record.has_all_committed(log.mirror):
             end = None if log is None else log.mirror.end
@@ -225,6 +227,10 @@ class ReplicaChecks:
         if before is None or before is log:
             return
         kept = before.mirror.end == log.mirror.end and before.mirror.chains[-1:] == log.mirror.chains[-1:]
+        if before.directory.is_offline:
+            # What failed on storage, an append or a truncation, may have reached the file: it was answered as in doubt.
+            common = min(before.mirror.end, log.mirror.end)
+            kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
         self._verdicts.exercise("R14")
         if life.broker_id not in record.damaged and not kept:
             self._verdicts.fail(
