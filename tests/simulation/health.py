@@ -37,10 +37,10 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
     zk = record.zk
     if zk is None:
         return "it has no state"
-    if record.assignment.is_being_reassigned:
-        return f"it is being moved, {record.assignment}"
     if not zk.has_leader:
         return None if waits_for_people(cluster, record) else f"it has no leader, ISR {zk.isr}"
+    if record.assignment.is_being_reassigned:
+        return f"it is being moved, {record.assignment}"
     if sorted(zk.isr) != sorted(record.assignment.replicas):
         return f"ISR {zk.isr} of {record.assignment.replicas}"
     leader = cluster.brokers[zk.leader].life
