@@ -35,7 +35,8 @@ def own_server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
 @needs_java
 def test_nodes_and_sessions_survive_a_restart_and_pauses_are_waited_out(own_server: EmbeddedZooKeeper) -> None:
     scheduler = PumpedScheduler()
-    client = KazooZooKeeper(f"{own_server.address}/a/b", 10_000, scheduler.post)
+    # The server may be slow to come back on a busy machine; its session has to outlast that.
+    client = KazooZooKeeper(f"{own_server.address}/a/b", 60_000, scheduler.post)
     recorder = Recorder(client)
     created = recorder.submit(Create("/p", b"1"), Create("/e", b"2", ephemeral=True))
     scheduler.run_until(lambda: bool(created))
