@@ -10,14 +10,13 @@ from typing import Any, Final, Protocol, Self, TypeVar
 import grpc
 
 from paceline.model.errors import (
-    BrokerNotAvailableError,
     ErrorCode,
     NotControllerError,
     PacelineError,
     RequestTimedOutError,
 )
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import from_rpc_error, is_retriable
+from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
@@ -103,7 +102,7 @@ class AdminConnection:
                 if isinstance(error, NotControllerError):
                     self._controller = error.metadata.get("address", "")
                     raise error from failure
-                if isinstance(error, BrokerNotAvailableError) and not only_reads and not _surely_not_sent(failure):
+                if isinstance(error, ConnectionBrokenError) and not only_reads:
                     raise RequestTimedOutError(f"{error}; whether the change was made is not known") from failure
                 raise error from failure
 
@@ -143,12 +142,6 @@ def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResp
         DescribeClusterRequest(), timeout=timeout_s
     )
     return answer
-
-
-def _surely_not_sent(failure: grpc.RpcError) -> bool:
-    """Whether the connection could not even be made."""
-    details = str(failure.details()).lower()
-    return "failed to connect" in details or "connection refused" in details
 
 
 def named(who: str, failure: grpc.RpcError) -> PacelineError:

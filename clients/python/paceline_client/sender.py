@@ -19,7 +19,6 @@ import grpc
 from paceline.log.compression import Codec
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import (
-    BrokerNotAvailableError,
     LeaderNotAvailableError,
     PacelineError,
     UnknownServerError,
@@ -27,7 +26,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import error_info, from_rpc_error
+from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error
 from paceline.v1.log_service_pb2 import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -86,12 +85,12 @@ _REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, gr
 def named_error(broker: Broker, failure: grpc.RpcError) -> PacelineError:
     """Return the error behind a failed call with the broker named.
 
-    Statuses that gRPC makes itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as an unreachable
-    broker, so they are retried; the ones that would only come again are not.
+    Statuses that gRPC makes itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as just that, so they
+    are retried; the ones that would only come again are not.
     """
     error = from_rpc_error(failure)
     unclear = error_info(failure) is None and isinstance(error, UnknownServerError) and failure.code() not in _REFUSALS
-    named = (BrokerNotAvailableError if unclear else type(error))(f"{broker}: {error}")
+    named = (ConnectionBrokenError if unclear else type(error))(f"{broker}: {error}")
     named.__cause__ = failure
     return named
 

@@ -14,6 +14,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from paceline.model.errors import (
     ERROR_CLASSES,
+    BrokerNotAvailableError,
     ErrorCode,
     OffsetOutOfRangeError,
     PacelineError,
@@ -108,6 +109,12 @@ def to_rpc_status(error: PacelineError) -> status_pb2.Status:
     return status
 
 
+class ConnectionBrokenError(BrokerNotAvailableError):
+    """The connection broke before an answer came: the request may have been carried out, or not."""
+
+    definite = False
+
+
 class AbortableStatus(grpc.Status):
     """What ``context.abort_with_status`` of a thread-pool server takes."""
 
@@ -132,8 +139,9 @@ def from_rpc_error(failure: Any) -> PacelineError:
     """Return the `PacelineError` behind a failed call.
 
     With our ErrorInfo it is the class the server raised, metadata included. Without it the status comes from gRPC
-    itself: an expired deadline is `RequestTimedOutError` (the outcome is unknown), an unreachable server
-    `BrokerNotAvailableError`, anything else `UnknownServerError` or what fits. ``__cause__`` is the RpcError.
+    itself: an expired deadline is `RequestTimedOutError` (the outcome is unknown), a server that cannot be connected to
+    `BrokerNotAvailableError`, a connection that broke `ConnectionBrokenError` (the outcome is unknown), anything else
+    `UnknownServerError` or what fits. ``__cause__`` is the RpcError.
     """
     call: _Failure = failure
     error = _from_details(call) or _from_bare_status(call)
@@ -191,7 +199,15 @@ def _from_bare_status(call: _Failure) -> PacelineError:
     code = _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
     if status is _STATUS.RESOURCE_EXHAUSTED and _TOO_LARGE in said:
         code = ErrorCode.MESSAGE_TOO_LARGE
+    if status is _STATUS.UNAVAILABLE and not _never_sent(said):
+        return ConnectionBrokenError(f"{name}: {said}")
     return error_for(code, f"{name}: {said}")
+
+
+def _never_sent(said: str) -> bool:
+    """Whether gRPC says that the connection could not even be made."""
+    said = said.lower()
+    return "failed to connect" in said or "connection refused" in said
 
 
 def is_retriable(failure: BaseException) -> bool:

@@ -19,6 +19,7 @@ from paceline.model.errors import (
 from paceline.rpc.errors import (
     DETAILS_KEY,
     STATUS_OF_CODE,
+    ConnectionBrokenError,
     error_info,
     from_rpc_error,
     is_retriable,
@@ -95,7 +96,7 @@ def test_trailers_stay_small_however_long_the_message_is() -> None:
     ("status", "expected"),
     [
         (grpc.StatusCode.DEADLINE_EXCEEDED, RequestTimedOutError),
-        (grpc.StatusCode.UNAVAILABLE, BrokerNotAvailableError),
+        (grpc.StatusCode.UNAVAILABLE, ConnectionBrokenError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, ThrottledError),
         (grpc.StatusCode.CANCELLED, UnknownServerError),
         (grpc.StatusCode.INTERNAL, UnknownServerError),
@@ -109,6 +110,23 @@ def test_a_status_grpc_made_itself_becomes_the_nearest_class(
     assert type(error) is expected
     assert "said by gRPC" in str(error)
     assert error.__cause__ is failure
+
+
+@pytest.mark.parametrize(
+    ("details", "definite"),
+    [
+        ("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: connection refused", True),
+        ("Connection refused", True),
+        ("Socket closed", False),
+        ("Connection reset by peer", False),
+        ("", False),
+    ],
+)
+def test_only_a_connection_that_was_never_made_leaves_no_doubt_about_the_outcome(details: str, definite: bool) -> None:
+    error = from_rpc_error(FakeCall(grpc.StatusCode.UNAVAILABLE, details))
+    assert isinstance(error, BrokerNotAvailableError) and is_retriable(error)
+    assert error.definite is definite
+    assert from_rpc_error(sent(BrokerNotAvailableError("still starting"))).definite, "the server said so itself"
 
 
 @pytest.mark.parametrize(
