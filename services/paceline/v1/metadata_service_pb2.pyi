@@ -7,11 +7,43 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import paceline.v1.cluster_event_pb2
 import paceline.v1.errors_pb2
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _EventGapReason:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _EventGapReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_EventGapReason.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    EVENT_GAP_REASON_UNSPECIFIED: _EventGapReason.ValueType  # 0
+    """Never sent."""
+    EVENT_GAP_REASON_LAGGED: _EventGapReason.ValueType  # 1
+    """The watcher was too slow, or came back too late: the process keeps only the latest events."""
+    EVENT_GAP_REASON_OTHER_PROCESS: _EventGapReason.ValueType  # 2
+    """The cursor is another process's, or was made before this one was started."""
+
+class EventGapReason(_EventGapReason, metaclass=_EventGapReasonEnumTypeWrapper):
+    """EventGapReason says why events are missing."""
+
+EVENT_GAP_REASON_UNSPECIFIED: EventGapReason.ValueType  # 0
+"""Never sent."""
+EVENT_GAP_REASON_LAGGED: EventGapReason.ValueType  # 1
+"""The watcher was too slow, or came back too late: the process keeps only the latest events."""
+EVENT_GAP_REASON_OTHER_PROCESS: EventGapReason.ValueType  # 2
+"""The cursor is another process's, or was made before this one was started."""
+global___EventGapReason = EventGapReason
 
 @typing.final
 class DescribeClusterRequest(google.protobuf.message.Message):
@@ -300,6 +332,12 @@ class PartitionReplicas(google.protobuf.message.Message):
     ISR_FIELD_NUMBER: builtins.int
     MAXIMAL_ISR_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
+    ZK_VERSION_FIELD_NUMBER: builtins.int
+    ADDING_REPLICAS_FIELD_NUMBER: builtins.int
+    REMOVING_REPLICAS_FIELD_NUMBER: builtins.int
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: builtins.int
+    UNDER_REPLICATED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """Topic name."""
     partition: builtins.int
@@ -314,6 +352,14 @@ class PartitionReplicas(google.protobuf.message.Message):
     """End of what is committed, exclusive."""
     log_start_offset: builtins.int
     """First offset still in the log."""
+    topic_id: builtins.str
+    """Topic id, 22 characters; empty when not known."""
+    zk_version: builtins.int
+    """Version of the partition's state node in ZooKeeper that the in-sync set was read or written with."""
+    min_insync_replicas: builtins.int
+    """How many in-sync replicas a write with acks ALL needs."""
+    under_replicated: builtins.bool
+    """Whether the in-sync set is smaller than the assignment, replicas being added left out."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""
@@ -330,6 +376,14 @@ class PartitionReplicas(google.protobuf.message.Message):
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaProgress]:
         """What the leader knows of each replica, itself included."""
 
+    @property
+    def adding_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Replicas that a running reassignment adds."""
+
+    @property
+    def removing_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Replicas that go when it is done."""
+
     def __init__(
         self,
         *,
@@ -344,9 +398,15 @@ class PartitionReplicas(google.protobuf.message.Message):
         isr: collections.abc.Iterable[builtins.int] | None = ...,
         maximal_isr: collections.abc.Iterable[builtins.int] | None = ...,
         replicas: collections.abc.Iterable[global___ReplicaProgress] | None = ...,
+        topic_id: builtins.str = ...,
+        zk_version: builtins.int = ...,
+        adding_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        removing_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        min_insync_replicas: builtins.int = ...,
+        under_replicated: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error", "high_watermark", b"high_watermark", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "leader_epoch_start_offset", b"leader_epoch_start_offset", "log_start_offset", b"log_start_offset", "maximal_isr", b"maximal_isr", "partition", b"partition", "replicas", b"replicas", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "adding_replicas", b"adding_replicas", "error", b"error", "high_watermark", b"high_watermark", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "leader_epoch_start_offset", b"leader_epoch_start_offset", "log_start_offset", b"log_start_offset", "maximal_isr", b"maximal_isr", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "topic", b"topic", "topic_id", b"topic_id", "under_replicated", b"under_replicated", "zk_version", b"zk_version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
 
 global___PartitionReplicas = PartitionReplicas
@@ -363,6 +423,10 @@ class ReplicaProgress(google.protobuf.message.Message):
     LAST_CAUGHT_UP_AGO_MS_FIELD_NUMBER: builtins.int
     LAST_FETCH_AGO_MS_FIELD_NUMBER: builtins.int
     IN_SYNC_FIELD_NUMBER: builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: builtins.int
+    LAG_RECORDS_FIELD_NUMBER: builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    ONLINE_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Broker id."""
     log_end_offset: builtins.int
@@ -375,6 +439,14 @@ class ReplicaProgress(google.protobuf.message.Message):
     """Milliseconds since its last fetch; absent when there was none in this epoch."""
     in_sync: builtins.bool
     """Whether it is in the committed in-sync set."""
+    high_watermark: builtins.int
+    """High watermark it was last told, the leader's own for the leader; absent when it was told none in this epoch."""
+    lag_records: builtins.int
+    """Records it lacks; absent while its log end is not known."""
+    broker_epoch: builtins.int
+    """Registration it fetches under; absent until its first fetch in this epoch."""
+    online: builtins.bool
+    """Whether its broker is alive and its log directory is well, as the controller last said."""
     def __init__(
         self,
         *,
@@ -384,9 +456,19 @@ class ReplicaProgress(google.protobuf.message.Message):
         last_caught_up_ago_ms: builtins.int | None = ...,
         last_fetch_ago_ms: builtins.int | None = ...,
         in_sync: builtins.bool = ...,
+        high_watermark: builtins.int | None = ...,
+        lag_records: builtins.int | None = ...,
+        broker_epoch: builtins.int | None = ...,
+        online: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "broker_id", b"broker_id", "in_sync", b"in_sync", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_high_watermark", b"_high_watermark", "_lag_records", b"_lag_records", "_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "broker_epoch", b"broker_epoch", "high_watermark", b"high_watermark", "lag_records", b"lag_records", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_high_watermark", b"_high_watermark", "_lag_records", b"_lag_records", "_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "lag_records", b"lag_records", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "online", b"online"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_broker_epoch", b"_broker_epoch"]) -> typing.Literal["broker_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_high_watermark", b"_high_watermark"]) -> typing.Literal["high_watermark"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_lag_records", b"_lag_records"]) -> typing.Literal["lag_records"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_last_caught_up_ago_ms", b"_last_caught_up_ago_ms"]) -> typing.Literal["last_caught_up_ago_ms"] | None: ...
     @typing.overload
@@ -397,3 +479,345 @@ class ReplicaProgress(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_log_start_offset", b"_log_start_offset"]) -> typing.Literal["log_start_offset"] | None: ...
 
 global___ReplicaProgress = ReplicaProgress
+
+@typing.final
+class WatchMetadataRequest(google.protobuf.message.Message):
+    """WatchMetadataRequest says what to watch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Where to go on; empty, or a cursor of another process, means everything anew."""
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of topics; empty means every topic."""
+
+    def __init__(
+        self,
+        *,
+        cursor: builtins.str = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cursor", b"cursor", "topics", b"topics"]) -> None: ...
+
+global___WatchMetadataRequest = WatchMetadataRequest
+
+@typing.final
+class MetadataChanges(google.protobuf.message.Message):
+    """MetadataChanges is state, not history: a topic that changed twice since the cursor is there once, as it is now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    REMOVED_TOPICS_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    snapshot: builtins.bool
+    """Whether this begins anew: forget every topic and broker known so far."""
+    cursor: builtins.str
+    """Where to go on."""
+    more: builtins.bool
+    """Whether more is waiting already; until this is false the picture has holes."""
+    @property
+    def cluster(self) -> global___DescribeClusterResponse:
+        """Brokers and controller; absent when they have not changed."""
+
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicDescription]:
+        """Topics that are new or have changed, whole, in the order of their changes."""
+
+    @property
+    def removed_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Topics that are gone."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: builtins.bool = ...,
+        cursor: builtins.str = ...,
+        cluster: global___DescribeClusterResponse | None = ...,
+        topics: collections.abc.Iterable[global___TopicDescription] | None = ...,
+        removed_topics: collections.abc.Iterable[builtins.str] | None = ...,
+        more: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cluster", b"_cluster", "cluster", b"cluster"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "cursor", b"cursor", "more", b"more", "removed_topics", b"removed_topics", "snapshot", b"snapshot", "topics", b"topics"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_cluster", b"_cluster"]) -> typing.Literal["cluster"] | None: ...
+
+global___MetadataChanges = MetadataChanges
+
+@typing.final
+class WatchMetadataResponse(google.protobuf.message.Message):
+    """WatchMetadataResponse is one message of the stream; one without changes every ten seconds says that it is alive."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: builtins.int
+    @property
+    def changes(self) -> global___MetadataChanges:
+        """What has changed."""
+
+    def __init__(
+        self,
+        *,
+        changes: global___MetadataChanges | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["changes", b"changes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["changes", b"changes"]) -> None: ...
+
+global___WatchMetadataResponse = WatchMetadataResponse
+
+@typing.final
+class PollMetadataRequest(google.protobuf.message.Message):
+    """PollMetadataRequest asks once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    MAX_WAIT_MS_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Where to go on; empty, or a cursor of another process, means everything anew."""
+    max_wait_ms: builtins.int
+    """Longest wait for news in milliseconds, up to a minute; 0 answers at once."""
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of topics; empty means every topic."""
+
+    def __init__(
+        self,
+        *,
+        cursor: builtins.str = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+        max_wait_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cursor", b"cursor", "max_wait_ms", b"max_wait_ms", "topics", b"topics"]) -> None: ...
+
+global___PollMetadataRequest = PollMetadataRequest
+
+@typing.final
+class PollMetadataResponse(google.protobuf.message.Message):
+    """PollMetadataResponse answers once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: builtins.int
+    @property
+    def changes(self) -> global___MetadataChanges:
+        """What has changed; no more than the cursor when nothing has."""
+
+    def __init__(
+        self,
+        *,
+        changes: global___MetadataChanges | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["changes", b"changes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["changes", b"changes"]) -> None: ...
+
+global___PollMetadataResponse = PollMetadataResponse
+
+@typing.final
+class EventFilter(google.protobuf.message.Message):
+    """EventFilter picks events."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: builtins.int
+    KINDS_FIELD_NUMBER: builtins.int
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of topics; empty means events about any topic and about none."""
+
+    @property
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[paceline.v1.cluster_event_pb2.ClusterEventKind.ValueType]:
+        """Kinds; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+        kinds: collections.abc.Iterable[paceline.v1.cluster_event_pb2.ClusterEventKind.ValueType] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "topics", b"topics"]) -> None: ...
+
+global___EventFilter = EventFilter
+
+@typing.final
+class WatchEventsRequest(google.protobuf.message.Message):
+    """WatchEventsRequest says what to watch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: builtins.int
+    SINCE_MS_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    ACTIVE_CONTROLLER_ONLY_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Where to go on. Empty means from now on, or from since_ms."""
+    since_ms: builtins.int
+    """Without a cursor, and after a gap, begin with events of this moment (milliseconds since the epoch) or later, as far
+    as they are kept. Absent: from now on without a cursor, everything kept after a gap.
+    """
+    active_controller_only: builtins.bool
+    """End with NOT_CONTROLLER when the called process is not, or no longer, the active controller."""
+    @property
+    def filter(self) -> global___EventFilter:
+        """Which events."""
+
+    def __init__(
+        self,
+        *,
+        cursor: builtins.str = ...,
+        since_ms: builtins.int | None = ...,
+        filter: global___EventFilter | None = ...,
+        active_controller_only: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "filter", b"filter", "since_ms", b"since_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "active_controller_only", b"active_controller_only", "cursor", b"cursor", "filter", b"filter", "since_ms", b"since_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_since_ms", b"_since_ms"]) -> typing.Literal["since_ms"] | None: ...
+
+global___WatchEventsRequest = WatchEventsRequest
+
+@typing.final
+class EventGap(google.protobuf.message.Message):
+    """EventGap tells that events between the cursor given and the first event here are missing or may be."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    LOST_EVENTS_FIELD_NUMBER: builtins.int
+    reason: global___EventGapReason.ValueType
+    """Why."""
+    lost_events: builtins.int
+    """How many were dropped, whatever the filter; absent when that cannot be known."""
+    def __init__(
+        self,
+        *,
+        reason: global___EventGapReason.ValueType = ...,
+        lost_events: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_lost_events", b"_lost_events", "lost_events", b"lost_events"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_lost_events", b"_lost_events", "lost_events", b"lost_events", "reason", b"reason"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_lost_events", b"_lost_events"]) -> typing.Literal["lost_events"] | None: ...
+
+global___EventGap = EventGap
+
+@typing.final
+class EventBatch(google.protobuf.message.Message):
+    """EventBatch is some events in the order they happened."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
+    GAP_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Where to go on."""
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.cluster_event_pb2.ClusterEvent]:
+        """The events."""
+
+    @property
+    def gap(self) -> global___EventGap:
+        """Present when events are missing before these."""
+
+    def __init__(
+        self,
+        *,
+        events: collections.abc.Iterable[paceline.v1.cluster_event_pb2.ClusterEvent] | None = ...,
+        cursor: builtins.str = ...,
+        gap: global___EventGap | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_gap", b"_gap", "gap", b"gap"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_gap", b"_gap", "cursor", b"cursor", "events", b"events", "gap", b"gap"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_gap", b"_gap"]) -> typing.Literal["gap"] | None: ...
+
+global___EventBatch = EventBatch
+
+@typing.final
+class WatchEventsResponse(google.protobuf.message.Message):
+    """WatchEventsResponse is one message of the stream; one without events every ten seconds says that it is alive."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: builtins.int
+    @property
+    def batch(self) -> global___EventBatch:
+        """The events."""
+
+    def __init__(
+        self,
+        *,
+        batch: global___EventBatch | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch"]) -> None: ...
+
+global___WatchEventsResponse = WatchEventsResponse
+
+@typing.final
+class PollEventsRequest(google.protobuf.message.Message):
+    """PollEventsRequest asks once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: builtins.int
+    SINCE_MS_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    ACTIVE_CONTROLLER_ONLY_FIELD_NUMBER: builtins.int
+    MAX_WAIT_MS_FIELD_NUMBER: builtins.int
+    MAX_EVENTS_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Where to go on. Empty means from now on, or from since_ms."""
+    since_ms: builtins.int
+    """As in WatchEventsRequest."""
+    active_controller_only: builtins.bool
+    """As in WatchEventsRequest."""
+    max_wait_ms: builtins.int
+    """Longest wait for an event in milliseconds, up to a minute; 0 answers at once."""
+    max_events: builtins.int
+    """Most events in the answer; 0 means 500, which is also the most."""
+    @property
+    def filter(self) -> global___EventFilter:
+        """Which events."""
+
+    def __init__(
+        self,
+        *,
+        cursor: builtins.str = ...,
+        since_ms: builtins.int | None = ...,
+        filter: global___EventFilter | None = ...,
+        active_controller_only: builtins.bool = ...,
+        max_wait_ms: builtins.int = ...,
+        max_events: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "filter", b"filter", "since_ms", b"since_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "active_controller_only", b"active_controller_only", "cursor", b"cursor", "filter", b"filter", "max_events", b"max_events", "max_wait_ms", b"max_wait_ms", "since_ms", b"since_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_since_ms", b"_since_ms"]) -> typing.Literal["since_ms"] | None: ...
+
+global___PollEventsRequest = PollEventsRequest
+
+@typing.final
+class PollEventsResponse(google.protobuf.message.Message):
+    """PollEventsResponse answers once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: builtins.int
+    @property
+    def batch(self) -> global___EventBatch:
+        """The events."""
+
+    def __init__(
+        self,
+        *,
+        batch: global___EventBatch | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch"]) -> None: ...
+
+global___PollEventsResponse = PollEventsResponse

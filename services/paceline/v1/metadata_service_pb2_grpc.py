@@ -7,6 +7,11 @@ from paceline.v1 import metadata_service_pb2 as paceline_dot_v1_dot_metadata__se
 
 class MetadataServiceStub(object):
     """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+
+    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+    twin that waits for news.
     """
 
     def __init__(self, channel):
@@ -30,10 +35,35 @@ class MetadataServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasResponse.FromString,
                 )
+        self.WatchMetadata = channel.unary_stream(
+                '/paceline.v1.MetadataService/WatchMetadata',
+                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataResponse.FromString,
+                )
+        self.PollMetadata = channel.unary_unary(
+                '/paceline.v1.MetadataService/PollMetadata',
+                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataResponse.FromString,
+                )
+        self.WatchEvents = channel.unary_stream(
+                '/paceline.v1.MetadataService/WatchEvents',
+                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.FromString,
+                )
+        self.PollEvents = channel.unary_unary(
+                '/paceline.v1.MetadataService/PollEvents',
+                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsResponse.FromString,
+                )
 
 
 class MetadataServiceServicer(object):
     """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+
+    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+    twin that waits for news.
     """
 
     def DescribeCluster(self, request, context):
@@ -57,6 +87,36 @@ class MetadataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchMetadata(self, request, context):
+        """WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
+        it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PollMetadata(self, request, context):
+        """PollMetadata answers with what has changed since a cursor, at once or when something has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
+        go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PollEvents(self, request, context):
+        """PollEvents answers with the events after a cursor, at once or when there are some.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetadataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +135,26 @@ def add_MetadataServiceServicer_to_server(servicer, server):
                     request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasResponse.SerializeToString,
             ),
+            'WatchMetadata': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchMetadata,
+                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataResponse.SerializeToString,
+            ),
+            'PollMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.PollMetadata,
+                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'PollEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.PollEvents,
+                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'paceline.v1.MetadataService', rpc_method_handlers)
@@ -84,6 +164,11 @@ def add_MetadataServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class MetadataService(object):
     """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+
+    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+    twin that waits for news.
     """
 
     @staticmethod
@@ -134,5 +219,73 @@ class MetadataService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.MetadataService/DescribeReplicas',
             paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasRequest.SerializeToString,
             paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WatchMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/paceline.v1.MetadataService/WatchMetadata',
+            paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataRequest.SerializeToString,
+            paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PollMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.MetadataService/PollMetadata',
+            paceline_dot_v1_dot_metadata__service__pb2.PollMetadataRequest.SerializeToString,
+            paceline_dot_v1_dot_metadata__service__pb2.PollMetadataResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/paceline.v1.MetadataService/WatchEvents',
+            paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.SerializeToString,
+            paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PollEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.MetadataService/PollEvents',
+            paceline_dot_v1_dot_metadata__service__pb2.PollEventsRequest.SerializeToString,
+            paceline_dot_v1_dot_metadata__service__pb2.PollEventsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

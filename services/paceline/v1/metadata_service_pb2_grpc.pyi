@@ -18,7 +18,13 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class MetadataServiceStub:
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch."""
+    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+
+    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+    twin that waits for news.
+    """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     DescribeCluster: grpc.UnaryUnaryMultiCallable[
@@ -39,8 +45,42 @@ class MetadataServiceStub:
     ]
     """DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader."""
 
+    WatchMetadata: grpc.UnaryStreamMultiCallable[
+        paceline.v1.metadata_service_pb2.WatchMetadataRequest,
+        paceline.v1.metadata_service_pb2.WatchMetadataResponse,
+    ]
+    """WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
+    it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+    """
+
+    PollMetadata: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.metadata_service_pb2.PollMetadataRequest,
+        paceline.v1.metadata_service_pb2.PollMetadataResponse,
+    ]
+    """PollMetadata answers with what has changed since a cursor, at once or when something has."""
+
+    WatchEvents: grpc.UnaryStreamMultiCallable[
+        paceline.v1.metadata_service_pb2.WatchEventsRequest,
+        paceline.v1.metadata_service_pb2.WatchEventsResponse,
+    ]
+    """WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
+    go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+    """
+
+    PollEvents: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.metadata_service_pb2.PollEventsRequest,
+        paceline.v1.metadata_service_pb2.PollEventsResponse,
+    ]
+    """PollEvents answers with the events after a cursor, at once or when there are some."""
+
 class MetadataServiceAsyncStub:
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch."""
+    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+
+    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+    twin that waits for news.
+    """
 
     DescribeCluster: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.metadata_service_pb2.DescribeClusterRequest,
@@ -60,8 +100,42 @@ class MetadataServiceAsyncStub:
     ]
     """DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader."""
 
+    WatchMetadata: grpc.aio.UnaryStreamMultiCallable[
+        paceline.v1.metadata_service_pb2.WatchMetadataRequest,
+        paceline.v1.metadata_service_pb2.WatchMetadataResponse,
+    ]
+    """WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
+    it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+    """
+
+    PollMetadata: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.metadata_service_pb2.PollMetadataRequest,
+        paceline.v1.metadata_service_pb2.PollMetadataResponse,
+    ]
+    """PollMetadata answers with what has changed since a cursor, at once or when something has."""
+
+    WatchEvents: grpc.aio.UnaryStreamMultiCallable[
+        paceline.v1.metadata_service_pb2.WatchEventsRequest,
+        paceline.v1.metadata_service_pb2.WatchEventsResponse,
+    ]
+    """WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
+    go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+    """
+
+    PollEvents: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.metadata_service_pb2.PollEventsRequest,
+        paceline.v1.metadata_service_pb2.PollEventsResponse,
+    ]
+    """PollEvents answers with the events after a cursor, at once or when there are some."""
+
 class MetadataServiceServicer(metaclass=abc.ABCMeta):
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch."""
+    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+
+    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+    twin that waits for news.
+    """
 
     @abc.abstractmethod
     def DescribeCluster(
@@ -86,5 +160,41 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.metadata_service_pb2.DescribeReplicasResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.DescribeReplicasResponse]]:
         """DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader."""
+
+    @abc.abstractmethod
+    def WatchMetadata(
+        self,
+        request: paceline.v1.metadata_service_pb2.WatchMetadataRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[paceline.v1.metadata_service_pb2.WatchMetadataResponse], collections.abc.AsyncIterator[paceline.v1.metadata_service_pb2.WatchMetadataResponse]]:
+        """WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
+        it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+        """
+
+    @abc.abstractmethod
+    def PollMetadata(
+        self,
+        request: paceline.v1.metadata_service_pb2.PollMetadataRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.metadata_service_pb2.PollMetadataResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.PollMetadataResponse]]:
+        """PollMetadata answers with what has changed since a cursor, at once or when something has."""
+
+    @abc.abstractmethod
+    def WatchEvents(
+        self,
+        request: paceline.v1.metadata_service_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[paceline.v1.metadata_service_pb2.WatchEventsResponse], collections.abc.AsyncIterator[paceline.v1.metadata_service_pb2.WatchEventsResponse]]:
+        """WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
+        go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+        """
+
+    @abc.abstractmethod
+    def PollEvents(
+        self,
+        request: paceline.v1.metadata_service_pb2.PollEventsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.metadata_service_pb2.PollEventsResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.PollEventsResponse]]:
+        """PollEvents answers with the events after a cursor, at once or when there are some."""
 
 def add_MetadataServiceServicer_to_server(servicer: MetadataServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -23,6 +23,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// EventGapReason says why events are missing.
+type EventGapReason int32
+
+const (
+	// Never sent.
+	EventGapReason_EVENT_GAP_REASON_UNSPECIFIED EventGapReason = 0
+	// The watcher was too slow, or came back too late: the process keeps only the latest events.
+	EventGapReason_EVENT_GAP_REASON_LAGGED EventGapReason = 1
+	// The cursor is another process's, or was made before this one was started.
+	EventGapReason_EVENT_GAP_REASON_OTHER_PROCESS EventGapReason = 2
+)
+
+// Enum value maps for EventGapReason.
+var (
+	EventGapReason_name = map[int32]string{
+		0: "EVENT_GAP_REASON_UNSPECIFIED",
+		1: "EVENT_GAP_REASON_LAGGED",
+		2: "EVENT_GAP_REASON_OTHER_PROCESS",
+	}
+	EventGapReason_value = map[string]int32{
+		"EVENT_GAP_REASON_UNSPECIFIED":   0,
+		"EVENT_GAP_REASON_LAGGED":        1,
+		"EVENT_GAP_REASON_OTHER_PROCESS": 2,
+	}
+)
+
+func (x EventGapReason) Enum() *EventGapReason {
+	p := new(EventGapReason)
+	*p = x
+	return p
+}
+
+func (x EventGapReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EventGapReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_paceline_v1_metadata_service_proto_enumTypes[0].Descriptor()
+}
+
+func (EventGapReason) Type() protoreflect.EnumType {
+	return &file_paceline_v1_metadata_service_proto_enumTypes[0]
+}
+
+func (x EventGapReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EventGapReason.Descriptor instead.
+func (EventGapReason) EnumDescriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{0}
+}
+
 // DescribeClusterRequest has no fields.
 type DescribeClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -641,9 +694,21 @@ type PartitionReplicas struct {
 	// Members of the in-sync set that the leader counts while a change is being written.
 	MaximalIsr []int32 `protobuf:"varint,10,rep,packed,name=maximal_isr,json=maximalIsr,proto3" json:"maximal_isr,omitempty"`
 	// What the leader knows of each replica, itself included.
-	Replicas      []*ReplicaProgress `protobuf:"bytes,11,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Replicas []*ReplicaProgress `protobuf:"bytes,11,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Topic id, 22 characters; empty when not known.
+	TopicId string `protobuf:"bytes,12,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Version of the partition's state node in ZooKeeper that the in-sync set was read or written with.
+	ZkVersion int32 `protobuf:"varint,13,opt,name=zk_version,json=zkVersion,proto3" json:"zk_version,omitempty"`
+	// Replicas that a running reassignment adds.
+	AddingReplicas []int32 `protobuf:"varint,14,rep,packed,name=adding_replicas,json=addingReplicas,proto3" json:"adding_replicas,omitempty"`
+	// Replicas that go when it is done.
+	RemovingReplicas []int32 `protobuf:"varint,15,rep,packed,name=removing_replicas,json=removingReplicas,proto3" json:"removing_replicas,omitempty"`
+	// How many in-sync replicas a write with acks ALL needs.
+	MinInsyncReplicas int32 `protobuf:"varint,16,opt,name=min_insync_replicas,json=minInsyncReplicas,proto3" json:"min_insync_replicas,omitempty"`
+	// Whether the in-sync set is smaller than the assignment, replicas being added left out.
+	UnderReplicated bool `protobuf:"varint,17,opt,name=under_replicated,json=underReplicated,proto3" json:"under_replicated,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PartitionReplicas) Reset() {
@@ -753,6 +818,48 @@ func (x *PartitionReplicas) GetReplicas() []*ReplicaProgress {
 	return nil
 }
 
+func (x *PartitionReplicas) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *PartitionReplicas) GetZkVersion() int32 {
+	if x != nil {
+		return x.ZkVersion
+	}
+	return 0
+}
+
+func (x *PartitionReplicas) GetAddingReplicas() []int32 {
+	if x != nil {
+		return x.AddingReplicas
+	}
+	return nil
+}
+
+func (x *PartitionReplicas) GetRemovingReplicas() []int32 {
+	if x != nil {
+		return x.RemovingReplicas
+	}
+	return nil
+}
+
+func (x *PartitionReplicas) GetMinInsyncReplicas() int32 {
+	if x != nil {
+		return x.MinInsyncReplicas
+	}
+	return 0
+}
+
+func (x *PartitionReplicas) GetUnderReplicated() bool {
+	if x != nil {
+		return x.UnderReplicated
+	}
+	return false
+}
+
 // ReplicaProgress is what a leader knows of one replica.
 type ReplicaProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -767,7 +874,15 @@ type ReplicaProgress struct {
 	// Milliseconds since its last fetch; absent when there was none in this epoch.
 	LastFetchAgoMs *int64 `protobuf:"varint,5,opt,name=last_fetch_ago_ms,json=lastFetchAgoMs,proto3,oneof" json:"last_fetch_ago_ms,omitempty"`
 	// Whether it is in the committed in-sync set.
-	InSync        bool `protobuf:"varint,6,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	InSync bool `protobuf:"varint,6,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	// High watermark it was last told, the leader's own for the leader; absent when it was told none in this epoch.
+	HighWatermark *int64 `protobuf:"varint,7,opt,name=high_watermark,json=highWatermark,proto3,oneof" json:"high_watermark,omitempty"`
+	// Records it lacks; absent while its log end is not known.
+	LagRecords *int64 `protobuf:"varint,8,opt,name=lag_records,json=lagRecords,proto3,oneof" json:"lag_records,omitempty"`
+	// Registration it fetches under; absent until its first fetch in this epoch.
+	BrokerEpoch *int64 `protobuf:"varint,9,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
+	// Whether its broker is alive and its log directory is well, as the controller last said.
+	Online        bool `protobuf:"varint,10,opt,name=online,proto3" json:"online,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -844,11 +959,772 @@ func (x *ReplicaProgress) GetInSync() bool {
 	return false
 }
 
+func (x *ReplicaProgress) GetHighWatermark() int64 {
+	if x != nil && x.HighWatermark != nil {
+		return *x.HighWatermark
+	}
+	return 0
+}
+
+func (x *ReplicaProgress) GetLagRecords() int64 {
+	if x != nil && x.LagRecords != nil {
+		return *x.LagRecords
+	}
+	return 0
+}
+
+func (x *ReplicaProgress) GetBrokerEpoch() int64 {
+	if x != nil && x.BrokerEpoch != nil {
+		return *x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *ReplicaProgress) GetOnline() bool {
+	if x != nil {
+		return x.Online
+	}
+	return false
+}
+
+// WatchMetadataRequest says what to watch.
+type WatchMetadataRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where to go on; empty, or a cursor of another process, means everything anew.
+	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Names of topics; empty means every topic.
+	Topics        []string `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchMetadataRequest) Reset() {
+	*x = WatchMetadataRequest{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchMetadataRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchMetadataRequest) ProtoMessage() {}
+
+func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
+func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchMetadataRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *WatchMetadataRequest) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+// MetadataChanges is state, not history: a topic that changed twice since the cursor is there once, as it is now.
+type MetadataChanges struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether this begins anew: forget every topic and broker known so far.
+	Snapshot bool `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Where to go on.
+	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Brokers and controller; absent when they have not changed.
+	Cluster *DescribeClusterResponse `protobuf:"bytes,3,opt,name=cluster,proto3,oneof" json:"cluster,omitempty"`
+	// Topics that are new or have changed, whole, in the order of their changes.
+	Topics []*TopicDescription `protobuf:"bytes,4,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Topics that are gone.
+	RemovedTopics []string `protobuf:"bytes,5,rep,name=removed_topics,json=removedTopics,proto3" json:"removed_topics,omitempty"`
+	// Whether more is waiting already; until this is false the picture has holes.
+	More          bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetadataChanges) Reset() {
+	*x = MetadataChanges{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetadataChanges) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetadataChanges) ProtoMessage() {}
+
+func (x *MetadataChanges) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetadataChanges.ProtoReflect.Descriptor instead.
+func (*MetadataChanges) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *MetadataChanges) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
+func (x *MetadataChanges) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *MetadataChanges) GetCluster() *DescribeClusterResponse {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *MetadataChanges) GetTopics() []*TopicDescription {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *MetadataChanges) GetRemovedTopics() []string {
+	if x != nil {
+		return x.RemovedTopics
+	}
+	return nil
+}
+
+func (x *MetadataChanges) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// WatchMetadataResponse is one message of the stream; one without changes every ten seconds says that it is alive.
+type WatchMetadataResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has changed.
+	Changes       *MetadataChanges `protobuf:"bytes,1,opt,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchMetadataResponse) Reset() {
+	*x = WatchMetadataResponse{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchMetadataResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchMetadataResponse) ProtoMessage() {}
+
+func (x *WatchMetadataResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchMetadataResponse.ProtoReflect.Descriptor instead.
+func (*WatchMetadataResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *WatchMetadataResponse) GetChanges() *MetadataChanges {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// PollMetadataRequest asks once.
+type PollMetadataRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where to go on; empty, or a cursor of another process, means everything anew.
+	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Names of topics; empty means every topic.
+	Topics []string `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Longest wait for news in milliseconds, up to a minute; 0 answers at once.
+	MaxWaitMs     int32 `protobuf:"varint,3,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollMetadataRequest) Reset() {
+	*x = PollMetadataRequest{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollMetadataRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollMetadataRequest) ProtoMessage() {}
+
+func (x *PollMetadataRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollMetadataRequest.ProtoReflect.Descriptor instead.
+func (*PollMetadataRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PollMetadataRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *PollMetadataRequest) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *PollMetadataRequest) GetMaxWaitMs() int32 {
+	if x != nil {
+		return x.MaxWaitMs
+	}
+	return 0
+}
+
+// PollMetadataResponse answers once.
+type PollMetadataResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has changed; no more than the cursor when nothing has.
+	Changes       *MetadataChanges `protobuf:"bytes,1,opt,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollMetadataResponse) Reset() {
+	*x = PollMetadataResponse{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollMetadataResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollMetadataResponse) ProtoMessage() {}
+
+func (x *PollMetadataResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollMetadataResponse.ProtoReflect.Descriptor instead.
+func (*PollMetadataResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PollMetadataResponse) GetChanges() *MetadataChanges {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// EventFilter picks events.
+type EventFilter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of topics; empty means events about any topic and about none.
+	Topics []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Kinds; empty means all.
+	Kinds         []ClusterEventKind `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=paceline.v1.ClusterEventKind" json:"kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventFilter) Reset() {
+	*x = EventFilter{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventFilter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventFilter) ProtoMessage() {}
+
+func (x *EventFilter) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventFilter.ProtoReflect.Descriptor instead.
+func (*EventFilter) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *EventFilter) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *EventFilter) GetKinds() []ClusterEventKind {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+// WatchEventsRequest says what to watch.
+type WatchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where to go on. Empty means from now on, or from since_ms.
+	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Without a cursor, and after a gap, begin with events of this moment (milliseconds since the epoch) or later, as far
+	// as they are kept. Absent: from now on without a cursor, everything kept after a gap.
+	SinceMs *int64 `protobuf:"varint,2,opt,name=since_ms,json=sinceMs,proto3,oneof" json:"since_ms,omitempty"`
+	// Which events.
+	Filter *EventFilter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	// End with NOT_CONTROLLER when the called process is not, or no longer, the active controller.
+	ActiveControllerOnly bool `protobuf:"varint,4,opt,name=active_controller_only,json=activeControllerOnly,proto3" json:"active_controller_only,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *WatchEventsRequest) Reset() {
+	*x = WatchEventsRequest{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsRequest) ProtoMessage() {}
+
+func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WatchEventsRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetSinceMs() int64 {
+	if x != nil && x.SinceMs != nil {
+		return *x.SinceMs
+	}
+	return 0
+}
+
+func (x *WatchEventsRequest) GetFilter() *EventFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *WatchEventsRequest) GetActiveControllerOnly() bool {
+	if x != nil {
+		return x.ActiveControllerOnly
+	}
+	return false
+}
+
+// EventGap tells that events between the cursor given and the first event here are missing or may be.
+type EventGap struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why.
+	Reason EventGapReason `protobuf:"varint,1,opt,name=reason,proto3,enum=paceline.v1.EventGapReason" json:"reason,omitempty"`
+	// How many were dropped, whatever the filter; absent when that cannot be known.
+	LostEvents    *int64 `protobuf:"varint,2,opt,name=lost_events,json=lostEvents,proto3,oneof" json:"lost_events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventGap) Reset() {
+	*x = EventGap{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventGap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventGap) ProtoMessage() {}
+
+func (x *EventGap) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventGap.ProtoReflect.Descriptor instead.
+func (*EventGap) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EventGap) GetReason() EventGapReason {
+	if x != nil {
+		return x.Reason
+	}
+	return EventGapReason_EVENT_GAP_REASON_UNSPECIFIED
+}
+
+func (x *EventGap) GetLostEvents() int64 {
+	if x != nil && x.LostEvents != nil {
+		return *x.LostEvents
+	}
+	return 0
+}
+
+// EventBatch is some events in the order they happened.
+type EventBatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events.
+	Events []*ClusterEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Where to go on.
+	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Present when events are missing before these.
+	Gap           *EventGap `protobuf:"bytes,3,opt,name=gap,proto3,oneof" json:"gap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventBatch) Reset() {
+	*x = EventBatch{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventBatch) ProtoMessage() {}
+
+func (x *EventBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventBatch.ProtoReflect.Descriptor instead.
+func (*EventBatch) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EventBatch) GetEvents() []*ClusterEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *EventBatch) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *EventBatch) GetGap() *EventGap {
+	if x != nil {
+		return x.Gap
+	}
+	return nil
+}
+
+// WatchEventsResponse is one message of the stream; one without events every ten seconds says that it is alive.
+type WatchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events.
+	Batch         *EventBatch `protobuf:"bytes,1,opt,name=batch,proto3" json:"batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsResponse) Reset() {
+	*x = WatchEventsResponse{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsResponse) ProtoMessage() {}
+
+func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WatchEventsResponse) GetBatch() *EventBatch {
+	if x != nil {
+		return x.Batch
+	}
+	return nil
+}
+
+// PollEventsRequest asks once.
+type PollEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where to go on. Empty means from now on, or from since_ms.
+	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// As in WatchEventsRequest.
+	SinceMs *int64 `protobuf:"varint,2,opt,name=since_ms,json=sinceMs,proto3,oneof" json:"since_ms,omitempty"`
+	// Which events.
+	Filter *EventFilter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	// As in WatchEventsRequest.
+	ActiveControllerOnly bool `protobuf:"varint,4,opt,name=active_controller_only,json=activeControllerOnly,proto3" json:"active_controller_only,omitempty"`
+	// Longest wait for an event in milliseconds, up to a minute; 0 answers at once.
+	MaxWaitMs int32 `protobuf:"varint,5,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
+	// Most events in the answer; 0 means 500, which is also the most.
+	MaxEvents     int32 `protobuf:"varint,6,opt,name=max_events,json=maxEvents,proto3" json:"max_events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollEventsRequest) Reset() {
+	*x = PollEventsRequest{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollEventsRequest) ProtoMessage() {}
+
+func (x *PollEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollEventsRequest.ProtoReflect.Descriptor instead.
+func (*PollEventsRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PollEventsRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *PollEventsRequest) GetSinceMs() int64 {
+	if x != nil && x.SinceMs != nil {
+		return *x.SinceMs
+	}
+	return 0
+}
+
+func (x *PollEventsRequest) GetFilter() *EventFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *PollEventsRequest) GetActiveControllerOnly() bool {
+	if x != nil {
+		return x.ActiveControllerOnly
+	}
+	return false
+}
+
+func (x *PollEventsRequest) GetMaxWaitMs() int32 {
+	if x != nil {
+		return x.MaxWaitMs
+	}
+	return 0
+}
+
+func (x *PollEventsRequest) GetMaxEvents() int32 {
+	if x != nil {
+		return x.MaxEvents
+	}
+	return 0
+}
+
+// PollEventsResponse answers once.
+type PollEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events.
+	Batch         *EventBatch `protobuf:"bytes,1,opt,name=batch,proto3" json:"batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollEventsResponse) Reset() {
+	*x = PollEventsResponse{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollEventsResponse) ProtoMessage() {}
+
+func (x *PollEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollEventsResponse.ProtoReflect.Descriptor instead.
+func (*PollEventsResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PollEventsResponse) GetBatch() *EventBatch {
+	if x != nil {
+		return x.Batch
+	}
+	return nil
+}
+
 var File_paceline_v1_metadata_service_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\n" +
-	"\"paceline/v1/metadata_service.proto\x12\vpaceline.v1\x1a\x18paceline/v1/errors.proto\"\x18\n" +
+	"\"paceline/v1/metadata_service.proto\x12\vpaceline.v1\x1a\x1fpaceline/v1/cluster_event.proto\x1a\x18paceline/v1/errors.proto\"\x18\n" +
 	"\x16DescribeClusterRequest\"\xe4\x02\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
@@ -897,7 +1773,7 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x18DescribeReplicasResponse\x12>\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1e.paceline.v1.PartitionReplicasR\n" +
-	"partitions\"\xbd\x03\n" +
+	"partitions\"\xa8\x05\n" +
 	"\x11PartitionReplicas\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +
@@ -911,23 +1787,101 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\vmaximal_isr\x18\n" +
 	" \x03(\x05R\n" +
 	"maximalIsr\x128\n" +
-	"\breplicas\x18\v \x03(\v2\x1c.paceline.v1.ReplicaProgressR\breplicasB\b\n" +
-	"\x06_error\"\xe0\x02\n" +
+	"\breplicas\x18\v \x03(\v2\x1c.paceline.v1.ReplicaProgressR\breplicas\x12\x19\n" +
+	"\btopic_id\x18\f \x01(\tR\atopicId\x12\x1d\n" +
+	"\n" +
+	"zk_version\x18\r \x01(\x05R\tzkVersion\x12'\n" +
+	"\x0fadding_replicas\x18\x0e \x03(\x05R\x0eaddingReplicas\x12+\n" +
+	"\x11removing_replicas\x18\x0f \x03(\x05R\x10removingReplicas\x12.\n" +
+	"\x13min_insync_replicas\x18\x10 \x01(\x05R\x11minInsyncReplicas\x12)\n" +
+	"\x10under_replicated\x18\x11 \x01(\bR\x0funderReplicatedB\b\n" +
+	"\x06_error\"\xa6\x04\n" +
 	"\x0fReplicaProgress\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12)\n" +
 	"\x0elog_end_offset\x18\x02 \x01(\x03H\x00R\flogEndOffset\x88\x01\x01\x12-\n" +
 	"\x10log_start_offset\x18\x03 \x01(\x03H\x01R\x0elogStartOffset\x88\x01\x01\x125\n" +
 	"\x15last_caught_up_ago_ms\x18\x04 \x01(\x03H\x02R\x11lastCaughtUpAgoMs\x88\x01\x01\x12.\n" +
 	"\x11last_fetch_ago_ms\x18\x05 \x01(\x03H\x03R\x0elastFetchAgoMs\x88\x01\x01\x12\x17\n" +
-	"\ain_sync\x18\x06 \x01(\bR\x06inSyncB\x11\n" +
+	"\ain_sync\x18\x06 \x01(\bR\x06inSync\x12*\n" +
+	"\x0ehigh_watermark\x18\a \x01(\x03H\x04R\rhighWatermark\x88\x01\x01\x12$\n" +
+	"\vlag_records\x18\b \x01(\x03H\x05R\n" +
+	"lagRecords\x88\x01\x01\x12&\n" +
+	"\fbroker_epoch\x18\t \x01(\x03H\x06R\vbrokerEpoch\x88\x01\x01\x12\x16\n" +
+	"\x06online\x18\n" +
+	" \x01(\bR\x06onlineB\x11\n" +
 	"\x0f_log_end_offsetB\x13\n" +
 	"\x11_log_start_offsetB\x18\n" +
 	"\x16_last_caught_up_ago_msB\x14\n" +
-	"\x12_last_fetch_ago_ms2\xab\x02\n" +
+	"\x12_last_fetch_ago_msB\x11\n" +
+	"\x0f_high_watermarkB\x0e\n" +
+	"\f_lag_recordsB\x0f\n" +
+	"\r_broker_epoch\"F\n" +
+	"\x14WatchMetadataRequest\x12\x16\n" +
+	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x16\n" +
+	"\x06topics\x18\x02 \x03(\tR\x06topics\"\x88\x02\n" +
+	"\x0fMetadataChanges\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x12\x16\n" +
+	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x12C\n" +
+	"\acluster\x18\x03 \x01(\v2$.paceline.v1.DescribeClusterResponseH\x00R\acluster\x88\x01\x01\x125\n" +
+	"\x06topics\x18\x04 \x03(\v2\x1d.paceline.v1.TopicDescriptionR\x06topics\x12%\n" +
+	"\x0eremoved_topics\x18\x05 \x03(\tR\rremovedTopics\x12\x12\n" +
+	"\x04more\x18\x06 \x01(\bR\x04moreB\n" +
+	"\n" +
+	"\b_cluster\"O\n" +
+	"\x15WatchMetadataResponse\x126\n" +
+	"\achanges\x18\x01 \x01(\v2\x1c.paceline.v1.MetadataChangesR\achanges\"e\n" +
+	"\x13PollMetadataRequest\x12\x16\n" +
+	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x16\n" +
+	"\x06topics\x18\x02 \x03(\tR\x06topics\x12\x1e\n" +
+	"\vmax_wait_ms\x18\x03 \x01(\x05R\tmaxWaitMs\"N\n" +
+	"\x14PollMetadataResponse\x126\n" +
+	"\achanges\x18\x01 \x01(\v2\x1c.paceline.v1.MetadataChangesR\achanges\"Z\n" +
+	"\vEventFilter\x12\x16\n" +
+	"\x06topics\x18\x01 \x03(\tR\x06topics\x123\n" +
+	"\x05kinds\x18\x02 \x03(\x0e2\x1d.paceline.v1.ClusterEventKindR\x05kinds\"\xc1\x01\n" +
+	"\x12WatchEventsRequest\x12\x16\n" +
+	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x1e\n" +
+	"\bsince_ms\x18\x02 \x01(\x03H\x00R\asinceMs\x88\x01\x01\x120\n" +
+	"\x06filter\x18\x03 \x01(\v2\x18.paceline.v1.EventFilterR\x06filter\x124\n" +
+	"\x16active_controller_only\x18\x04 \x01(\bR\x14activeControllerOnlyB\v\n" +
+	"\t_since_ms\"u\n" +
+	"\bEventGap\x123\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x1b.paceline.v1.EventGapReasonR\x06reason\x12$\n" +
+	"\vlost_events\x18\x02 \x01(\x03H\x00R\n" +
+	"lostEvents\x88\x01\x01B\x0e\n" +
+	"\f_lost_events\"\x8d\x01\n" +
+	"\n" +
+	"EventBatch\x121\n" +
+	"\x06events\x18\x01 \x03(\v2\x19.paceline.v1.ClusterEventR\x06events\x12\x16\n" +
+	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x12,\n" +
+	"\x03gap\x18\x03 \x01(\v2\x15.paceline.v1.EventGapH\x00R\x03gap\x88\x01\x01B\x06\n" +
+	"\x04_gap\"D\n" +
+	"\x13WatchEventsResponse\x12-\n" +
+	"\x05batch\x18\x01 \x01(\v2\x17.paceline.v1.EventBatchR\x05batch\"\xff\x01\n" +
+	"\x11PollEventsRequest\x12\x16\n" +
+	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x1e\n" +
+	"\bsince_ms\x18\x02 \x01(\x03H\x00R\asinceMs\x88\x01\x01\x120\n" +
+	"\x06filter\x18\x03 \x01(\v2\x18.paceline.v1.EventFilterR\x06filter\x124\n" +
+	"\x16active_controller_only\x18\x04 \x01(\bR\x14activeControllerOnly\x12\x1e\n" +
+	"\vmax_wait_ms\x18\x05 \x01(\x05R\tmaxWaitMs\x12\x1d\n" +
+	"\n" +
+	"max_events\x18\x06 \x01(\x05R\tmaxEventsB\v\n" +
+	"\t_since_ms\"C\n" +
+	"\x12PollEventsResponse\x12-\n" +
+	"\x05batch\x18\x01 \x01(\v2\x17.paceline.v1.EventBatchR\x05batch*s\n" +
+	"\x0eEventGapReason\x12 \n" +
+	"\x1cEVENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17EVENT_GAP_REASON_LAGGED\x10\x01\x12\"\n" +
+	"\x1eEVENT_GAP_REASON_OTHER_PROCESS\x10\x022\xfd\x04\n" +
 	"\x0fMetadataService\x12\\\n" +
 	"\x0fDescribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n" +
 	"\x0eDescribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n" +
-	"\x10DescribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponseB\x81\x01\n" +
+	"\x10DescribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12X\n" +
+	"\rWatchMetadata\x12!.paceline.v1.WatchMetadataRequest\x1a\".paceline.v1.WatchMetadataResponse0\x01\x12S\n" +
+	"\fPollMetadata\x12 .paceline.v1.PollMetadataRequest\x1a!.paceline.v1.PollMetadataResponse\x12R\n" +
+	"\vWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x12M\n" +
+	"\n" +
+	"PollEvents\x12\x1e.paceline.v1.PollEventsRequest\x1a\x1f.paceline.v1.PollEventsResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -942,41 +1896,77 @@ func file_paceline_v1_metadata_service_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_metadata_service_proto_rawDescData
 }
 
-var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_paceline_v1_metadata_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_paceline_v1_metadata_service_proto_goTypes = []any{
-	(*DescribeClusterRequest)(nil),   // 0: paceline.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),  // 1: paceline.v1.DescribeClusterResponse
-	(*BrokerInfo)(nil),               // 2: paceline.v1.BrokerInfo
-	(*DescribeTopicsRequest)(nil),    // 3: paceline.v1.DescribeTopicsRequest
-	(*DescribeTopicsResponse)(nil),   // 4: paceline.v1.DescribeTopicsResponse
-	(*TopicDescription)(nil),         // 5: paceline.v1.TopicDescription
-	(*PartitionDescription)(nil),     // 6: paceline.v1.PartitionDescription
-	(*DescribeReplicasRequest)(nil),  // 7: paceline.v1.DescribeReplicasRequest
-	(*DescribeReplicasResponse)(nil), // 8: paceline.v1.DescribeReplicasResponse
-	(*PartitionReplicas)(nil),        // 9: paceline.v1.PartitionReplicas
-	(*ReplicaProgress)(nil),          // 10: paceline.v1.ReplicaProgress
-	(*TopicError)(nil),               // 11: paceline.v1.TopicError
-	(*PartitionError)(nil),           // 12: paceline.v1.PartitionError
+	(EventGapReason)(0),              // 0: paceline.v1.EventGapReason
+	(*DescribeClusterRequest)(nil),   // 1: paceline.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),  // 2: paceline.v1.DescribeClusterResponse
+	(*BrokerInfo)(nil),               // 3: paceline.v1.BrokerInfo
+	(*DescribeTopicsRequest)(nil),    // 4: paceline.v1.DescribeTopicsRequest
+	(*DescribeTopicsResponse)(nil),   // 5: paceline.v1.DescribeTopicsResponse
+	(*TopicDescription)(nil),         // 6: paceline.v1.TopicDescription
+	(*PartitionDescription)(nil),     // 7: paceline.v1.PartitionDescription
+	(*DescribeReplicasRequest)(nil),  // 8: paceline.v1.DescribeReplicasRequest
+	(*DescribeReplicasResponse)(nil), // 9: paceline.v1.DescribeReplicasResponse
+	(*PartitionReplicas)(nil),        // 10: paceline.v1.PartitionReplicas
+	(*ReplicaProgress)(nil),          // 11: paceline.v1.ReplicaProgress
+	(*WatchMetadataRequest)(nil),     // 12: paceline.v1.WatchMetadataRequest
+	(*MetadataChanges)(nil),          // 13: paceline.v1.MetadataChanges
+	(*WatchMetadataResponse)(nil),    // 14: paceline.v1.WatchMetadataResponse
+	(*PollMetadataRequest)(nil),      // 15: paceline.v1.PollMetadataRequest
+	(*PollMetadataResponse)(nil),     // 16: paceline.v1.PollMetadataResponse
+	(*EventFilter)(nil),              // 17: paceline.v1.EventFilter
+	(*WatchEventsRequest)(nil),       // 18: paceline.v1.WatchEventsRequest
+	(*EventGap)(nil),                 // 19: paceline.v1.EventGap
+	(*EventBatch)(nil),               // 20: paceline.v1.EventBatch
+	(*WatchEventsResponse)(nil),      // 21: paceline.v1.WatchEventsResponse
+	(*PollEventsRequest)(nil),        // 22: paceline.v1.PollEventsRequest
+	(*PollEventsResponse)(nil),       // 23: paceline.v1.PollEventsResponse
+	(*TopicError)(nil),               // 24: paceline.v1.TopicError
+	(*PartitionError)(nil),           // 25: paceline.v1.PartitionError
+	(ClusterEventKind)(0),            // 26: paceline.v1.ClusterEventKind
+	(*ClusterEvent)(nil),             // 27: paceline.v1.ClusterEvent
 }
 var file_paceline_v1_metadata_service_proto_depIdxs = []int32{
-	2,  // 0: paceline.v1.DescribeClusterResponse.brokers:type_name -> paceline.v1.BrokerInfo
-	5,  // 1: paceline.v1.DescribeTopicsResponse.topics:type_name -> paceline.v1.TopicDescription
-	11, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
-	6,  // 3: paceline.v1.TopicDescription.partitions:type_name -> paceline.v1.PartitionDescription
-	9,  // 4: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
-	12, // 5: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
-	10, // 6: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
-	0,  // 7: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
-	3,  // 8: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
-	7,  // 9: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
-	1,  // 10: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
-	4,  // 11: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
-	8,  // 12: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	3,  // 0: paceline.v1.DescribeClusterResponse.brokers:type_name -> paceline.v1.BrokerInfo
+	6,  // 1: paceline.v1.DescribeTopicsResponse.topics:type_name -> paceline.v1.TopicDescription
+	24, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
+	7,  // 3: paceline.v1.TopicDescription.partitions:type_name -> paceline.v1.PartitionDescription
+	10, // 4: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
+	25, // 5: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
+	11, // 6: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
+	2,  // 7: paceline.v1.MetadataChanges.cluster:type_name -> paceline.v1.DescribeClusterResponse
+	6,  // 8: paceline.v1.MetadataChanges.topics:type_name -> paceline.v1.TopicDescription
+	13, // 9: paceline.v1.WatchMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
+	13, // 10: paceline.v1.PollMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
+	26, // 11: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
+	17, // 12: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
+	0,  // 13: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
+	27, // 14: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
+	19, // 15: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
+	20, // 16: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
+	17, // 17: paceline.v1.PollEventsRequest.filter:type_name -> paceline.v1.EventFilter
+	20, // 18: paceline.v1.PollEventsResponse.batch:type_name -> paceline.v1.EventBatch
+	1,  // 19: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
+	4,  // 20: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
+	8,  // 21: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
+	12, // 22: paceline.v1.MetadataService.WatchMetadata:input_type -> paceline.v1.WatchMetadataRequest
+	15, // 23: paceline.v1.MetadataService.PollMetadata:input_type -> paceline.v1.PollMetadataRequest
+	18, // 24: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
+	22, // 25: paceline.v1.MetadataService.PollEvents:input_type -> paceline.v1.PollEventsRequest
+	2,  // 26: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
+	5,  // 27: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
+	9,  // 28: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
+	14, // 29: paceline.v1.MetadataService.WatchMetadata:output_type -> paceline.v1.WatchMetadataResponse
+	16, // 30: paceline.v1.MetadataService.PollMetadata:output_type -> paceline.v1.PollMetadataResponse
+	21, // 31: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
+	23, // 32: paceline.v1.MetadataService.PollEvents:output_type -> paceline.v1.PollEventsResponse
+	26, // [26:33] is the sub-list for method output_type
+	19, // [19:26] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_metadata_service_proto_init() }
@@ -984,24 +1974,31 @@ func file_paceline_v1_metadata_service_proto_init() {
 	if File_paceline_v1_metadata_service_proto != nil {
 		return
 	}
+	file_paceline_v1_cluster_event_proto_init()
 	file_paceline_v1_errors_proto_init()
 	file_paceline_v1_metadata_service_proto_msgTypes[1].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[5].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[6].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[9].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[10].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[12].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[17].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[18].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[19].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_metadata_service_proto_rawDesc), len(file_paceline_v1_metadata_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   11,
+			NumEnums:      1,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_paceline_v1_metadata_service_proto_goTypes,
 		DependencyIndexes: file_paceline_v1_metadata_service_proto_depIdxs,
+		EnumInfos:         file_paceline_v1_metadata_service_proto_enumTypes,
 		MessageInfos:      file_paceline_v1_metadata_service_proto_msgTypes,
 	}.Build()
 	File_paceline_v1_metadata_service_proto = out.File

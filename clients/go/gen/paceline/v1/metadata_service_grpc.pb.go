@@ -24,6 +24,10 @@ const (
 	MetadataService_DescribeCluster_FullMethodName  = "/paceline.v1.MetadataService/DescribeCluster"
 	MetadataService_DescribeTopics_FullMethodName   = "/paceline.v1.MetadataService/DescribeTopics"
 	MetadataService_DescribeReplicas_FullMethodName = "/paceline.v1.MetadataService/DescribeReplicas"
+	MetadataService_WatchMetadata_FullMethodName    = "/paceline.v1.MetadataService/WatchMetadata"
+	MetadataService_PollMetadata_FullMethodName     = "/paceline.v1.MetadataService/PollMetadata"
+	MetadataService_WatchEvents_FullMethodName      = "/paceline.v1.MetadataService/WatchEvents"
+	MetadataService_PollEvents_FullMethodName       = "/paceline.v1.MetadataService/PollEvents"
 )
 
 // MetadataServiceClient is the client API for MetadataService service.
@@ -31,6 +35,11 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+//
+// Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+// at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+// told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+// twin that waits for news.
 type MetadataServiceClient interface {
 	// DescribeCluster lists the live brokers and names the active controller.
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
@@ -38,6 +47,16 @@ type MetadataServiceClient interface {
 	DescribeTopics(ctx context.Context, in *DescribeTopicsRequest, opts ...grpc.CallOption) (*DescribeTopicsResponse, error)
 	// DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader.
 	DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error)
+	// WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
+	// it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+	WatchMetadata(ctx context.Context, in *WatchMetadataRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMetadataResponse], error)
+	// PollMetadata answers with what has changed since a cursor, at once or when something has.
+	PollMetadata(ctx context.Context, in *PollMetadataRequest, opts ...grpc.CallOption) (*PollMetadataResponse, error)
+	// WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
+	// go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
+	// PollEvents answers with the events after a cursor, at once or when there are some.
+	PollEvents(ctx context.Context, in *PollEventsRequest, opts ...grpc.CallOption) (*PollEventsResponse, error)
 }
 
 type metadataServiceClient struct {
@@ -78,11 +97,74 @@ func (c *metadataServiceClient) DescribeReplicas(ctx context.Context, in *Descri
 	return out, nil
 }
 
+func (c *metadataServiceClient) WatchMetadata(ctx context.Context, in *WatchMetadataRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMetadataResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &MetadataService_ServiceDesc.Streams[0], MetadataService_WatchMetadata_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchMetadataRequest, WatchMetadataResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MetadataService_WatchMetadataClient = grpc.ServerStreamingClient[WatchMetadataResponse]
+
+func (c *metadataServiceClient) PollMetadata(ctx context.Context, in *PollMetadataRequest, opts ...grpc.CallOption) (*PollMetadataResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PollMetadataResponse)
+	err := c.cc.Invoke(ctx, MetadataService_PollMetadata_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *metadataServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &MetadataService_ServiceDesc.Streams[1], MetadataService_WatchEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEventsRequest, WatchEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MetadataService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
+
+func (c *metadataServiceClient) PollEvents(ctx context.Context, in *PollEventsRequest, opts ...grpc.CallOption) (*PollEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PollEventsResponse)
+	err := c.cc.Invoke(ctx, MetadataService_PollEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MetadataServiceServer is the server API for MetadataService service.
 // All implementations must embed UnimplementedMetadataServiceServer
 // for forward compatibility.
 //
 // MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+//
+// Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
+// at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
+// told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
+// twin that waits for news.
 type MetadataServiceServer interface {
 	// DescribeCluster lists the live brokers and names the active controller.
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
@@ -90,6 +172,16 @@ type MetadataServiceServer interface {
 	DescribeTopics(context.Context, *DescribeTopicsRequest) (*DescribeTopicsResponse, error)
 	// DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader.
 	DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error)
+	// WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
+	// it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+	WatchMetadata(*WatchMetadataRequest, grpc.ServerStreamingServer[WatchMetadataResponse]) error
+	// PollMetadata answers with what has changed since a cursor, at once or when something has.
+	PollMetadata(context.Context, *PollMetadataRequest) (*PollMetadataResponse, error)
+	// WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
+	// go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
+	// PollEvents answers with the events after a cursor, at once or when there are some.
+	PollEvents(context.Context, *PollEventsRequest) (*PollEventsResponse, error)
 	mustEmbedUnimplementedMetadataServiceServer()
 }
 
@@ -108,6 +200,18 @@ func (UnimplementedMetadataServiceServer) DescribeTopics(context.Context, *Descr
 }
 func (UnimplementedMetadataServiceServer) DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeReplicas not implemented")
+}
+func (UnimplementedMetadataServiceServer) WatchMetadata(*WatchMetadataRequest, grpc.ServerStreamingServer[WatchMetadataResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchMetadata not implemented")
+}
+func (UnimplementedMetadataServiceServer) PollMetadata(context.Context, *PollMetadataRequest) (*PollMetadataResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PollMetadata not implemented")
+}
+func (UnimplementedMetadataServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
+}
+func (UnimplementedMetadataServiceServer) PollEvents(context.Context, *PollEventsRequest) (*PollEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PollEvents not implemented")
 }
 func (UnimplementedMetadataServiceServer) mustEmbedUnimplementedMetadataServiceServer() {}
 func (UnimplementedMetadataServiceServer) testEmbeddedByValue()                         {}
@@ -184,6 +288,64 @@ func _MetadataService_DescribeReplicas_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MetadataService_WatchMetadata_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchMetadataRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(MetadataServiceServer).WatchMetadata(m, &grpc.GenericServerStream[WatchMetadataRequest, WatchMetadataResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MetadataService_WatchMetadataServer = grpc.ServerStreamingServer[WatchMetadataResponse]
+
+func _MetadataService_PollMetadata_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PollMetadataRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MetadataServiceServer).PollMetadata(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MetadataService_PollMetadata_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MetadataServiceServer).PollMetadata(ctx, req.(*PollMetadataRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MetadataService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(MetadataServiceServer).WatchEvents(m, &grpc.GenericServerStream[WatchEventsRequest, WatchEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MetadataService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
+
+func _MetadataService_PollEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PollEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MetadataServiceServer).PollEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MetadataService_PollEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MetadataServiceServer).PollEvents(ctx, req.(*PollEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // MetadataService_ServiceDesc is the grpc.ServiceDesc for MetadataService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -203,7 +365,26 @@ var MetadataService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "DescribeReplicas",
 			Handler:    _MetadataService_DescribeReplicas_Handler,
 		},
+		{
+			MethodName: "PollMetadata",
+			Handler:    _MetadataService_PollMetadata_Handler,
+		},
+		{
+			MethodName: "PollEvents",
+			Handler:    _MetadataService_PollEvents_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchMetadata",
+			Handler:       _MetadataService_WatchMetadata_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchEvents",
+			Handler:       _MetadataService_WatchEvents_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "paceline/v1/metadata_service.proto",
 }
