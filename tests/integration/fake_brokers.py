@@ -111,6 +111,8 @@ class Faults:
     """Errors for the next partitions of Produce, nothing appended."""
     refuse_always: ErrorCode | None = None
     fetch_refuse: list[ErrorCode] = field(default_factory=list)
+    fetch_abort: PacelineError | None = None
+    """What every fetch as a whole is refused with."""
     hold_produce: threading.Event | None = None
     """While it is not set, Produce waits."""
     forget_sessions: int = 0
@@ -394,6 +396,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
 
     def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
         deadline = time.monotonic() + request.max_wait_ms / 1000
+        if self.cluster.faults.fetch_abort is not None:
+            context.abort_with_status(AbortableStatus(self.cluster.faults.fetch_abort))
         with self.cluster.lock:
             self.cluster.fetched_partitions.append(len(request.partitions))
             try:

@@ -1,6 +1,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client import ClientClosedError, Consumer, ConsumerRecord, LogTruncatedError, NoOffsetError, Producer
+from paceline_client.metadata import ClusterMetadata
 from tests.integration.fake_brokers import FakeCluster, wait_for
 
 ONE = TopicPartition("one", 0)
@@ -386,6 +388,68 @@ def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> 
         consumer.assign([ONE])
         with pytest.raises(Exception, match="INCONSISTENT_TOPIC_ID on purpose"):
             consumer.poll(timeout_ms=5_000)
+
+
+def test_a_leader_out_of_reach_is_told_after_the_limit_with_its_cause_and_reading_goes_on(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=1_000) as consumer:
+        consumer.assign([ONE])
+        assert read(consumer, 1)[0].value == b"a"
+        cluster.brokers[1].stop()
+        with pytest.raises(RequestTimedOutError, match=r"one-0 could not be read for 1000 ms: .*broker 1"):
+            read(consumer, 1)
+        cluster.brokers[1].start()
+        write(cluster, b"b")
+        assert read_through_hindrances(consumer).value == b"b"
+
+
+def test_a_partition_that_has_no_leader_for_long_is_told_too(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    cluster.move(ONE, None)
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=1_000) as consumer:
+        consumer.assign([ONE])
+        with pytest.raises(RequestTimedOutError, match="one-0 has no leader"):
+            read(consumer, 1)
+        cluster.move(ONE, 2)
+        assert read_through_hindrances(consumer).value == b"a"
+
+
+def test_a_refusal_of_the_whole_fetch_that_waiting_does_not_cure_is_raised_at_once(cluster: FakeCluster) -> None:
+    cluster.faults.fetch_abort = InvalidRequestError("that is no fetch")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        with pytest.raises(InvalidRequestError, match=r"broker 1 .*that is no fetch"):
+            read(consumer, 1)
+
+
+def read_through_hindrances(consumer: Consumer) -> ConsumerRecord:
+    """Return the next record; on a busy machine the partition may be called out of reach a few times before."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            return read(consumer, 1, timeout_s=60.0)[0]
+        except RequestTimedOutError:
+            assert time.monotonic() < deadline
+
+
+def test_metadata_is_asked_for_again_after_a_failure_nobody_expected(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [ZeroDivisionError("a bug"), ZeroDivisionError("the same bug")]
+    update = ClusterMetadata.update_cluster
+
+    def fails_at_first(self: ClusterMetadata, answer: Any) -> None:
+        if failures:
+            raise failures.pop()
+        update(self, answer)
+
+    monkeypatch.setattr(ClusterMetadata, "update_cluster", fails_at_first)
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.subscribe(["one"])
+        assert read(consumer, 1)[0].value == b"a"
+    assert not failures
+    assert "the same bug" in caplog.text
 
 
 def test_iteration_yields_records_until_the_caller_stops(cluster: FakeCluster) -> None:

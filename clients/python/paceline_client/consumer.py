@@ -66,7 +66,8 @@ class Consumer:
             max_buffered_bytes: limit of what is fetched ahead, all partitions together.
             check_crcs: verify every batch before it is decoded.
             request_timeout_ms: longest wait for an answer beyond the broker's own wait.
-            default_api_timeout_ms: longest wait of calls without a timeout of their own.
+            default_api_timeout_ms: longest wait of calls without a timeout of their own; also how long a partition may
+                be out of reach before `poll` says so.
             client_id: name of the threads.
 
         Raises:
@@ -104,6 +105,7 @@ class Consumer:
                 max_partition_fetch_bytes,
                 max_buffered_bytes,
                 request_timeout_ms,
+                default_api_timeout_ms,
                 self._reset,
             ),
             self._assignment,
@@ -243,6 +245,8 @@ class Consumer:
             LogTruncatedError: records that were handed out are gone; the next poll goes on where the logs agree.
             NoOffsetError: the position is out of range, and ``auto_offset_reset`` is "error".
             CorruptMessageError: a batch cannot be read.
+            RequestTimedOutError: a partition could not be read for ``default_api_timeout_ms``; the message has the last
+                cause. The next poll goes on trying.
             PacelineError: what a leader said that waiting does not cure.
         """
         limit = self._max_poll_records if max_records is None else max_records

@@ -18,8 +18,11 @@ from paceline.model.errors import (
     FencedLeaderEpochError,
     FetchSessionIdNotFoundError,
     InvalidFetchSessionEpochError,
+    LeaderNotAvailableError,
     OffsetOutOfRangeError,
     PacelineError,
+    RequestTimedOutError,
+    UnknownServerError,
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
@@ -61,6 +64,8 @@ class FetchConfig:
     max_partition_fetch_bytes: int
     max_buffered_bytes: int
     request_timeout_ms: int
+    hindrance_limit_ms: int
+    """How long a partition may be out of reach before `poll` is told; the attempts go on all the same."""
     auto_offset_reset: OffsetReset
 
 
@@ -198,7 +203,7 @@ class Fetcher:
                 continue
             leader = self._metadata.leader_of(state.topic_partition)
             if leader is None:
-                self._metadata.request()
+                self._leaderless(state, now_ms)
                 wait_ms = min(wait_ms, _BACKOFF_MS)
                 continue
             if now_ms < state.retry_at_ms:
@@ -280,11 +285,16 @@ class Fetcher:
         failure = call.exception()
         if failure is not None:
             session.reset()
-            self._fetch_failed(broker, failure)
+            self._fetch_failed(outstanding, failure)
             return
         self._failures.pop(broker.broker_id, None)
         answer: FetchAnswer = call.result()
         session.answered(answer.session_id)
+        refused = {TopicPartition(each.topic, each.partition) for each in answer.partitions if each.error is not None}
+        for tp in outstanding.asked.keys() - refused:
+            reached = self._assignment.find(tp)
+            if reached is not None:
+                reached.hindered_since_ms = None
         for fetched in answer.partitions:
             state = self._assignment.find(TopicPartition(fetched.topic, fetched.partition))
             if state is None or outstanding.asked.get(state.topic_partition) != (state.generation, state.fetch_offset):
@@ -294,7 +304,8 @@ class Fetcher:
             except PacelineError as error:
                 state.error = error
 
-    def _fetch_failed(self, broker: Broker, failure: BaseException) -> None:
+    def _fetch_failed(self, outstanding: _Outstanding, failure: BaseException) -> None:
+        broker = outstanding.broker
         error = (
             named_error(broker, failure)
             if isinstance(failure, grpc.RpcError)
@@ -304,10 +315,40 @@ class Fetcher:
         )
         if isinstance(error, (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)):
             return
-        self.last_error = error
+        self._note(error)
+        for tp, asked in outstanding.asked.items():
+            state = self._assignment.find(tp)
+            if state is not None and asked == (state.generation, state.fetch_offset):
+                self._hinder(state, error, cured_by_waiting=error.retriable or isinstance(error, UnknownServerError))
         attempts = self._failures[broker.broker_id] = self._failures.get(broker.broker_id, 0) + 1
         self._quiet_until[broker.broker_id] = monotonic_ms() + min(1_000, _BACKOFF_MS << min(attempts - 1, 8))
         self._metadata.request()
+
+    def _note(self, error: PacelineError) -> None:
+        """Keep the last obstacle; that time ran out says less than what came before it."""
+        if self.last_error is None or not isinstance(error, RequestTimedOutError):
+            self.last_error = error
+
+    def _hinder(self, state: PartitionState, error: PacelineError, cured_by_waiting: bool = True) -> None:
+        """The partition cannot be read now: poll is told at once, or when waiting has not helped for long."""
+        if not cured_by_waiting:
+            state.error = error
+            return
+        cause = (self.last_error or error) if isinstance(error, RequestTimedOutError) else error
+        state.hindered(cause, monotonic_ms(), self._config.hindrance_limit_ms)
+        if state.error is not None:
+            self._on_news()
+
+    def _leaderless(self, state: PartitionState, now_ms: int) -> None:
+        self._metadata.request()
+        tp = state.topic_partition
+        known = self._metadata.partition(tp)
+        leader = None if known is None else known.leader
+        why = f"{tp} has no leader" if leader is None else f"broker {leader}, which leads {tp}, is not alive"
+        error = self._metadata.last_error or LeaderNotAvailableError(why)
+        state.hindered(error, now_ms, self._config.hindrance_limit_ms)
+        if state.error is not None:
+            self._on_news()
 
     def _take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker) -> None:
         if fetched.error is not None:
@@ -326,7 +367,8 @@ class Fetcher:
         if not error.retriable and not isinstance(error, FencedLeaderEpochError):
             state.error = error
             return
-        self.last_error = error
+        self._note(error)
+        self._hinder(state, error)
         moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
         if not moved:
             state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
@@ -378,7 +420,7 @@ class Fetcher:
                 continue
             leader = self._metadata.leader_of(tp)
             if leader is None:
-                self._metadata.request()
+                self._leaderless(state, now_ms)
                 wait_ms = min(wait_ms, _BACKOFF_MS)
                 continue
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
@@ -402,7 +444,7 @@ class Fetcher:
         failure = None if call.cancelled() else call.exception()
         if call.cancelled() or failure is not None:
             if isinstance(failure, grpc.RpcError):
-                self.last_error = named_error(leader, failure)
+                self._lookup_failed(asked, named_error(leader, failure))
             self._delay(asked)
             return
         for result in call.result().partitions:
@@ -418,11 +460,20 @@ class Fetcher:
                 if place is not None:
                     state.seek(place.offset)
 
+    def _lookup_failed(self, asked: dict[TopicPartition, int], error: PacelineError) -> None:
+        self._note(error)
+        for tp, generation in asked.items():
+            state = self._assignment.find(tp)
+            if state is not None and state.generation == generation:
+                self._hinder(state, error, cured_by_waiting=error.retriable or isinstance(error, UnknownServerError))
+
     def _lookup_refused(self, state: PartitionState, error: PacelineError, wire: PartitionError) -> None:
-        self.last_error = error
+        self._note(error)
         if not error.retriable and not isinstance(error, FencedLeaderEpochError):
             state.error = error
-        elif not (
+            return
+        self._hinder(state, error)
+        if not (
             wire.HasField("current_leader") and self._metadata.apply_hint(state.topic_partition, wire.current_leader)
         ):
             self._delay([state.topic_partition])

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline.model.errors import PacelineError, UnknownServerError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
@@ -233,8 +233,13 @@ class MetadataRefresher:
                 problems.append(f"{address}: {error}")
                 self._last_error = type(error)("; ".join(problems))
                 _log.debug("metadata from %s failed: %s", address, error)
-            except RuntimeError:
-                return True
+            except Exception as failure:
+                if self._closed:  # gRPC raises ValueError for a call on a closed channel
+                    return True
+                # Whatever it is, the thread has to live: nobody would learn of new leaders without it.
+                _log.exception("metadata from %s failed", address)
+                problems.append(f"{address}: {failure!r}")
+                self._last_error = UnknownServerError("; ".join(problems))
         with self._changed:
             self._changed.notify_all()
         return False

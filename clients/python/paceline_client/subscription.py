@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from paceline.log.record_batch import iterate_headers
-from paceline.model.errors import CorruptMessageError, InvalidRequestError, PacelineError
+from paceline.model.errors import CorruptMessageError, InvalidRequestError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.errors import LogTruncatedError
 from paceline_client.records import ConsumerRecord, FetchedBatches, decode_batch
@@ -46,6 +46,7 @@ class PartitionState:
         "fetch_offset",
         "generation",
         "high_watermark",
+        "hindered_since_ms",
         "log_start_offset",
         "paused",
         "position",
@@ -74,6 +75,8 @@ class PartitionState:
         self.error: PacelineError | None = None
         """To be raised by the next poll, once."""
         self.retry_at_ms = 0
+        self.hindered_since_ms: int | None = None
+        """When the attempts to read it began to fail, None while they do not."""
 
     def buffered_bytes(self) -> int:
         """Return the bytes fetched ahead."""
@@ -103,6 +106,17 @@ class PartitionState:
         self.chunks.clear()
         self.error = None
         self.retry_at_ms = 0
+        self.hindered_since_ms = None
+
+    def hindered(self, cause: PacelineError, now_ms: int, limit_ms: int) -> None:
+        """An attempt to read failed in a way that waiting may cure; after ``limit_ms`` of nothing else poll tells."""
+        if self.hindered_since_ms is None:
+            self.hindered_since_ms = now_ms
+        elif now_ms - self.hindered_since_ms >= limit_ms and self.error is None:
+            self.hindered_since_ms = None
+            error = RequestTimedOutError(f"{self.topic_partition} could not be read for {limit_ms} ms: {cause}")
+            error.__cause__ = cause
+            self.error = error
 
     def take_fetched(self, data: bytes, high_watermark: int, log_start_offset: int) -> None:
         """Keep what a fetch at ``fetch_offset`` brought; a cut batch at the end is dropped and fetched again."""
