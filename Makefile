@@ -12,7 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control seeds lock duplicates clean
+.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control seeds lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,11 +45,12 @@ containers: install ## only the tests with containers; starts an engine where it
 simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline
 	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 
-lint: install protos-check ## ruff, mypy, buf
+lint: install protos-check ## ruff, mypy, buf; the contract may grow but not break
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@cd protos && ../$(VENV)/bin/buf lint && ../$(VENV)/bin/buf format -d --exit-code
+	@cd protos && ../$(VENV)/bin/buf breaking --against baseline.binpb
 
 fmt: install ## let ruff and buf put everything in form
 	@$(VENV)/bin/ruff check --fix .
@@ -59,6 +60,9 @@ fmt: install ## let ruff and buf put everything in form
 protos: install ## write the committed stubs from protos/
 	@scripts/gen_protos.sh services
 	@if command -v go >/dev/null; then scripts/gen_go.sh; else echo "no Go here: the stubs in clients/go stay as they are"; fi
+
+protos-baseline: install ## accept protos/ as it is: what lint holds later changes against
+	@cd protos && ../$(VENV)/bin/buf build --exclude-source-info -o baseline.binpb
 
 protos-check: ## compare the committed stubs with a fresh run
 	@scripts/check_protos.sh
