@@ -9,11 +9,8 @@ import asyncio
 import gc
 import logging
 import os
-import queue
 import random
-import threading
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from paceline import __version__
@@ -26,11 +23,10 @@ from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.zookeeper import KazooZooKeeper
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import Endpoint
-from paceline.model.state_change import StateChange
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
-from paceline.runtime.logging import state_change_logger
+from paceline.runtime.logging import StateChangeWriter
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.settings import ControllerSettings
 from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
@@ -41,7 +37,6 @@ _POLL_S: Final = 0.05
 _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 _STOP_LIMIT_S: Final = 15.0
-_STATE_CHANGE_FLUSH_S: Final = 5.0
 _GC_YOUNG_OBJECTS: Final = 200_000
 """Allocations between two collections. The context is large and has no cycles; at Python's default of 700 an election
 of ten thousand partitions would walk all of it again and again."""
@@ -133,29 +128,6 @@ class ControllerServers:
             with_reflection=self._settings.keys.reflection_enable,
             threads=CONTROL_THREADS,
         )
-
-
-class StateChangeWriter:
-    """Writes the state-change log from a thread of its own.
-
-    A failover of ten thousand partitions makes tens of thousands of lines, which must not hold up the elections.
-    """
-
-    def __init__(self) -> None:
-        self._changes: queue.SimpleQueue[StateChange | None] = queue.SimpleQueue()
-        self.put: Callable[[StateChange], None] = self._changes.put
-        self._thread = threading.Thread(target=self._run, name="state-change-log", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Write what is left, within a limit; blocks."""
-        self._changes.put(None)
-        self._thread.join(_STATE_CHANGE_FLUSH_S)
-
-    def _run(self) -> None:
-        write = state_change_logger()
-        while (change := self._changes.get()) is not None:
-            write(change)
 
 
 class ControllerProcess:

@@ -6,8 +6,11 @@ per line (json). The state-change log is always JSON, in the words of `model.sta
 
 import json
 import logging
+import queue
 import sys
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
@@ -15,9 +18,16 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from paceline.model.state_change import StateChange
+from paceline.model.state_change import ReplicaOffsets, StateChange
 
 STATE_CHANGE_LOGGER: Final = "paceline.state_change"
+_STATE_CHANGE_FIELDS: Final = tuple(field.name for field in fields(StateChange))
+_STATE_CHANGE_FLUSH_S: Final = 5.0
+_STATE_CHANGE_GATHER_S: Final = 0.02
+_STATE_CHANGES_AT_ONCE: Final = 500
+"""Lines in one write; few enough that the event loop never waits long for the interpreter."""
+
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 _NOISY = ("kazoo", "kazoo.client", "asyncio", "grpc", "grpc._cython.cygrpc")
 
@@ -102,38 +112,71 @@ def _configure_state_changes(path: str | None) -> None:
 
 def state_change_logger() -> Callable[[StateChange], None]:
     """Return what writes one state change as one JSON object on one line."""
+    return lambda change: write_state_changes([change])
+
+
+def write_state_changes(changes: Sequence[StateChange]) -> None:
+    """Write state changes, a line each; into a file of their own they go with one write for all."""
     logger = logging.getLogger(STATE_CHANGE_LOGGER)
-
-    def write(change: StateChange) -> None:
-        logger.info(json.dumps(state_change_fields(change), separators=(",", ":")))
-
-    return write
+    lines = [_to_json(state_change_fields(change)) for change in changes]
+    for text in lines if logger.propagate else ["\n".join(lines)]:
+        logger.info(text)
 
 
 def state_change_fields(change: StateChange) -> dict[str, Any]:
     """Return the fields of a state change that are known, as JSON values; a partition becomes topic and partition."""
     found: dict[str, Any] = {}
-    for field in fields(change):
-        value = getattr(change, field.name)
+    for name in _STATE_CHANGE_FIELDS:
+        value = getattr(change, name)
         if value is None or value == ():
             continue
-        if field.name == "topic_partition":
+        if name == "topic_partition":
             found["topic"], found["partition"] = value
-        elif isinstance(value, Enum):
-            found[field.name] = value.value
-        elif field.name == "replicas":
-            found["replicas"] = [
-                {
-                    one.name: getattr(replica, one.name)
-                    for one in fields(replica)
-                    if getattr(replica, one.name) is not None
-                }
-                for replica in value
-            ]
+        elif name == "replicas":
+            found["replicas"] = [_offsets_fields(replica) for replica in value]
+        elif isinstance(value, tuple):
+            found[name] = list(value)
         else:
-            found[field.name] = list(value) if isinstance(value, tuple) else value
+            found[name] = value._value_ if isinstance(value, Enum) else value
     return found
 
 
-def _known_fields(value: Any) -> dict[str, Any]:
-    return {one.name: getattr(value, one.name) for one in fields(value) if getattr(value, one.name) is not None}
+def _offsets_fields(replica: ReplicaOffsets) -> dict[str, int]:
+    found = {"broker_id": replica.broker_id}
+    if replica.log_end_offset is not None:
+        found["log_end_offset"] = replica.log_end_offset
+    if replica.high_watermark is not None:
+        found["high_watermark"] = replica.high_watermark
+    return found
+
+
+class StateChangeWriter:
+    """Writes the state-change log from a thread of its own, many lines at a time.
+
+    A failover of ten thousand partitions makes tens of thousands of lines, which must not hold up what they tell of:
+    lines wait a moment for others, so that most are written when the work is done.
+    """
+
+    def __init__(self) -> None:
+        self._changes: queue.SimpleQueue[StateChange | None] = queue.SimpleQueue()
+        self.put: Callable[[StateChange], None] = self._changes.put
+        self._thread = threading.Thread(target=self._run, name="state-change-log", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is left, within a limit; blocks."""
+        self._changes.put(None)
+        self._thread.join(_STATE_CHANGE_FLUSH_S)
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            changes = [self._changes.get()]
+            if changes[0] is not None and self._changes.empty():
+                time.sleep(_STATE_CHANGE_GATHER_S)
+            while len(changes) < _STATE_CHANGES_AT_ONCE and not self._changes.empty():
+                changes.append(self._changes.get())
+            over = None in changes
+            known = [change for change in changes if change is not None]
+            if known:
+                write_state_changes(known)

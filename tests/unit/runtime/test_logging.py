@@ -4,14 +4,22 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
-from paceline.runtime.logging import STATE_CHANGE_LOGGER, configure_logging, state_change_fields, state_change_logger
+from paceline.runtime.logging import (
+    STATE_CHANGE_LOGGER,
+    StateChangeWriter,
+    configure_logging,
+    state_change_fields,
+    state_change_logger,
+)
 
 CHANGE = StateChange(
     who="broker-1",
@@ -91,6 +99,24 @@ def test_the_state_change_log_is_one_json_object_per_line_in_its_own_file(tmp_pa
     write(CHANGE)
     assert [json.loads(line) for line in path.read_text().splitlines()] == [state_change_fields(CHANGE)] * 2
     assert stream.getvalue() == ""
+
+
+def test_the_writer_keeps_the_order_and_has_written_everything_when_it_closes(tmp_path: Path) -> None:
+    path = tmp_path / "state-change.log"
+    configure_logging("console", stream=io.StringIO(), state_change_path=str(path))
+    writer = StateChangeWriter()
+    for wall_ms in range(2_000):
+        writer.put(replace(CHANGE, wall_ms=wall_ms))
+    writer.close()
+    assert [json.loads(line)["wall_ms"] for line in path.read_text().splitlines()] == list(range(2_000))
+
+
+def test_every_field_of_a_state_change_is_written() -> None:
+    for field in fields(StateChange):
+        known = {"kind": CHANGE.kind, "topic_partition": TopicPartition("t", 3), "replicas": CHANGE.replicas}
+        values: dict[str, Any] = {"who": "broker-1", "wall_ms": 5, field.name: known.get(field.name, "x")}
+        change = StateChange(**values)
+        assert ("partition" if field.name == "topic_partition" else field.name) in state_change_fields(change)
 
 
 def test_without_a_file_state_changes_are_in_the_services_log() -> None:
