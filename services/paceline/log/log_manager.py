@@ -38,6 +38,11 @@ UNCLEAN_RESTART = "unclean-restart"
 MAX_NAME_LENGTH = 255
 _DELETE = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
 _FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
+DAMAGED = "damaged"
+"""Suffix of a log that was set aside because its bytes are not what was written."""
+STRAY = "stray"
+"""Suffix of a log that was set aside because no controller knows of it."""
+_SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(damaged|stray)")
 _CURRENT = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 
 
@@ -61,6 +66,8 @@ class DirectoryReport:
     """Names that mean nothing to us: left alone, never followed."""
     damaged: list[str] = field(default_factory=list)
     """Files that could not be parsed and were done without."""
+    set_aside: list[str] = field(default_factory=list)
+    """Damaged and stray logs, kept until somebody removes them."""
     error: Exception | None = None
     """Why the directory is offline."""
 
@@ -147,6 +154,10 @@ class LogManager:
         self._unsynced_deletions: dict[str, LogDirectory] = {}
         self._delete_count = 0
         self._stale_checkpoints: dict[str, set[TopicPartition]] = {}
+        self.set_aside: list[str] = []
+        """Directories of damaged and stray logs that are kept for people to look at."""
+        self.cut_after_clean_stop: dict[TopicPartition, str] = {}
+        """Logs that were stopped cleanly and had lost batches when they were loaded; the words say what happened."""
         for directory in self._directories:
             directory.checkpoint_recovery_points = self._recovery_point_writer(directory)
 
@@ -221,6 +232,8 @@ class LogManager:
                 if not report.lost_batches:
                     self._write_boot_id(directory, UNCLEAN_RESTART)
                 report.lost_batches.append(tp)
+            elif loaded.lost_batches:
+                self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
             self._logs[tp] = log
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
         self._stale_checkpoints[directory.path] = {tp for tp in known if tp not in self._logs}
@@ -256,6 +269,9 @@ class LogManager:
                 report.quarantined.append(path)
             elif _DELETE.fullmatch(name) is not None:
                 self._deleted.append((directory, path))
+            elif _SET_ASIDE.fullmatch(name) is not None:
+                report.set_aside.append(path)
+                self.set_aside.append(path)
             elif tp is None or _FUTURE.fullmatch(name) is not None:
                 report.quarantined.append(path)
             else:
@@ -379,13 +395,37 @@ class LogManager:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
         """
+        directory, target = self._take_away(tp, "delete")
+        self._deleted.append((directory, target))
+        self._unsynced_deletions[directory.path] = directory
+
+    def set_log_aside(self, tp: TopicPartition, why: str) -> str:
+        """Rename the partition's directory to one ending in ``-why``, durably, and forget it; return where it is now.
+
+        Nothing ever removes it but a person. ``why`` is `DAMAGED` or `STRAY`.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such log.
+            KafkaStorageError: its directory is offline or fails.
+        """
+        directory, target = self._take_away(tp, why)
+        try:
+            self._files.sync_directory(directory.path)
+        except OSError as error:
+            directory.fail(error)
+            raise KafkaStorageError(f"{tp}: {error}") from error
+        self.cut_after_clean_stop.pop(tp, None)
+        self.set_aside.append(target)
+        return target
+
+    def _take_away(self, tp: TopicPartition, suffix: str) -> tuple[LogDirectory, str]:
         log = self._logs.get(tp)
         if log is None:
             raise UnknownTopicOrPartitionError(f"{tp} has no log here")
         directory = log.directory
         directory.check_online()
         log.retire()
-        target = self._deleted_path(directory, tp)
+        target = self._free_path(directory, tp, suffix)
         try:
             self._files.rename(log.path, target)
         except OSError as error:
@@ -393,8 +433,7 @@ class LogManager:
             raise KafkaStorageError(f"{tp}: {error}") from error
         del self._logs[tp]
         self._stale_checkpoints.setdefault(directory.path, set()).add(tp)
-        self._deleted.append((directory, target))
-        self._unsynced_deletions[directory.path] = directory
+        return directory, target
 
     def sync_deletions(self) -> None:
         """Make deletions durable; to be called before anybody is told of them. A directory that fails goes offline.
@@ -411,12 +450,12 @@ class LogManager:
             except OSError as error:
                 directory.fail(error)
 
-    def _deleted_path(self, directory: LogDirectory, tp: TopicPartition) -> str:
-        """A free name ``<topic>-<partition>.<32 hex>-delete``, the topic cut so that the name fits."""
+    def _free_path(self, directory: LogDirectory, tp: TopicPartition, what: str) -> str:
+        """A free name ``<topic>-<partition>.<32 hex>-<what>``, the topic cut so that the name fits."""
         while True:
             self._delete_count += 1
             unique = hashlib.blake2s(f"{directory.path} {tp} {self._delete_count}".encode(), digest_size=16).hexdigest()
-            suffix = f"-{tp.partition}.{unique}-delete"
+            suffix = f"-{tp.partition}.{unique}-{what}"
             path = join(directory.path, tp.topic[: MAX_NAME_LENGTH - len(suffix)] + suffix)
             if not self._files.exists(path):
                 return path

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from paceline.log.batch_validation import PreparedBatch, check_replicated_batches, prepare_client_batch
 from paceline.log.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from paceline.log.damage import DamagedLogError
 from paceline.log.files import Files, join, write_atomically
 from paceline.log.leader_epoch_cache import LeaderEpochCache
 from paceline.log.log_config import LogConfig, TimestampType
@@ -37,6 +38,7 @@ from paceline.log.segment import TXN_INDEX_SUFFIX, Segment, file_name
 from paceline.log.snapshots import SnapshotFiles
 from paceline.log.transaction_index import append_row, truncate_rows
 from paceline.model.errors import (
+    CorruptMessageError,
     InconsistentTopicIdError,
     InvalidRecordError,
     KafkaStorageError,
@@ -261,6 +263,8 @@ class PartitionLog:
         stamp(prepared.buffer, base_offset, leader_epoch)
         try:
             self._write_leader_batch(prepared, header, now_ms)
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
         self.epochs.assign(leader_epoch, base_offset)
@@ -297,6 +301,8 @@ class PartitionLog:
             if first.base_offset < self._physical_end:
                 self._rebase(first.base_offset)
             self._write_follower_batches(memoryview(data), headers, now_ms)
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
         self._flush_if_due()
@@ -471,7 +477,8 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is below the log start or above the log end.
-            CorruptMessageError: what stands in the file is no batch.
+            DamagedLogError: what stands at ``offset`` is not what was written. Never is anything returned whose
+                checksum does not match.
             KafkaStorageError: storage failed; the directory is offline.
         """
         self._check_online()
@@ -486,17 +493,28 @@ class PartitionLog:
                 if segment.base_offset >= limit:
                     break
                 data = segment.read(offset, max_bytes, limit, at_least_one)
-                if data is not None:
-                    return data
+                if data is None:
+                    continue
+                if not data and at_least_one:
+                    self._check_last_offset(segment, offset)
+                return data
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
         return b""
+
+    def _check_last_offset(self, segment: Segment, offset: int) -> None:
+        """Nothing was found below the limit: tell a batch that reaches beyond it from one with a wrong offset."""
+        found = segment.locate(offset)
+        if found is not None and found.header.last_offset >= self._log_end_offset:
+            raise CorruptMessageError(f"the batch at {found.position} of {segment.log_path} ends behind the log")
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.
 
         Raises:
-            CorruptMessageError: what stands in the file is no batch.
+            DamagedLogError: what stands in the file is no batch.
             KafkaStorageError: storage failed; the directory is offline.
         """
         self._check_online()
@@ -508,6 +526,8 @@ class PartitionLog:
                     found = segment.find_timestamp(timestamp_ms, self._log_start_offset)
                     if found is not None:
                         return (found.offset, found.timestamp) if found.offset < limit_offset else None
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
         return None
@@ -521,6 +541,7 @@ class PartitionLog:
         without records go. When the durable recovery point lies higher, it is lowered durably before this returns.
 
         Raises:
+            DamagedLogError: the place to cut at cannot be found; the log may be cut partly and has to be rebuilt.
             KafkaStorageError: storage failed; the directory is offline.
         """
         self._check_online()
@@ -533,6 +554,8 @@ class PartitionLog:
             else:
                 self._cut_at(offset)
             self._after_truncation(offset)
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
 
@@ -771,6 +794,9 @@ class PartitionLog:
     def _fail(self, error: OSError) -> NoReturn:
         self._directory.fail(error)
         raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
+
+    def _damaged(self, error: CorruptMessageError) -> DamagedLogError:
+        return DamagedLogError(f"the log of {self.topic_partition} is damaged: {error}")
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(

@@ -21,6 +21,7 @@ from paceline.log.record_batch import (
     BatchHeader,
     Buffer,
     check_crc,
+    crc_of,
     decode_batch,
     parse_header,
 )
@@ -36,8 +37,8 @@ DELETED_SUFFIX = ".deleted"
 _SCAN_BYTES = 8 * 1024
 _RECOVERY_BYTES = 1 << 20
 _REMEMBERED_POSITIONS = 32
-_SHORT_HEADER = struct.Struct(">qi4xb6xi")
-"""Base offset, length, magic and last offset delta: all that cutting at a batch needs."""
+_SHORT_HEADER = struct.Struct(">qi4xbI2xi")
+"""Base offset, length, magic, checksum and last offset delta: all that checking and cutting at a batch needs."""
 
 
 class BatchPosition(NamedTuple):
@@ -293,13 +294,26 @@ class Segment:
                 return b""
             max_bytes = header.size
         data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
-        end, following = _cut(data, limit_offset)
+        if header.base_offset > offset:
+            self._check_order(found)
+        try:
+            end, following = _cut(data, limit_offset)
+        except CorruptMessageError as error:
+            raise CorruptMessageError(f"{self.log_path} from byte {position}: {error}") from error
         if end == 0:
             raise CorruptMessageError(f"the batch at {position} of {self.log_path} cannot be read")
         if len(positions) >= _REMEMBERED_POSITIONS:
             positions.clear()
         positions[following] = position + end
         return data if end == len(data) else data[:end]
+
+    def _check_order(self, found: BatchPosition) -> None:
+        """Refuse a batch that begins beyond the offset looked for when what follows shows that its offset is wrong."""
+        behind = found.position + found.header.size
+        if behind + HEADER_BYTES <= self.size:
+            following = next(self.headers(behind)).header
+            if following.base_offset <= found.header.last_offset:
+                raise CorruptMessageError(f"the batch at {found.position} of {self.log_path} has a wrong offset")
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
         """Return the first record with a timestamp not below ``timestamp`` and an offset not below ``from_offset``.
@@ -474,20 +488,32 @@ class Segment:
 
 
 def _cut(data: bytes, limit_offset: int) -> tuple[int, int]:
-    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them).
+    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them), all checksums checked.
+
+    A sound batch is returned in front of a bad one, so that a reader gets all there is before it hears of damage.
 
     Raises:
-        CorruptMessageError: what stands between is no batch.
+        CorruptMessageError: the first batch is none, or fails its checksum.
     """
-    position, following, end = 0, 0, len(data)
+    position, following, end = 0, -1, len(data)
     unpack = _SHORT_HEADER.unpack_from
     while position + HEADER_BYTES <= end:
-        base_offset, length, magic, last_offset_delta = unpack(data, position)
-        if magic != MAGIC or length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
-            raise CorruptMessageError(f"no batch after offset {following}")
+        base_offset, length, magic, crc, last_offset_delta = unpack(data, position)
         batch_end = position + length + LENGTH_PREFIX_BYTES
         last_offset = base_offset + last_offset_delta
+        if magic == MAGIC and batch_end > end and position:
+            break
+        if (
+            magic != MAGIC
+            or length < HEADER_BYTES - LENGTH_PREFIX_BYTES
+            or last_offset_delta < 0
+            or base_offset < following
+            or (batch_end <= end and crc_of(data, position, length + LENGTH_PREFIX_BYTES) != crc)
+        ):
+            if position:
+                break
+            raise CorruptMessageError(f"the batch at offset {base_offset} is not what was written")
         if batch_end > end or last_offset >= limit_offset:
             break
         position, following = batch_end, last_offset + 1
-    return position, following
+    return position, max(following, 0)
