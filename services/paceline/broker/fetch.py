@@ -23,6 +23,7 @@ from paceline.replication.fetch_session import (
     News,
 )
 from paceline.replication.purgatory import DelayedOperation, Purgatory
+from paceline.replication.replication_quota import ReplicationQuota
 from paceline.replication.truncation import divergence
 from paceline.runtime.ports import Scheduler
 
@@ -46,10 +47,12 @@ class FetchHandler:
         scheduler: Scheduler,
         session_slots: int,
         rng: random.Random,
+        quota: ReplicationQuota,
     ) -> None:
         self._partitions = partitions
         self._purgatory = purgatory
         self._scheduler = scheduler
+        self._quota = quota
         self.sessions = FetchSessionCache(session_slots, rng, self._leave)
         self._expected: dict[int, int] = {}
         self.bytes_out = 0
@@ -173,6 +176,20 @@ class FetchHandler:
             reads = told
             run.answer(session.session_id, reads)
         self.bytes_out += sum(len(read.batches) for read in reads)
+        if run.reader.replica_id is not None and self._quota.lists_any:
+            self._count_throttled(reads)
+
+    def _count_throttled(self, reads: list[PartitionRead]) -> None:
+        """Count what goes to followers of throttled replicas, in-sync ones included."""
+        quota = self._quota
+        throttled = sum(len(read.batches) for read in reads if quota.is_throttled(read.position.topic_partition))
+        quota.record(throttled, self._scheduler.now_ms())
+
+    def _holds_back(self, partition: HostedPartition, reader: Reader) -> bool:
+        """Whether a follower has to wait for this leader's quota; one that is in sync never has to."""
+        if reader.replica_id is None or not self._quota.lists_any or reader.replica_id in partition.maximal_isr:
+            return False
+        return self._quota.holds_back(partition.topic_partition, self._scheduler.now_ms())
 
     def _has_news(self, run: "_Fetch", read: PartitionRead) -> bool:
         position = read.position
@@ -209,7 +226,7 @@ class FetchHandler:
                 partition.sessions[session] = None
             if read.diverging_epoch is not None:
                 return read
-            if read.available and (max_bytes > 0 or at_least_one):
+            if read.available and (max_bytes > 0 or at_least_one) and not self._holds_back(partition, reader):
                 read.batches = self._bytes(partition, reader, position, max_bytes, at_least_one)
             if reader.replica_id is not None:
                 if record:
@@ -275,7 +292,7 @@ class FetchHandler:
             partition = self._validate(run.reader, position, read)
             if read.diverging_epoch is not None:
                 return True
-            if not read.available:
+            if not read.available or self._holds_back(partition, run.reader):
                 return 0
             if run.limits.min_bytes <= 1:
                 return True

@@ -40,6 +40,7 @@ class HostedPartition:
         "adding_replicas",
         "controller_epoch",
         "followers",
+        "in_sync_at_epoch",
         "isr",
         "leader_epoch",
         "leader_epoch_start_offset",
@@ -69,6 +70,8 @@ class HostedPartition:
         self.removing_replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         """Committed in-sync replicas while leading, empty while following."""
+        self.in_sync_at_epoch = False
+        """Whether this follower was in the ISR when its leader epoch began."""
         self.leader_epoch_start_offset: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self.proposal: IsrProposal | None = None
@@ -123,6 +126,7 @@ class HostedPartition:
         changed = self.leader_id != state.leader or self.leader_epoch != state.leader_epoch
         self._adopt(state, log)
         self.isr = ()
+        self.in_sync_at_epoch = self._host.broker_id in state.isr
         self.leader_epoch_start_offset = None
         self.followers = {}
         self.leader_id = state.leader

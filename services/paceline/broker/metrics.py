@@ -45,6 +45,10 @@ class MetricsSnapshot:
     fetcher_count: int
     failed_partitions_count: int
     replica_max_lag_records: int
+    leader_throttled_bytes_per_second: float
+    """What throttled replicas fetch here, all of them together."""
+    follower_throttled_bytes_per_second: float
+    """What throttled replicas here fetch."""
     offline_log_directory_count: int
     broker_epoch: int
 
@@ -81,6 +85,8 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         fetcher_count=len(fetchers),
         failed_partitions_count=len(manager.fetchers.failed),
         replica_max_lag_records=manager.fetchers.max_lag(),
+        leader_throttled_bytes_per_second=manager.leader_quota.rate(manager.now_ms()),
+        follower_throttled_bytes_per_second=manager.follower_quota.rate(manager.now_ms()),
         offline_log_directory_count=len(log_dirs) - len(manager.logs.live_log_dirs),
         broker_epoch=manager.broker_epoch,
     )

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
+from paceline.broker.broker_configs import BrokerConfigs
 from paceline.broker.client_requests import ClientRequests
 from paceline.broker.control_fence import ControlFence
 from paceline.broker.control_requests import ControlRequests
@@ -93,8 +94,18 @@ class BrokerNode:
         self._on_state_change = on_state_change
         self._on_fatal = on_fatal
         self.metadata = MetadataCache()
+        self._broker_configs = BrokerConfigs(
+            config.broker_id,
+            self._zookeeper,
+            scheduler,
+            lambda changed: self.replica_manager.apply_broker_config(changed),
+        )
         self._topic_configs = TopicConfigs(
-            self._zookeeper, scheduler, log_manager.default_config, self._topic_config_read
+            self._zookeeper,
+            scheduler,
+            log_manager.default_config,
+            self._topic_config_read,
+            self._broker_configs.announced,
         )
         self.replica_manager = ReplicaManager(
             config,
@@ -204,6 +215,7 @@ class BrokerNode:
         self._isr_writer.stop()
         self._registration.stop()
         self._topic_configs.stop()
+        self._broker_configs.stop()
         self._housekeeping.stop()
         self.replica_manager.stop()
         self._producer_ids.fail_waiting(ShuttingDownError("the broker is shutting down"))
@@ -241,6 +253,7 @@ class BrokerNode:
         self._fence.confirm(registered.controller_epoch)
         self._emit(StateChangeKind.BROKER_REGISTERED, f"broker epoch {registered.broker_epoch}")
         self._isr_writer.session_ready()
+        self._broker_configs.read()
         self._topic_configs.connected(new_session=True)
         self._report_failed_dirs()
         if not self._was_ready:
@@ -320,6 +333,7 @@ class BrokerNode:
         for topic in topics:
             if not self.replica_manager.hosts_topic(topic):
                 self._topic_configs.forget(topic)
+                self.replica_manager.forget_throttles(topic)
 
     def _epoch_refuted(self, controller_epoch: int) -> None:
         self._emit(

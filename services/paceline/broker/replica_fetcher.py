@@ -24,10 +24,13 @@ from paceline.model.replica_fetch import (
 )
 from paceline.model.settings import BrokerConfig
 from paceline.replication.fetch_session import INITIAL_EPOCH, MAX_EPOCH, NO_SESSION
+from paceline.replication.replication_quota import ReplicationQuota
 from paceline.replication.truncation import truncation_point
 from paceline.runtime.ports import Scheduler
 
 _FIRST_DELAY_DIVISOR: Final = 16
+_QUOTA_CHECK_MS: Final = 250
+"""How often replicas that wait for the quota look whether they may go on."""
 _NOT_YET_ERRORS: Final = (
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -44,6 +47,10 @@ class FetcherHost(Protocol):
     @property
     def broker_epoch(self) -> int:
         """Epoch of the present registration."""
+
+    @property
+    def follower_quota(self) -> ReplicationQuota:
+        """What throttled replicas may take in."""
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
@@ -82,6 +89,11 @@ class FetchState:
         self.sent_log_start_offset = -1
         self.take_position(log)
 
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it holds all that is committed; before the first answer, whether its leader's epoch began so."""
+        return self.partition.in_sync_at_epoch if self.lag is None else self.lag <= 0
+
     def take_position(self, log: ReplicaLog) -> None:
         """Fetch from the log's end next."""
         self.fetch_offset = log.log_end_offset
@@ -116,6 +128,8 @@ class ReplicaFetcher:
         self._forgotten: dict[TopicPartition, None] = {}
         """Partitions the next incremental request has to take out of the session."""
         self._delayed_count = 0
+        self._held_back: dict[TopicPartition, FetchState] = {}
+        """Delayed ones that wait for the quota."""
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._sequence = 0
@@ -167,7 +181,11 @@ class ReplicaFetcher:
 
     def run(self) -> None:
         """Send the next request if there is something to fetch and none in flight."""
-        if self._closed or self._paused or self._in_flight is not None or len(self._states) <= self._delayed_count:
+        if self._closed or self._paused or self._in_flight is not None:
+            return
+        if self._host.follower_quota.lists_any:
+            self._hold_back_throttled()
+        if len(self._states) <= self._delayed_count:
             return
         request = self._build()
         self._sequence += 1
@@ -324,6 +342,8 @@ class ReplicaFetcher:
             return True
         state.partition.append_as_follower(result.batches, result.high_watermark, result.log_start_offset)
         self.bytes_in += len(result.batches)
+        if self._host.follower_quota.is_throttled(result.topic_partition):
+            self._host.follower_quota.record(len(result.batches), self._scheduler.now_ms())
         self._moved(state, log)
         state.lag = max(0, result.high_watermark - state.fetch_offset)
         return True
@@ -381,3 +401,36 @@ class ReplicaFetcher:
                 self._delayed_count -= 1
                 self._name_again(topic_partition)
         self.run()
+
+    # The quota
+
+    def _hold_back_throttled(self) -> None:
+        """Leave throttled replicas that are not in sync out while the quota is exceeded."""
+        quota = self._host.follower_quota
+        if not quota.is_exceeded(self._scheduler.now_ms()):
+            return
+        held = {
+            topic_partition: state
+            for topic_partition, state in self._states.items()
+            if not state.delayed and quota.is_throttled(topic_partition) and not state.is_in_sync
+        }
+        for topic_partition, state in held.items():
+            state.delayed = True
+            self._leave_out(topic_partition)
+        self._delayed_count += len(held)
+        if held and not self._held_back:
+            self._scheduler.call_later(_QUOTA_CHECK_MS, self._let_go)
+        self._held_back.update(held)
+
+    def _let_go(self) -> None:
+        """Go on with those that need not wait any more, and look again later while there are others."""
+        if self._closed:
+            return
+        quota = self._host.follower_quota
+        exceeded = quota.is_exceeded(self._scheduler.now_ms())
+        free = [state for tp, state in self._held_back.items() if not exceeded or not quota.is_throttled(tp)]
+        for state in free:
+            del self._held_back[state.partition.topic_partition]
+        if self._held_back:
+            self._scheduler.call_later(_QUOTA_CHECK_MS, self._let_go)
+        self._end_delay(free)

@@ -20,6 +20,7 @@ from paceline.broker.partition_host import IsrProposal
 from paceline.broker.ports import BrokerTransport
 from paceline.broker.produce import ProduceHandler
 from paceline.log.log_config import LogConfig
+from paceline.model.broker_dynamic_config import BrokerDynamicConfig
 from paceline.model.client_io import LeaderHint
 from paceline.model.errors import (
     KafkaStorageError,
@@ -29,9 +30,11 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.model.throttled_replicas import throttled_partitions
 from paceline.replication.fetch_session import FetchSession, News
 from paceline.replication.isr_propagation import IsrPropagation
 from paceline.replication.purgatory import Purgatory
+from paceline.replication.replication_quota import ReplicationQuota
 from paceline.runtime.ports import Cancellable, Scheduler
 
 _CHECKS_AT_ONCE: Final = 500
@@ -67,9 +70,16 @@ class ReplicaManager:
         self.metrics = BrokerMetrics()
         self.produce_purgatory = Purgatory(scheduler)
         self.fetch_purgatory = Purgatory(scheduler)
+        self.leader_quota = self._quota()
+        self.follower_quota = self._quota()
         self.fetchers = FetcherManager(config, scheduler, transport, self)
         self.fetches = FetchHandler(
-            self, self.fetch_purgatory, scheduler, config.max_incremental_fetch_session_cache_slots, rng
+            self,
+            self.fetch_purgatory,
+            scheduler,
+            config.max_incremental_fetch_session_cache_slots,
+            rng,
+            self.leader_quota,
         )
         self.produces = ProduceHandler(self, self.produce_purgatory, scheduler)
         self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
@@ -234,6 +244,7 @@ class ReplicaManager:
 
     def apply_topic_config(self, topic: str, config: LogConfig) -> None:
         """Take over a topic's settings, newly read or changed."""
+        self._throttle(topic, config)
         for partition in self._by_topic.get(topic, {}).values():
             if partition.log is not None:
                 partition.log.config = config
@@ -241,6 +252,25 @@ class ReplicaManager:
                     partition.advance_high_watermark()
                     self.news(partition, News.ROLE)
         self.deliver_news()
+
+    def _quota(self) -> ReplicationQuota:
+        sample_ms = self.config.replication_quota_window_size_seconds * 1_000
+        return ReplicationQuota(self.config.replication_quota_window_num, sample_ms)
+
+    def _throttle(self, topic: str, config: LogConfig) -> None:
+        lists = (config.leader_replication_throttled_replicas, config.follower_replication_throttled_replicas)
+        for quota, text in zip((self.leader_quota, self.follower_quota), lists, strict=True):
+            quota.throttle(topic, throttled_partitions(text, self.broker_id))
+
+    def forget_throttles(self, topic: str) -> None:
+        """A topic is not hosted here any more."""
+        for quota in (self.leader_quota, self.follower_quota):
+            quota.throttle(topic, frozenset())
+
+    def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
+        """Take over this broker's settings, newly read or changed; what waits for a quota finds out by itself."""
+        self.leader_quota.limit = config.leader_throttled_rate
+        self.follower_quota.limit = config.follower_throttled_rate
 
     # Storage
 

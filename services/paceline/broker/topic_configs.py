@@ -22,7 +22,10 @@ _READS_AT_ONCE: Final = 500
 
 
 class TopicConfigs:
-    """Settings of the topics this broker hosts. ``on_change`` is told of every topic whose settings were read."""
+    """Settings of the topics this broker hosts. ``on_change`` is told of every topic whose settings were read.
+
+    ``on_broker_announced`` is told whose settings have changed when they are no topic's: ``3`` or ``<default>``.
+    """
 
     def __init__(
         self,
@@ -30,11 +33,13 @@ class TopicConfigs:
         scheduler: Scheduler,
         defaults: LogConfig,
         on_change: Callable[[str, LogConfig], None],
+        on_broker_announced: Callable[[str], None] = lambda _broker: None,
     ) -> None:
         self._zookeeper = zookeeper
         self._scheduler = scheduler
         self._defaults = defaults
         self._on_change = on_change
+        self._on_broker_announced = on_broker_announced
         self._known: dict[str, LogConfig] = {}
         self._wanted: dict[str, None] = {}
         self._waiting: list[_Waiting] = []
@@ -139,11 +144,14 @@ class TopicConfigs:
             _read_announcements(self._applied), self._zookeeper, self._scheduler, self._have_listed, self._list_failed
         ).start()
 
-    def _have_listed(self, found: tuple[str | None, tuple[str, ...]]) -> None:
+    def _have_listed(self, found: tuple[str | None, tuple[tuple[str, str], ...]]) -> None:
         self._listing = False
-        self._applied, topics = found
-        changed = [topic for topic in topics if topic in self._known]
-        self._wanted.update(dict.fromkeys(changed))
+        self._applied, entities = found
+        for kind, name in entities:
+            if kind == "brokers":
+                self._on_broker_announced(name)
+            elif kind == "topics" and name in self._known:
+                self._wanted[name] = None
         self._read()
         if self._list_again:
             self._list()
@@ -190,8 +198,8 @@ def _read_configs(topics: list[str]) -> Flow[dict[str, Mapping[str, str]]]:
     return found
 
 
-def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[str, ...]]]:
-    """Return the newest announcement's name and the topics announced after ``applied``, with a watch for more."""
+def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[tuple[str, str], ...]]]:
+    """Return the newest announcement's name and what was announced after ``applied``, with a watch for more."""
     (listed,) = yield Zk([GetChildren(znodes.CONFIG_CHANGES, watch=True)])
     expect(listed, znodes.CONFIG_CHANGES)
     fresh = sorted(child for child in listed.children if applied is None or child > applied)
@@ -199,7 +207,7 @@ def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[str
         return applied, ()
     paths = [f"{znodes.CONFIG_CHANGES}/{child}" for child in fresh]
     responses = yield Zk([GetData(path) for path in paths])
-    topics: dict[str, None] = {}
+    entities: dict[tuple[str, str], None] = {}
     for path, response in zip(paths, responses, strict=True):
         expect(response, path, ZkCode.NO_NODE)
         if not response.ok:
@@ -208,6 +216,5 @@ def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[str
             entity_type, _, name = znodes.decode_config_change(path, response.data).partition("/")
         except MalformedZnodeError:
             continue
-        if entity_type == "topics":
-            topics[name] = None
-    return fresh[-1], tuple(topics)
+        entities[entity_type, name] = None
+    return fresh[-1], tuple(entities)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from paceline.log.compression import Codec
 from paceline.model.errors import InvalidConfigError
+from paceline.model.throttled_replicas import checked_throttled_replicas
 
 MAX_INT64: Final = 2**63 - 1
 MAX_INT32: Final = 2**31 - 1
@@ -173,8 +174,14 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
         "message.timestamp.difference.max.ms": ("message_timestamp_difference_max_ms", _integer(0)),
         "min.insync.replicas": ("min_insync_replicas", _integer(1, MAX_INT32)),
         "unclean.leader.election.enable": ("unclean_leader_election_enable", _boolean),
-        "leader.replication.throttled.replicas": ("leader_replication_throttled_replicas", str),
-        "follower.replication.throttled.replicas": ("follower_replication_throttled_replicas", str),
+        "leader.replication.throttled.replicas": (
+            "leader_replication_throttled_replicas",
+            checked_throttled_replicas,
+        ),
+        "follower.replication.throttled.replicas": (
+            "follower_replication_throttled_replicas",
+            checked_throttled_replicas,
+        ),
     }
 )
 

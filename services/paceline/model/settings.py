@@ -28,6 +28,8 @@ class BrokerConfig:
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     fetch_max_bytes: int = 57_671_680
     max_incremental_fetch_session_cache_slots: int = 1_000
+    replication_quota_window_num: int = 11
+    replication_quota_window_size_seconds: int = 1
     min_insync_replicas: int = 1
     """Broker default of the topic key ``min.insync.replicas``."""
     message_max_bytes: int = 1_048_588

@@ -27,6 +27,8 @@ GAUGES: Final = {
     "under_min_isr_partitions": "Partitions led here with fewer in-sync replicas than min.insync.replicas",
     "leader_partitions": "Partitions led here",
     "hosted_partitions": "Partitions with a replica here",
+    "leader_throttled_bytes_per_second": "What throttled replicas fetch from this broker, all of them together",
+    "follower_throttled_bytes_per_second": "What throttled replicas on this broker fetch",
 }
 COUNTERS: Final = {
     "isr_shrinks_total": "In-sync set shrinks committed",

@@ -105,6 +105,8 @@ class BrokerKeys(CommonKeys):
     num_replica_fetchers: int = key(1, "threads", "per source broker", scope="broker", ge=1, le=64)
     replica_high_watermark_checkpoint_interval_ms: int = key(5_000, "ms", "period", ge=1)
     max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "0 switches sessions off", ge=0)
+    replication_quota_window_num: int = key(11, "samples", "kept to measure throttled replication", ge=2, le=1_000)
+    replication_quota_window_size_seconds: int = key(1, "s", "length of each", ge=1, le=3_600)
     fetch_max_bytes: int = key(57_671_680, "bytes", "cap on a client's whole answer", ge=1_024, le=60 << 20)
     queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
     controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
@@ -171,7 +173,10 @@ KEYS: Final[dict[str, str]] = {
 
 _ONE_LOOP = "a broker runs on one event loop"
 _INSECURE = "listeners carry no security protocol"
+_LIVE = "it is set while brokers run: paceline config set --broker"
 NOT_HERE: Final[dict[str, str]] = {
+    "leader.replication.throttled.rate": _LIVE,
+    "follower.replication.throttled.rate": _LIVE,
     "num.io.threads": _ONE_LOOP,
     "num.network.threads": _ONE_LOOP,
     "background.threads": _ONE_LOOP,

@@ -1,0 +1,58 @@
+"""What may be set for brokers while they run: ``/config/brokers/<id>``, else ``/config/brokers/<default>``.
+
+Source: spec/config.md section 3 (throttles) and its rule of precedence; KIP-226.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from paceline.model.errors import InvalidConfigError
+
+LEADER_THROTTLED_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_THROTTLED_RATE: Final = "follower.replication.throttled.rate"
+BROKER_DYNAMIC_KEYS: Final = (LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)
+UNLIMITED: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDynamicConfig:
+    """Rates in bytes per second; `UNLIMITED` when nobody has set one."""
+
+    leader_throttled_rate: int = UNLIMITED
+    follower_throttled_rate: int = UNLIMITED
+
+
+def checked_broker_value(key: str, text: str) -> str:
+    """Return a value as it is kept.
+
+    Raises:
+        InvalidConfigError: the key cannot be set for brokers while they run, or the value makes no sense.
+    """
+    if key not in BROKER_DYNAMIC_KEYS:
+        known = ", ".join(BROKER_DYNAMIC_KEYS)
+        raise InvalidConfigError(f"{key!r} cannot be set for brokers while they run; {known} can")
+    try:
+        value = int(text.strip())
+    except ValueError:
+        value = -1
+    if not 0 <= value <= UNLIMITED:
+        raise InvalidConfigError(f"invalid value {text!r} for {key}: a number of bytes per second is expected")
+    return str(value)
+
+
+def broker_dynamic_config(own: Mapping[str, str], of_all: Mapping[str, str]) -> BrokerDynamicConfig:
+    """Return what is in effect at one broker; a value that makes no sense counts as not set."""
+    return BrokerDynamicConfig(
+        _effective(LEADER_THROTTLED_RATE, own, of_all), _effective(FOLLOWER_THROTTLED_RATE, own, of_all)
+    )
+
+
+def _effective(key: str, own: Mapping[str, str], of_all: Mapping[str, str]) -> int:
+    for overrides in (own, of_all):
+        if key in overrides:
+            try:
+                return int(checked_broker_value(key, overrides[key]))
+            except InvalidConfigError:
+                continue
+    return UNLIMITED
