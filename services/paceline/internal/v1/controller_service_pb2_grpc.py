@@ -6,7 +6,7 @@ from paceline.internal.v1 import controller_service_pb2 as paceline_dot_internal
 
 
 class ControllerServiceStub(object):
-    """ControllerService is what brokers call on the active controller.
+    """ControllerService is what brokers, and controllers that stand by, call on the active controller.
     """
 
     def __init__(self, channel):
@@ -25,10 +25,15 @@ class ControllerServiceStub(object):
                 request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.SerializeToString,
                 response_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.FromString,
                 )
+        self.FollowState = channel.unary_stream(
+                '/paceline.internal.v1.ControllerService/FollowState',
+                request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateResponse.FromString,
+                )
 
 
 class ControllerServiceServicer(object):
-    """ControllerService is what brokers call on the active controller.
+    """ControllerService is what brokers, and controllers that stand by, call on the active controller.
     """
 
     def ControlledShutdown(self, request, context):
@@ -41,6 +46,16 @@ class ControllerServiceServicer(object):
     def BrokerHeartbeat(self, request, context):
         """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
         active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FollowState(self, request, context):
+        """FollowState streams the partition states the active controller knows: a snapshot, then what changes, then at least
+        one message a second. A controller that is not active refuses with FAILED_PRECONDITION. The stream ends when the term
+        does, and when the caller is too slow; the caller then opens another one. Nothing depends on it but the speed of the
+        next takeover.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -59,6 +74,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.FromString,
                     response_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.SerializeToString,
             ),
+            'FollowState': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowState,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'paceline.internal.v1.ControllerService', rpc_method_handlers)
@@ -67,7 +87,7 @@ def add_ControllerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControllerService(object):
-    """ControllerService is what brokers call on the active controller.
+    """ControllerService is what brokers, and controllers that stand by, call on the active controller.
     """
 
     @staticmethod
@@ -101,5 +121,22 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ControllerService/BrokerHeartbeat',
             paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.SerializeToString,
             paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FollowState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/paceline.internal.v1.ControllerService/FollowState',
+            paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
