@@ -39,6 +39,7 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
+    LOG_DIR_NOT_FOUND = 57
     REASSIGNMENT_IN_PROGRESS = 60
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
@@ -262,6 +263,12 @@ class KafkaStorageError(PacelineError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
     definite = False
+
+
+class LogDirNotFoundError(PacelineError):
+    """The broker has no log directory of that name."""
+
+    code = ErrorCode.LOG_DIR_NOT_FOUND
 
 
 class ReassignmentInProgressError(PacelineError):

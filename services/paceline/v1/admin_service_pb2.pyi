@@ -94,6 +94,8 @@ class _ConfigResourceTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrap
     """Refused: say which."""
     CONFIG_RESOURCE_TYPE_TOPIC: _ConfigResourceType.ValueType  # 1
     """A topic."""
+    CONFIG_RESOURCE_TYPE_BROKER: _ConfigResourceType.ValueType  # 2
+    """A broker, or all of them: what may be set while they run."""
 
 class ConfigResourceType(_ConfigResourceType, metaclass=_ConfigResourceTypeEnumTypeWrapper):
     """ConfigResourceType says what a configuration belongs to."""
@@ -102,6 +104,8 @@ CONFIG_RESOURCE_TYPE_UNSPECIFIED: ConfigResourceType.ValueType  # 0
 """Refused: say which."""
 CONFIG_RESOURCE_TYPE_TOPIC: ConfigResourceType.ValueType  # 1
 """A topic."""
+CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType.ValueType  # 2
+"""A broker, or all of them: what may be set while they run."""
 global___ConfigResourceType = ConfigResourceType
 
 class _ConfigSource:
@@ -118,6 +122,8 @@ class _ConfigSourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>."""
     CONFIG_SOURCE_BUILT_IN_DEFAULT: _ConfigSource.ValueType  # 3
     """Set nowhere."""
+    CONFIG_SOURCE_BROKER: _ConfigSource.ValueType  # 4
+    """Set for this broker, in /config/brokers/<id>."""
 
 class ConfigSource(_ConfigSource, metaclass=_ConfigSourceEnumTypeWrapper):
     """ConfigSource says where a value comes from."""
@@ -130,6 +136,8 @@ CONFIG_SOURCE_BROKER_DEFAULT: ConfigSource.ValueType  # 2
 """Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>."""
 CONFIG_SOURCE_BUILT_IN_DEFAULT: ConfigSource.ValueType  # 3
 """Set nowhere."""
+CONFIG_SOURCE_BROKER: ConfigSource.ValueType  # 4
+"""Set for this broker, in /config/brokers/<id>."""
 global___ConfigSource = ConfigSource
 
 class _ConfigOperation:
@@ -881,7 +889,7 @@ class ConfigResource(google.protobuf.message.Message):
     type: global___ConfigResourceType.ValueType
     """Kind of resource."""
     name: builtins.str
-    """Its name: for a topic, the topic's."""
+    """Its name: for a topic, the topic's; for a broker its id, empty for all of them."""
     def __init__(
         self,
         *,
@@ -1175,3 +1183,285 @@ class AlterConfigsResult(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
 
 global___AlterConfigsResult = AlterConfigsResult
+
+@typing.final
+class LogDirError(google.protobuf.message.Message):
+    """LogDirError explains why a log directory, a broker or a wish failed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    code: paceline.v1.errors_pb2.ErrorCode.ValueType
+    """What went wrong."""
+    message: builtins.str
+    """One sentence for a person."""
+    def __init__(
+        self,
+        *,
+        code: paceline.v1.errors_pb2.ErrorCode.ValueType = ...,
+        message: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message"]) -> None: ...
+
+global___LogDirError = LogDirError
+
+@typing.final
+class DescribeLogDirsRequest(google.protobuf.message.Message):
+    """DescribeLogDirsRequest says whose log directories are wanted, and of which partitions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_IDS_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    timeout_ms: builtins.int
+    """Longest wait in milliseconds; 0 means 30 s."""
+    @property
+    def broker_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Brokers; empty means every live one."""
+
+    @property
+    def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartition]:
+        """Partitions wanted; empty means all. Directories are listed in any case. All partitions of a large broker may be
+        more than a caller accepts in one answer.
+        """
+
+    def __init__(
+        self,
+        *,
+        broker_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        partitions: collections.abc.Iterable[global___TopicPartition] | None = ...,
+        timeout_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_ids", b"broker_ids", "partitions", b"partitions", "timeout_ms", b"timeout_ms"]) -> None: ...
+
+global___DescribeLogDirsRequest = DescribeLogDirsRequest
+
+@typing.final
+class DescribeLogDirsResponse(google.protobuf.message.Message):
+    """DescribeLogDirsResponse answers every broker, in the order of the request, else by id."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKERS_FIELD_NUMBER: builtins.int
+    @property
+    def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerLogDirs]:
+        """One result per broker."""
+
+    def __init__(
+        self,
+        *,
+        brokers: collections.abc.Iterable[global___BrokerLogDirs] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers"]) -> None: ...
+
+global___DescribeLogDirsResponse = DescribeLogDirsResponse
+
+@typing.final
+class BrokerLogDirs(google.protobuf.message.Message):
+    """BrokerLogDirs is what one broker holds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    LOG_DIRS_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id."""
+    @property
+    def error(self) -> global___LogDirError:
+        """Why the broker could not be asked; absent means success."""
+
+    @property
+    def log_dirs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogDir]:
+        """Its log directories, in the order of its settings."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        error: global___LogDirError | None = ...,
+        log_dirs: collections.abc.Iterable[global___LogDir] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "broker_id", b"broker_id", "error", b"error", "log_dirs", b"log_dirs"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___BrokerLogDirs = BrokerLogDirs
+
+@typing.final
+class LogDir(google.protobuf.message.Message):
+    """LogDir is one log directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """Path on the broker."""
+    @property
+    def error(self) -> global___LogDirError:
+        """KAFKA_STORAGE_ERROR when the directory has failed; its replicas are offline then and not listed."""
+
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogDirReplica]:
+        """Replicas there, by topic and partition."""
+
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        error: global___LogDirError | None = ...,
+        replicas: collections.abc.Iterable[global___LogDirReplica] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error", "path", b"path", "replicas", b"replicas"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___LogDir = LogDir
+
+@typing.final
+class LogDirReplica(google.protobuf.message.Message):
+    """LogDirReplica is one replica in a log directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    OFFSET_LAG_FIELD_NUMBER: builtins.int
+    IS_FUTURE_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition number."""
+    size_bytes: builtins.int
+    """Bytes of its segments."""
+    offset_lag: builtins.int
+    """Records that its leader had committed, when it last said so, and that are not here yet; 0 for a leader."""
+    is_future: builtins.bool
+    """Whether it is a copy being made in another directory of the same broker; never so in this version."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        size_bytes: builtins.int = ...,
+        offset_lag: builtins.int = ...,
+        is_future: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_future", b"is_future", "offset_lag", b"offset_lag", "partition", b"partition", "size_bytes", b"size_bytes", "topic", b"topic"]) -> None: ...
+
+global___LogDirReplica = LogDirReplica
+
+@typing.final
+class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
+    """AlterReplicaLogDirsRequest lists wishes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    timeout_ms: builtins.int
+    """Longest wait in milliseconds; 0 means 30 s."""
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaLogDir]:
+        """The wishes; each replica at most once."""
+
+    def __init__(
+        self,
+        *,
+        replicas: collections.abc.Iterable[global___ReplicaLogDir] | None = ...,
+        timeout_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["replicas", b"replicas", "timeout_ms", b"timeout_ms"]) -> None: ...
+
+global___AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequest
+
+@typing.final
+class ReplicaLogDir(google.protobuf.message.Message):
+    """ReplicaLogDir says where a replica shall lie."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    PATH_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker that holds the replica."""
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition number."""
+    path: builtins.str
+    """Path of the log directory, as DescribeLogDirs shows it."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        path: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "partition", b"partition", "path", b"path", "topic", b"topic"]) -> None: ...
+
+global___ReplicaLogDir = ReplicaLogDir
+
+@typing.final
+class AlterReplicaLogDirsResponse(google.protobuf.message.Message):
+    """AlterReplicaLogDirsResponse answers every wish, in the order of the request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AlterReplicaLogDirResult]:
+        """One result per wish."""
+
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[global___AlterReplicaLogDirResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+global___AlterReplicaLogDirsResponse = AlterReplicaLogDirsResponse
+
+@typing.final
+class AlterReplicaLogDirResult(google.protobuf.message.Message):
+    """AlterReplicaLogDirResult tells what became of one wish."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker that holds the replica."""
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition number."""
+    @property
+    def error(self) -> global___LogDirError:
+        """Why it was refused; absent means the replica lies there. LOG_DIR_NOT_FOUND: no such directory;
+        REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: it would have to be moved.
+        """
+
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        error: global___LogDirError | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "broker_id", b"broker_id", "error", b"error", "partition", b"partition", "topic", b"topic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___AlterReplicaLogDirResult = AlterReplicaLogDirResult

@@ -58,6 +58,16 @@ class AdminServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsResponse.FromString,
                 )
+        self.DescribeLogDirs = channel.unary_unary(
+                '/paceline.v1.AdminService/DescribeLogDirs',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.DescribeLogDirsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.DescribeLogDirsResponse.FromString,
+                )
+        self.AlterReplicaLogDirs = channel.unary_unary(
+                '/paceline.v1.AdminService/AlterReplicaLogDirs',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsResponse.FromString,
+                )
 
 
 class AdminServiceServicer(object):
@@ -130,6 +140,22 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLogDirs(self, request, context):
+        """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
+        answer has an error and leaves the others alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterReplicaLogDirs(self, request, context):
+        """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
+        already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -172,6 +198,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.IncrementalAlterConfigs,
                     request_deserializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsResponse.SerializeToString,
+            ),
+            'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogDirs,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.DescribeLogDirsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.DescribeLogDirsResponse.SerializeToString,
+            ),
+            'AlterReplicaLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReplicaLogDirs,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -320,5 +356,39 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/IncrementalAlterConfigs',
             paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsRequest.SerializeToString,
             paceline_dot_v1_dot_admin__service__pb2.IncrementalAlterConfigsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/DescribeLogDirs',
+            paceline_dot_v1_dot_admin__service__pb2.DescribeLogDirsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.DescribeLogDirsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def AlterReplicaLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/AlterReplicaLogDirs',
+            paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -86,6 +86,22 @@ class AdminServiceStub:
     without a restart. All changes of one resource are made, or none.
     """
 
+    DescribeLogDirs: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.admin_service_pb2.DescribeLogDirsRequest,
+        paceline.v1.admin_service_pb2.DescribeLogDirsResponse,
+    ]
+    """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
+    answer has an error and leaves the others alone.
+    """
+
+    AlterReplicaLogDirs: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
+        paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse,
+    ]
+    """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
+    already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+    """
+
 class AdminServiceAsyncStub:
     """AdminService changes the cluster. Every controller serves it; one that is not active answers
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
@@ -152,6 +168,22 @@ class AdminServiceAsyncStub:
     ]
     """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
     without a restart. All changes of one resource are made, or none.
+    """
+
+    DescribeLogDirs: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.admin_service_pb2.DescribeLogDirsRequest,
+        paceline.v1.admin_service_pb2.DescribeLogDirsResponse,
+    ]
+    """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
+    answer has an error and leaves the others alone.
+    """
+
+    AlterReplicaLogDirs: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
+        paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse,
+    ]
+    """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
+    already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
     """
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
@@ -236,6 +268,26 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[paceline.v1.admin_service_pb2.IncrementalAlterConfigsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.IncrementalAlterConfigsResponse]]:
         """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
         without a restart. All changes of one resource are made, or none.
+        """
+
+    @abc.abstractmethod
+    def DescribeLogDirs(
+        self,
+        request: paceline.v1.admin_service_pb2.DescribeLogDirsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.admin_service_pb2.DescribeLogDirsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.DescribeLogDirsResponse]]:
+        """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
+        answer has an error and leaves the others alone.
+        """
+
+    @abc.abstractmethod
+    def AlterReplicaLogDirs(
+        self,
+        request: paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse]]:
+        """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
+        already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -85,6 +85,8 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The producer's epoch is older than the one the log knows."""
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
     """A log directory failed. Retriable on another replica."""
+    ERROR_CODE_LOG_DIR_NOT_FOUND: _ErrorCode.ValueType  # 57
+    """The broker has no log directory of that name."""
     ERROR_CODE_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 60
     """A reassignment of the partition is running."""
     ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND: _ErrorCode.ValueType  # 70
@@ -183,6 +185,8 @@ ERROR_CODE_INVALID_PRODUCER_EPOCH: ErrorCode.ValueType  # 47
 """The producer's epoch is older than the one the log knows."""
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
 """A log directory failed. Retriable on another replica."""
+ERROR_CODE_LOG_DIR_NOT_FOUND: ErrorCode.ValueType  # 57
+"""The broker has no log directory of that name."""
 ERROR_CODE_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 60
 """A reassignment of the partition is running."""
 ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND: ErrorCode.ValueType  # 70

@@ -16,7 +16,7 @@ from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 from paceline.v1 import record_pb2 as paceline_dot_v1_dot_record__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/log_service.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/errors.proto\x1a\x18paceline/v1/record.proto\"x\n\x0eProduceRequest\x12\x1f\n\x04\x61\x63ks\x18\x01 \x01(\x0e\x32\x11.paceline.v1.Acks\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x31\n\npartitions\x18\x03 \x03(\x0b\x32\x1d.paceline.v1.ProducePartition\"\x8b\x01\n\x10ProducePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x0f\n\x05\x62\x61tch\x18\x04 \x01(\x0cH\x00\x12*\n\x07records\x18\x05 \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x42\x06\n\x04\x64\x61ta\"J\n\x0fProduceResponse\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.paceline.v1.ProducePartitionResult\"\xc0\x01\n\x16ProducePartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x1a\n\x12log_append_time_ms\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x42\x08\n\x06_error\"\xb9\x02\n\x0c\x46\x65tchRequest\x12\x13\n\x0bmax_wait_ms\x18\x01 \x01(\x05\x12\x11\n\tmin_bytes\x18\x02 \x01(\x05\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x34\n\x0fisolation_level\x18\x04 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\x12(\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x18.paceline.v1.FetchFormat\x12\x12\n\nsession_id\x18\x06 \x01(\x05\x12\x15\n\rsession_epoch\x18\x07 \x01(\x05\x12/\n\npartitions\x18\x08 \x03(\x0b\x32\x1b.paceline.v1.FetchPartition\x12\x32\n\tforgotten\x18\t \x03(\x0b\x32\x1f.paceline.v1.ForgottenPartition\"\xe1\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12last_fetched_epoch\x18\x07 \x01(\x05H\x01\x88\x01\x01\x42\x17\n\x15_current_leader_epochB\x15\n\x13_last_fetched_epoch\"6\n\x12\x46orgottenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"Z\n\rFetchResponse\x12\x12\n\nsession_id\x18\x01 \x01(\x05\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.paceline.v1.FetchPartitionResult\"\xd7\x02\n\x14\x46\x65tchPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x39\n\x0f\x64iverging_epoch\x18\x07 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x02\x88\x01\x01\x12\x11\n\x07\x62\x61tches\x18\x08 \x01(\x0cH\x00\x12*\n\x07records\x18\t \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x42\x06\n\x04\x64\x61taB\x08\n\x06_errorB\x12\n\x10_diverging_epoch\"3\n\x0e\x45pochEndOffset\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"\x81\x01\n\x12ListOffsetsRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.ListOffsetsPartition\x12\x34\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\"\xb1\x01\n\x14ListOffsetsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x04spec\x18\x03 \x01(\x0e\x32\x17.paceline.v1.OffsetSpec\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"R\n\x13ListOffsetsResponse\x12;\n\npartitions\x18\x01 \x03(\x0b\x32\'.paceline.v1.ListOffsetsPartitionResult\"\xdb\x01\n\x1aListOffsetsPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x06offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x42\x08\n\x06_errorB\t\n\x07_offsetB\x0f\n\r_timestamp_ms\"N\n\x1bOffsetForLeaderEpochRequest\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.paceline.v1.EpochPartition\"\x84\x01\n\x0e\x45pochPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"U\n\x1cOffsetForLeaderEpochResponse\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.EpochPartitionResult\"\xaa\x01\n\x14\x45pochPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12-\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x01\x88\x01\x01\x42\x08\n\x06_errorB\x06\n\x04_end\"\x17\n\x15InitProducerIdRequest\"E\n\x16InitProducerIdResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\r\n\tACKS_NONE\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\x0c\n\x08\x41\x43KS_ALL\x10\x03*{\n\x0eIsolationLevel\x12\x1f\n\x1bISOLATION_LEVEL_UNSPECIFIED\x10\x00\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x01\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x02*_\n\x0b\x46\x65tchFormat\x12\x1c\n\x18\x46\x45TCH_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x45TCH_FORMAT_RECORDS\x10\x01\x12\x18\n\x14\x46\x45TCH_FORMAT_BATCHES\x10\x02*v\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n\x15OFFSET_SPEC_TIMESTAMP\x10\x03\x32\xac\x03\n\nLogService\x12\x44\n\x07Produce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12>\n\x05\x46\x65tch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12P\n\x0bListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12Y\n\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/log_service.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/errors.proto\x1a\x18paceline/v1/record.proto\"x\n\x0eProduceRequest\x12\x1f\n\x04\x61\x63ks\x18\x01 \x01(\x0e\x32\x11.paceline.v1.Acks\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x31\n\npartitions\x18\x03 \x03(\x0b\x32\x1d.paceline.v1.ProducePartition\"\x8b\x01\n\x10ProducePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x0f\n\x05\x62\x61tch\x18\x04 \x01(\x0cH\x00\x12*\n\x07records\x18\x05 \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x42\x06\n\x04\x64\x61ta\"J\n\x0fProduceResponse\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.paceline.v1.ProducePartitionResult\"\xc0\x01\n\x16ProducePartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x1a\n\x12log_append_time_ms\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x42\x08\n\x06_error\"\xca\x02\n\x0c\x46\x65tchRequest\x12\x13\n\x0bmax_wait_ms\x18\x01 \x01(\x05\x12\x11\n\tmin_bytes\x18\x02 \x01(\x05\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x34\n\x0fisolation_level\x18\x04 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\x12(\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x18.paceline.v1.FetchFormat\x12\x12\n\nsession_id\x18\x06 \x01(\x05\x12\x15\n\rsession_epoch\x18\x07 \x01(\x05\x12/\n\npartitions\x18\x08 \x03(\x0b\x32\x1b.paceline.v1.FetchPartition\x12\x32\n\tforgotten\x18\t \x03(\x0b\x32\x1f.paceline.v1.ForgottenPartition\x12\x0f\n\x07rack_id\x18\n \x01(\t\"\xe1\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12last_fetched_epoch\x18\x07 \x01(\x05H\x01\x88\x01\x01\x42\x17\n\x15_current_leader_epochB\x15\n\x13_last_fetched_epoch\"6\n\x12\x46orgottenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"Z\n\rFetchResponse\x12\x12\n\nsession_id\x18\x01 \x01(\x05\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.paceline.v1.FetchPartitionResult\"\x97\x03\n\x14\x46\x65tchPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x39\n\x0f\x64iverging_epoch\x18\x07 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x02\x88\x01\x01\x12\x11\n\x07\x62\x61tches\x18\x08 \x01(\x0cH\x00\x12*\n\x07records\x18\t \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x12#\n\x16preferred_read_replica\x18\n \x01(\x05H\x03\x88\x01\x01\x42\x06\n\x04\x64\x61taB\x08\n\x06_errorB\x12\n\x10_diverging_epochB\x19\n\x17_preferred_read_replica\"3\n\x0e\x45pochEndOffset\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"\x81\x01\n\x12ListOffsetsRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.ListOffsetsPartition\x12\x34\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\"\xb1\x01\n\x14ListOffsetsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x04spec\x18\x03 \x01(\x0e\x32\x17.paceline.v1.OffsetSpec\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"R\n\x13ListOffsetsResponse\x12;\n\npartitions\x18\x01 \x03(\x0b\x32\'.paceline.v1.ListOffsetsPartitionResult\"\xdb\x01\n\x1aListOffsetsPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x06offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x42\x08\n\x06_errorB\t\n\x07_offsetB\x0f\n\r_timestamp_ms\"N\n\x1bOffsetForLeaderEpochRequest\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.paceline.v1.EpochPartition\"\x84\x01\n\x0e\x45pochPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"U\n\x1cOffsetForLeaderEpochResponse\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.EpochPartitionResult\"\xaa\x01\n\x14\x45pochPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12-\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x01\x88\x01\x01\x42\x08\n\x06_errorB\x06\n\x04_end\"\x17\n\x15InitProducerIdRequest\"E\n\x16InitProducerIdResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\r\n\tACKS_NONE\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\x0c\n\x08\x41\x43KS_ALL\x10\x03*{\n\x0eIsolationLevel\x12\x1f\n\x1bISOLATION_LEVEL_UNSPECIFIED\x10\x00\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x01\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x02*_\n\x0b\x46\x65tchFormat\x12\x1c\n\x18\x46\x45TCH_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x45TCH_FORMAT_RECORDS\x10\x01\x12\x18\n\x14\x46\x45TCH_FORMAT_BATCHES\x10\x02*v\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n\x15OFFSET_SPEC_TIMESTAMP\x10\x03\x32\xfc\x03\n\nLogService\x12\x44\n\x07Produce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n\rProduceStream\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12P\n\x0bListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12Y\n\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,14 +24,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.log_service_pb2
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016io.paceline.v1P\001ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\252\002\013Paceline.V1\312\002\013Paceline\\V1\352\002\014Paceline::V1'
-  _globals['_ACKS']._serialized_start=2913
-  _globals['_ACKS']._serialized_end=2987
-  _globals['_ISOLATIONLEVEL']._serialized_start=2989
-  _globals['_ISOLATIONLEVEL']._serialized_end=3112
-  _globals['_FETCHFORMAT']._serialized_start=3114
-  _globals['_FETCHFORMAT']._serialized_end=3209
-  _globals['_OFFSETSPEC']._serialized_start=3211
-  _globals['_OFFSETSPEC']._serialized_end=3329
+  _globals['_ACKS']._serialized_start=2994
+  _globals['_ACKS']._serialized_end=3068
+  _globals['_ISOLATIONLEVEL']._serialized_start=3070
+  _globals['_ISOLATIONLEVEL']._serialized_end=3193
+  _globals['_FETCHFORMAT']._serialized_start=3195
+  _globals['_FETCHFORMAT']._serialized_end=3290
+  _globals['_OFFSETSPEC']._serialized_start=3292
+  _globals['_OFFSETSPEC']._serialized_end=3410
   _globals['_PRODUCEREQUEST']._serialized_start=98
   _globals['_PRODUCEREQUEST']._serialized_end=218
   _globals['_PRODUCEPARTITION']._serialized_start=221
@@ -41,37 +41,37 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PRODUCEPARTITIONRESULT']._serialized_start=439
   _globals['_PRODUCEPARTITIONRESULT']._serialized_end=631
   _globals['_FETCHREQUEST']._serialized_start=634
-  _globals['_FETCHREQUEST']._serialized_end=947
-  _globals['_FETCHPARTITION']._serialized_start=950
-  _globals['_FETCHPARTITION']._serialized_end=1175
-  _globals['_FORGOTTENPARTITION']._serialized_start=1177
-  _globals['_FORGOTTENPARTITION']._serialized_end=1231
-  _globals['_FETCHRESPONSE']._serialized_start=1233
-  _globals['_FETCHRESPONSE']._serialized_end=1323
-  _globals['_FETCHPARTITIONRESULT']._serialized_start=1326
-  _globals['_FETCHPARTITIONRESULT']._serialized_end=1669
-  _globals['_EPOCHENDOFFSET']._serialized_start=1671
-  _globals['_EPOCHENDOFFSET']._serialized_end=1722
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1725
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1854
-  _globals['_LISTOFFSETSPARTITION']._serialized_start=1857
-  _globals['_LISTOFFSETSPARTITION']._serialized_end=2034
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2036
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2118
-  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_start=2121
-  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_end=2340
-  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=2342
-  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=2420
-  _globals['_EPOCHPARTITION']._serialized_start=2423
-  _globals['_EPOCHPARTITION']._serialized_end=2555
-  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=2557
-  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=2642
-  _globals['_EPOCHPARTITIONRESULT']._serialized_start=2645
-  _globals['_EPOCHPARTITIONRESULT']._serialized_end=2815
-  _globals['_INITPRODUCERIDREQUEST']._serialized_start=2817
-  _globals['_INITPRODUCERIDREQUEST']._serialized_end=2840
-  _globals['_INITPRODUCERIDRESPONSE']._serialized_start=2842
-  _globals['_INITPRODUCERIDRESPONSE']._serialized_end=2911
-  _globals['_LOGSERVICE']._serialized_start=3332
-  _globals['_LOGSERVICE']._serialized_end=3760
+  _globals['_FETCHREQUEST']._serialized_end=964
+  _globals['_FETCHPARTITION']._serialized_start=967
+  _globals['_FETCHPARTITION']._serialized_end=1192
+  _globals['_FORGOTTENPARTITION']._serialized_start=1194
+  _globals['_FORGOTTENPARTITION']._serialized_end=1248
+  _globals['_FETCHRESPONSE']._serialized_start=1250
+  _globals['_FETCHRESPONSE']._serialized_end=1340
+  _globals['_FETCHPARTITIONRESULT']._serialized_start=1343
+  _globals['_FETCHPARTITIONRESULT']._serialized_end=1750
+  _globals['_EPOCHENDOFFSET']._serialized_start=1752
+  _globals['_EPOCHENDOFFSET']._serialized_end=1803
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1806
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1935
+  _globals['_LISTOFFSETSPARTITION']._serialized_start=1938
+  _globals['_LISTOFFSETSPARTITION']._serialized_end=2115
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2117
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2199
+  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_start=2202
+  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_end=2421
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=2423
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=2501
+  _globals['_EPOCHPARTITION']._serialized_start=2504
+  _globals['_EPOCHPARTITION']._serialized_end=2636
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=2638
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=2723
+  _globals['_EPOCHPARTITIONRESULT']._serialized_start=2726
+  _globals['_EPOCHPARTITIONRESULT']._serialized_end=2896
+  _globals['_INITPRODUCERIDREQUEST']._serialized_start=2898
+  _globals['_INITPRODUCERIDREQUEST']._serialized_end=2921
+  _globals['_INITPRODUCERIDRESPONSE']._serialized_start=2923
+  _globals['_INITPRODUCERIDRESPONSE']._serialized_end=2992
+  _globals['_LOGSERVICE']._serialized_start=3413
+  _globals['_LOGSERVICE']._serialized_end=3921
 # @@protoc_insertion_point(module_scope)

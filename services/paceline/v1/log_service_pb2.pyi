@@ -268,6 +268,7 @@ class FetchRequest(google.protobuf.message.Message):
     SESSION_EPOCH_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     FORGOTTEN_FIELD_NUMBER: builtins.int
+    RACK_ID_FIELD_NUMBER: builtins.int
     max_wait_ms: builtins.int
     """Longest wait for min_bytes in milliseconds; 0 answers at once. Clamped to 60 s."""
     min_bytes: builtins.int
@@ -282,6 +283,10 @@ class FetchRequest(google.protobuf.message.Message):
     """Incremental fetch session (KIP-227): 0 for none yet."""
     session_epoch: builtins.int
     """Number of the request in the session; 0 is a full fetch that opens one, -1 a full fetch without one."""
+    rack_id: builtins.str
+    """Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
+    high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
+    """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
         """Partitions to read; in an incremental fetch only the added and changed ones."""
@@ -302,8 +307,9 @@ class FetchRequest(google.protobuf.message.Message):
         session_epoch: builtins.int = ...,
         partitions: collections.abc.Iterable[global___FetchPartition] | None = ...,
         forgotten: collections.abc.Iterable[global___ForgottenPartition] | None = ...,
+        rack_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten", "format", b"format", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "session_epoch", b"session_epoch", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten", "format", b"format", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "rack_id", b"rack_id", "session_epoch", b"session_epoch", "session_id", b"session_id"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
@@ -415,6 +421,7 @@ class FetchPartitionResult(google.protobuf.message.Message):
     DIVERGING_EPOCH_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     RECORDS_FIELD_NUMBER: builtins.int
+    PREFERRED_READ_REPLICA_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """Topic name."""
     partition: builtins.int
@@ -427,6 +434,8 @@ class FetchPartitionResult(google.protobuf.message.Message):
     """First offset still in the log."""
     batches: builtins.bytes
     """RecordBatch bytes as stored."""
+    preferred_read_replica: builtins.int
+    """Broker to fetch from next, a follower in the caller's rack; nothing was read here then. Absent: stay."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""
@@ -451,13 +460,16 @@ class FetchPartitionResult(google.protobuf.message.Message):
         diverging_epoch: global___EpochEndOffset | None = ...,
         batches: builtins.bytes = ...,
         records: paceline.v1.record_pb2.RecordList | None = ...,
+        preferred_read_replica: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_diverging_epoch", b"_diverging_epoch", "_error", b"_error", "batches", b"batches", "data", b"data", "diverging_epoch", b"diverging_epoch", "error", b"error", "records", b"records"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_diverging_epoch", b"_diverging_epoch", "_error", b"_error", "batches", b"batches", "data", b"data", "diverging_epoch", b"diverging_epoch", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "records", b"records", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_diverging_epoch", b"_diverging_epoch", "_error", b"_error", "_preferred_read_replica", b"_preferred_read_replica", "batches", b"batches", "data", b"data", "diverging_epoch", b"diverging_epoch", "error", b"error", "preferred_read_replica", b"preferred_read_replica", "records", b"records"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_diverging_epoch", b"_diverging_epoch", "_error", b"_error", "_preferred_read_replica", b"_preferred_read_replica", "batches", b"batches", "data", b"data", "diverging_epoch", b"diverging_epoch", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "preferred_read_replica", b"preferred_read_replica", "records", b"records", "topic", b"topic"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_diverging_epoch", b"_diverging_epoch"]) -> typing.Literal["diverging_epoch"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_preferred_read_replica", b"_preferred_read_replica"]) -> typing.Literal["preferred_read_replica"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["data", b"data"]) -> typing.Literal["batches", "records"] | None: ...
 

@@ -21,6 +21,11 @@ class LogServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.ProduceRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_log__service__pb2.ProduceResponse.FromString,
                 )
+        self.ProduceStream = channel.stream_stream(
+                '/paceline.v1.LogService/ProduceStream',
+                request_serializer=paceline_dot_v1_dot_log__service__pb2.ProduceRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_log__service__pb2.ProduceResponse.FromString,
+                )
         self.Fetch = channel.unary_unary(
                 '/paceline.v1.LogService/Fetch',
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.FetchRequest.SerializeToString,
@@ -50,6 +55,19 @@ class LogServiceServicer(object):
 
     def Produce(self, request, context):
         """Produce appends records to partitions and answers when the asked number of replicas has them.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProduceStream(self, request_iterator, context):
+        """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
+        looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
+        status. Use several streams to have several requests in flight.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,6 +106,11 @@ def add_LogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Produce': grpc.unary_unary_rpc_method_handler(
                     servicer.Produce,
+                    request_deserializer=paceline_dot_v1_dot_log__service__pb2.ProduceRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_log__service__pb2.ProduceResponse.SerializeToString,
+            ),
+            'ProduceStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.ProduceStream,
                     request_deserializer=paceline_dot_v1_dot_log__service__pb2.ProduceRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_log__service__pb2.ProduceResponse.SerializeToString,
             ),
@@ -135,6 +158,23 @@ class LogService(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.LogService/Produce',
+            paceline_dot_v1_dot_log__service__pb2.ProduceRequest.SerializeToString,
+            paceline_dot_v1_dot_log__service__pb2.ProduceResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ProduceStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(request_iterator, target, '/paceline.v1.LogService/ProduceStream',
             paceline_dot_v1_dot_log__service__pb2.ProduceRequest.SerializeToString,
             paceline_dot_v1_dot_log__service__pb2.ProduceResponse.FromString,
             options, channel_credentials,

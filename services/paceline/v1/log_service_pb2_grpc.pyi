@@ -27,7 +27,21 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """Produce appends records to partitions and answers when the asked number of replicas has them."""
+    """Produce appends records to partitions and answers when the asked number of replicas has them.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+
+    ProduceStream: grpc.StreamStreamMultiCallable[
+        paceline.v1.log_service_pb2.ProduceRequest,
+        paceline.v1.log_service_pb2.ProduceResponse,
+    ]
+    """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
+    looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
+    status. Use several streams to have several requests in flight.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
     Fetch: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.FetchRequest,
@@ -62,7 +76,21 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """Produce appends records to partitions and answers when the asked number of replicas has them."""
+    """Produce appends records to partitions and answers when the asked number of replicas has them.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+
+    ProduceStream: grpc.aio.StreamStreamMultiCallable[
+        paceline.v1.log_service_pb2.ProduceRequest,
+        paceline.v1.log_service_pb2.ProduceResponse,
+    ]
+    """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
+    looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
+    status. Use several streams to have several requests in flight.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
     Fetch: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.FetchRequest,
@@ -99,7 +127,23 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.ProduceRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.ProduceResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.ProduceResponse]]:
-        """Produce appends records to partitions and answers when the asked number of replicas has them."""
+        """Produce appends records to partitions and answers when the asked number of replicas has them.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @abc.abstractmethod
+    def ProduceStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[paceline.v1.log_service_pb2.ProduceRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[paceline.v1.log_service_pb2.ProduceResponse], collections.abc.AsyncIterator[paceline.v1.log_service_pb2.ProduceResponse]]:
+        """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
+        looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
+        status. Use several streams to have several requests in flight.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
 
     @abc.abstractmethod
     def Fetch(

@@ -12,10 +12,11 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from paceline.v1 import admin_service_pb2 as paceline_dot_v1_dot_admin__service__pb2
 from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2paceline/internal/v1/replica_manager_service.proto\x12\x14paceline.internal.v1\x1a\x18paceline/v1/errors.proto\"n\n\x0f\x43ontrollerStamp\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x19\n\x0c\x62roker_epoch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_broker_epoch\">\n\x0e\x42rokerEndpoint\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"u\n\nLiveBroker\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x37\n\tendpoints\x18\x02 \x03(\x0b\x32$.paceline.internal.v1.BrokerEndpoint\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\x14\n\x0c\x62roker_epoch\x18\x04 \x01(\x03\"\xc4\x01\n\x13LeaderAndIsrRequest\x12\x34\n\x05stamp\x18\x01 \x01(\x0b\x32%.paceline.internal.v1.ControllerStamp\x12\x36\n\x0clive_leaders\x18\x02 \x03(\x0b\x32 .paceline.internal.v1.LiveBroker\x12?\n\npartitions\x18\x03 \x03(\x0b\x32+.paceline.internal.v1.LeaderAndIsrPartition\"\x82\x02\n\x15LeaderAndIsrPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06leader\x18\x05 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x12\n\nzk_version\x18\x08 \x01(\x05\x12\x10\n\x08replicas\x18\t \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\n \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0b \x03(\x05\x12\x0e\n\x06is_new\x18\x0c \x01(\x08\"\x8e\x01\n\x14LeaderAndIsrResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12@\n\npartitions\x18\x02 \x03(\x0b\x32,.paceline.internal.v1.ControlPartitionResultB\x08\n\x06_error\"p\n\x16\x43ontrolPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12*\n\x05\x65rror\x18\x03 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x42\x08\n\x06_error\"\x8a\x01\n\x12StopReplicaRequest\x12\x34\n\x05stamp\x18\x01 \x01(\x0b\x32%.paceline.internal.v1.ControllerStamp\x12>\n\npartitions\x18\x02 \x03(\x0b\x32*.paceline.internal.v1.StopReplicaPartition\"z\n\x14StopReplicaPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x18\n\x10\x64\x65lete_partition\x18\x05 \x01(\x08\"\x8d\x01\n\x13StopReplicaResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12@\n\npartitions\x18\x02 \x03(\x0b\x32,.paceline.internal.v1.ControlPartitionResultB\x08\n\x06_error\"\x8c\x02\n\x15UpdateMetadataRequest\x12\x34\n\x05stamp\x18\x01 \x01(\x0b\x32%.paceline.internal.v1.ControllerStamp\x12\x36\n\x0clive_brokers\x18\x02 \x03(\x0b\x32 .paceline.internal.v1.LiveBroker\x12\x41\n\npartitions\x18\x03 \x03(\x0b\x32-.paceline.internal.v1.UpdateMetadataPartition\x12\x42\n\x14\x63ontroller_endpoints\x18\x04 \x03(\x0b\x32$.paceline.internal.v1.BrokerEndpoint\"\xda\x01\n\x17UpdateMetadataPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06leader\x18\x05 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x12\n\nzk_version\x18\x08 \x01(\x05\x12\x10\n\x08replicas\x18\t \x03(\x05\x12\x18\n\x10offline_replicas\x18\n \x03(\x05\"N\n\x16UpdateMetadataResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x42\x08\n\x06_error2\xcf\x02\n\x15ReplicaManagerService\x12\x65\n\x0cLeaderAndIsr\x12).paceline.internal.v1.LeaderAndIsrRequest\x1a*.paceline.internal.v1.LeaderAndIsrResponse\x12\x62\n\x0bStopReplica\x12(.paceline.internal.v1.StopReplicaRequest\x1a).paceline.internal.v1.StopReplicaResponse\x12k\n\x0eUpdateMetadata\x12+.paceline.internal.v1.UpdateMetadataRequest\x1a,.paceline.internal.v1.UpdateMetadataResponseB\xaf\x01\n\x17io.paceline.internal.v1P\x01ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\xaa\x02\x14Paceline.Internal.V1\xca\x02\x14Paceline\\Internal\\V1\xea\x02\x16Paceline::Internal::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2paceline/internal/v1/replica_manager_service.proto\x12\x14paceline.internal.v1\x1a\x1fpaceline/v1/admin_service.proto\x1a\x18paceline/v1/errors.proto\"n\n\x0f\x43ontrollerStamp\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x19\n\x0c\x62roker_epoch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_broker_epoch\">\n\x0e\x42rokerEndpoint\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"u\n\nLiveBroker\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x37\n\tendpoints\x18\x02 \x03(\x0b\x32$.paceline.internal.v1.BrokerEndpoint\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\x14\n\x0c\x62roker_epoch\x18\x04 \x01(\x03\"\xc4\x01\n\x13LeaderAndIsrRequest\x12\x34\n\x05stamp\x18\x01 \x01(\x0b\x32%.paceline.internal.v1.ControllerStamp\x12\x36\n\x0clive_leaders\x18\x02 \x03(\x0b\x32 .paceline.internal.v1.LiveBroker\x12?\n\npartitions\x18\x03 \x03(\x0b\x32+.paceline.internal.v1.LeaderAndIsrPartition\"\x82\x02\n\x15LeaderAndIsrPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06leader\x18\x05 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x12\n\nzk_version\x18\x08 \x01(\x05\x12\x10\n\x08replicas\x18\t \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\n \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0b \x03(\x05\x12\x0e\n\x06is_new\x18\x0c \x01(\x08\"\x8e\x01\n\x14LeaderAndIsrResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12@\n\npartitions\x18\x02 \x03(\x0b\x32,.paceline.internal.v1.ControlPartitionResultB\x08\n\x06_error\"p\n\x16\x43ontrolPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12*\n\x05\x65rror\x18\x03 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x42\x08\n\x06_error\"\x8a\x01\n\x12StopReplicaRequest\x12\x34\n\x05stamp\x18\x01 \x01(\x0b\x32%.paceline.internal.v1.ControllerStamp\x12>\n\npartitions\x18\x02 \x03(\x0b\x32*.paceline.internal.v1.StopReplicaPartition\"z\n\x14StopReplicaPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x18\n\x10\x64\x65lete_partition\x18\x05 \x01(\x08\"\x8d\x01\n\x13StopReplicaResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12@\n\npartitions\x18\x02 \x03(\x0b\x32,.paceline.internal.v1.ControlPartitionResultB\x08\n\x06_error\"\x8c\x02\n\x15UpdateMetadataRequest\x12\x34\n\x05stamp\x18\x01 \x01(\x0b\x32%.paceline.internal.v1.ControllerStamp\x12\x36\n\x0clive_brokers\x18\x02 \x03(\x0b\x32 .paceline.internal.v1.LiveBroker\x12\x41\n\npartitions\x18\x03 \x03(\x0b\x32-.paceline.internal.v1.UpdateMetadataPartition\x12\x42\n\x14\x63ontroller_endpoints\x18\x04 \x03(\x0b\x32$.paceline.internal.v1.BrokerEndpoint\"\xda\x01\n\x17UpdateMetadataPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06leader\x18\x05 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x12\n\nzk_version\x18\x08 \x01(\x05\x12\x10\n\x08replicas\x18\t \x03(\x05\x12\x18\n\x10offline_replicas\x18\n \x03(\x05\"N\n\x16UpdateMetadataResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x42\x08\n\x06_error\"I\n\x16\x44\x65scribeLogDirsRequest\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.paceline.v1.TopicPartition\"@\n\x17\x44\x65scribeLogDirsResponse\x12%\n\x08log_dirs\x18\x01 \x03(\x0b\x32\x13.paceline.v1.LogDir\"J\n\x1a\x41lterReplicaLogDirsRequest\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.ReplicaLogDir\"U\n\x1b\x41lterReplicaLogDirsResponse\x12\x36\n\x07results\x18\x01 \x03(\x0b\x32%.paceline.v1.AlterReplicaLogDirResult2\xbb\x04\n\x15ReplicaManagerService\x12\x65\n\x0cLeaderAndIsr\x12).paceline.internal.v1.LeaderAndIsrRequest\x1a*.paceline.internal.v1.LeaderAndIsrResponse\x12\x62\n\x0bStopReplica\x12(.paceline.internal.v1.StopReplicaRequest\x1a).paceline.internal.v1.StopReplicaResponse\x12k\n\x0eUpdateMetadata\x12+.paceline.internal.v1.UpdateMetadataRequest\x1a,.paceline.internal.v1.UpdateMetadataResponse\x12n\n\x0f\x44\x65scribeLogDirs\x12,.paceline.internal.v1.DescribeLogDirsRequest\x1a-.paceline.internal.v1.DescribeLogDirsResponse\x12z\n\x13\x41lterReplicaLogDirs\x12\x30.paceline.internal.v1.AlterReplicaLogDirsRequest\x1a\x31.paceline.internal.v1.AlterReplicaLogDirsResponseB\xaf\x01\n\x17io.paceline.internal.v1P\x01ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\xaa\x02\x14Paceline.Internal.V1\xca\x02\x14Paceline\\Internal\\V1\xea\x02\x16Paceline::Internal::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,32 +24,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.internal.v1.replic
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\027io.paceline.internal.v1P\001ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\252\002\024Paceline.Internal.V1\312\002\024Paceline\\Internal\\V1\352\002\026Paceline::Internal::V1'
-  _globals['_CONTROLLERSTAMP']._serialized_start=102
-  _globals['_CONTROLLERSTAMP']._serialized_end=212
-  _globals['_BROKERENDPOINT']._serialized_start=214
-  _globals['_BROKERENDPOINT']._serialized_end=276
-  _globals['_LIVEBROKER']._serialized_start=278
-  _globals['_LIVEBROKER']._serialized_end=395
-  _globals['_LEADERANDISRREQUEST']._serialized_start=398
-  _globals['_LEADERANDISRREQUEST']._serialized_end=594
-  _globals['_LEADERANDISRPARTITION']._serialized_start=597
-  _globals['_LEADERANDISRPARTITION']._serialized_end=855
-  _globals['_LEADERANDISRRESPONSE']._serialized_start=858
-  _globals['_LEADERANDISRRESPONSE']._serialized_end=1000
-  _globals['_CONTROLPARTITIONRESULT']._serialized_start=1002
-  _globals['_CONTROLPARTITIONRESULT']._serialized_end=1114
-  _globals['_STOPREPLICAREQUEST']._serialized_start=1117
-  _globals['_STOPREPLICAREQUEST']._serialized_end=1255
-  _globals['_STOPREPLICAPARTITION']._serialized_start=1257
-  _globals['_STOPREPLICAPARTITION']._serialized_end=1379
-  _globals['_STOPREPLICARESPONSE']._serialized_start=1382
-  _globals['_STOPREPLICARESPONSE']._serialized_end=1523
-  _globals['_UPDATEMETADATAREQUEST']._serialized_start=1526
-  _globals['_UPDATEMETADATAREQUEST']._serialized_end=1794
-  _globals['_UPDATEMETADATAPARTITION']._serialized_start=1797
-  _globals['_UPDATEMETADATAPARTITION']._serialized_end=2015
-  _globals['_UPDATEMETADATARESPONSE']._serialized_start=2017
-  _globals['_UPDATEMETADATARESPONSE']._serialized_end=2095
-  _globals['_REPLICAMANAGERSERVICE']._serialized_start=2098
-  _globals['_REPLICAMANAGERSERVICE']._serialized_end=2433
+  _globals['_CONTROLLERSTAMP']._serialized_start=135
+  _globals['_CONTROLLERSTAMP']._serialized_end=245
+  _globals['_BROKERENDPOINT']._serialized_start=247
+  _globals['_BROKERENDPOINT']._serialized_end=309
+  _globals['_LIVEBROKER']._serialized_start=311
+  _globals['_LIVEBROKER']._serialized_end=428
+  _globals['_LEADERANDISRREQUEST']._serialized_start=431
+  _globals['_LEADERANDISRREQUEST']._serialized_end=627
+  _globals['_LEADERANDISRPARTITION']._serialized_start=630
+  _globals['_LEADERANDISRPARTITION']._serialized_end=888
+  _globals['_LEADERANDISRRESPONSE']._serialized_start=891
+  _globals['_LEADERANDISRRESPONSE']._serialized_end=1033
+  _globals['_CONTROLPARTITIONRESULT']._serialized_start=1035
+  _globals['_CONTROLPARTITIONRESULT']._serialized_end=1147
+  _globals['_STOPREPLICAREQUEST']._serialized_start=1150
+  _globals['_STOPREPLICAREQUEST']._serialized_end=1288
+  _globals['_STOPREPLICAPARTITION']._serialized_start=1290
+  _globals['_STOPREPLICAPARTITION']._serialized_end=1412
+  _globals['_STOPREPLICARESPONSE']._serialized_start=1415
+  _globals['_STOPREPLICARESPONSE']._serialized_end=1556
+  _globals['_UPDATEMETADATAREQUEST']._serialized_start=1559
+  _globals['_UPDATEMETADATAREQUEST']._serialized_end=1827
+  _globals['_UPDATEMETADATAPARTITION']._serialized_start=1830
+  _globals['_UPDATEMETADATAPARTITION']._serialized_end=2048
+  _globals['_UPDATEMETADATARESPONSE']._serialized_start=2050
+  _globals['_UPDATEMETADATARESPONSE']._serialized_end=2128
+  _globals['_DESCRIBELOGDIRSREQUEST']._serialized_start=2130
+  _globals['_DESCRIBELOGDIRSREQUEST']._serialized_end=2203
+  _globals['_DESCRIBELOGDIRSRESPONSE']._serialized_start=2205
+  _globals['_DESCRIBELOGDIRSRESPONSE']._serialized_end=2269
+  _globals['_ALTERREPLICALOGDIRSREQUEST']._serialized_start=2271
+  _globals['_ALTERREPLICALOGDIRSREQUEST']._serialized_end=2345
+  _globals['_ALTERREPLICALOGDIRSRESPONSE']._serialized_start=2347
+  _globals['_ALTERREPLICALOGDIRSRESPONSE']._serialized_end=2432
+  _globals['_REPLICAMANAGERSERVICE']._serialized_start=2435
+  _globals['_REPLICAMANAGERSERVICE']._serialized_end=3006
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import paceline.v1.admin_service_pb2
 import paceline.v1.errors_pb2
 import typing
 
@@ -461,3 +462,83 @@ class UpdateMetadataResponse(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
 
 global___UpdateMetadataResponse = UpdateMetadataResponse
+
+@typing.final
+class DescribeLogDirsRequest(google.protobuf.message.Message):
+    """DescribeLogDirsRequest names the partitions wanted."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    @property
+    def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.TopicPartition]:
+        """Partitions; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        partitions: collections.abc.Iterable[paceline.v1.admin_service_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions"]) -> None: ...
+
+global___DescribeLogDirsRequest = DescribeLogDirsRequest
+
+@typing.final
+class DescribeLogDirsResponse(google.protobuf.message.Message):
+    """DescribeLogDirsResponse lists the log directories."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOG_DIRS_FIELD_NUMBER: builtins.int
+    @property
+    def log_dirs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.LogDir]:
+        """In the order of the broker's settings."""
+
+    def __init__(
+        self,
+        *,
+        log_dirs: collections.abc.Iterable[paceline.v1.admin_service_pb2.LogDir] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["log_dirs", b"log_dirs"]) -> None: ...
+
+global___DescribeLogDirsResponse = DescribeLogDirsResponse
+
+@typing.final
+class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
+    """AlterReplicaLogDirsRequest lists wishes about replicas of this broker."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: builtins.int
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.ReplicaLogDir]:
+        """The wishes."""
+
+    def __init__(
+        self,
+        *,
+        replicas: collections.abc.Iterable[paceline.v1.admin_service_pb2.ReplicaLogDir] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["replicas", b"replicas"]) -> None: ...
+
+global___AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequest
+
+@typing.final
+class AlterReplicaLogDirsResponse(google.protobuf.message.Message):
+    """AlterReplicaLogDirsResponse answers every wish, in the order of the request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.AlterReplicaLogDirResult]:
+        """One result per wish."""
+
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[paceline.v1.admin_service_pb2.AlterReplicaLogDirResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+global___AlterReplicaLogDirsResponse = AlterReplicaLogDirsResponse

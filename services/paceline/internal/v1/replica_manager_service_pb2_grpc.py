@@ -31,6 +31,16 @@ class ReplicaManagerServiceStub(object):
                 request_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.UpdateMetadataRequest.SerializeToString,
                 response_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.UpdateMetadataResponse.FromString,
                 )
+        self.DescribeLogDirs = channel.unary_unary(
+                '/paceline.internal.v1.ReplicaManagerService/DescribeLogDirs',
+                request_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.DescribeLogDirsRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.DescribeLogDirsResponse.FromString,
+                )
+        self.AlterReplicaLogDirs = channel.unary_unary(
+                '/paceline.internal.v1.ReplicaManagerService/AlterReplicaLogDirs',
+                request_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsResponse.FromString,
+                )
 
 
 class ReplicaManagerServiceServicer(object):
@@ -59,6 +69,20 @@ class ReplicaManagerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLogDirs(self, request, context):
+        """DescribeLogDirs shows what lies in the broker's log directories.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterReplicaLogDirs(self, request, context):
+        """AlterReplicaLogDirs says in which of them replicas shall lie.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicaManagerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +100,16 @@ def add_ReplicaManagerServiceServicer_to_server(servicer, server):
                     servicer.UpdateMetadata,
                     request_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.UpdateMetadataRequest.FromString,
                     response_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.UpdateMetadataResponse.SerializeToString,
+            ),
+            'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogDirs,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.DescribeLogDirsRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.DescribeLogDirsResponse.SerializeToString,
+            ),
+            'AlterReplicaLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReplicaLogDirs,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -137,5 +171,39 @@ class ReplicaManagerService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ReplicaManagerService/UpdateMetadata',
             paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.UpdateMetadataRequest.SerializeToString,
             paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.UpdateMetadataResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ReplicaManagerService/DescribeLogDirs',
+            paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.DescribeLogDirsRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.DescribeLogDirsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def AlterReplicaLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ReplicaManagerService/AlterReplicaLogDirs',
+            paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

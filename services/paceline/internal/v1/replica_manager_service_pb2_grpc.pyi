@@ -41,6 +41,18 @@ class ReplicaManagerServiceStub:
     ]
     """UpdateMetadata refreshes the broker's metadata cache."""
 
+    DescribeLogDirs: grpc.UnaryUnaryMultiCallable[
+        paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsRequest,
+        paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse,
+    ]
+    """DescribeLogDirs shows what lies in the broker's log directories."""
+
+    AlterReplicaLogDirs: grpc.UnaryUnaryMultiCallable[
+        paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsRequest,
+        paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse,
+    ]
+    """AlterReplicaLogDirs says in which of them replicas shall lie."""
+
 class ReplicaManagerServiceAsyncStub:
     """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
     the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
@@ -63,6 +75,18 @@ class ReplicaManagerServiceAsyncStub:
         paceline.internal.v1.replica_manager_service_pb2.UpdateMetadataResponse,
     ]
     """UpdateMetadata refreshes the broker's metadata cache."""
+
+    DescribeLogDirs: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsRequest,
+        paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse,
+    ]
+    """DescribeLogDirs shows what lies in the broker's log directories."""
+
+    AlterReplicaLogDirs: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsRequest,
+        paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse,
+    ]
+    """AlterReplicaLogDirs says in which of them replicas shall lie."""
 
 class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
     """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
@@ -92,5 +116,21 @@ class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.UpdateMetadataResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.UpdateMetadataResponse]]:
         """UpdateMetadata refreshes the broker's metadata cache."""
+
+    @abc.abstractmethod
+    def DescribeLogDirs(
+        self,
+        request: paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse]]:
+        """DescribeLogDirs shows what lies in the broker's log directories."""
+
+    @abc.abstractmethod
+    def AlterReplicaLogDirs(
+        self,
+        request: paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse]]:
+        """AlterReplicaLogDirs says in which of them replicas shall lie."""
 
 def add_ReplicaManagerServiceServicer_to_server(servicer: ReplicaManagerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -20,6 +20,11 @@ class ReplicationServiceStub(object):
                 request_serializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchRequest.SerializeToString,
                 response_deserializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchResponse.FromString,
                 )
+        self.FetchStream = channel.stream_stream(
+                '/paceline.internal.v1.ReplicationService/FetchStream',
+                request_serializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchResponse.FromString,
+                )
         self.OffsetsForLeaderEpoch = channel.unary_unary(
                 '/paceline.internal.v1.ReplicationService/OffsetsForLeaderEpoch',
                 request_serializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.OffsetsForLeaderEpochRequest.SerializeToString,
@@ -33,6 +38,18 @@ class ReplicationServiceServicer(object):
 
     def Fetch(self, request, context):
         """Fetch reads batches up to the leader's log end and reports the follower's progress.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchStream(self, request_iterator, context):
+        """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
+        call per fetch; a request that fails as a whole ends the stream with its status.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -50,6 +67,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchResponse.SerializeToString,
+            ),
+            'FetchStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.FetchStream,
                     request_deserializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchRequest.FromString,
                     response_serializer=paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchResponse.SerializeToString,
             ),
@@ -81,6 +103,23 @@ class ReplicationService(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ReplicationService/Fetch',
+            paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FetchStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(request_iterator, target, '/paceline.internal.v1.ReplicationService/FetchStream',
             paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchRequest.SerializeToString,
             paceline_dot_internal_dot_v1_dot_replication__service__pb2.FetchResponse.FromString,
             options, channel_credentials,

@@ -25,7 +25,20 @@ class ReplicationServiceStub:
         paceline.internal.v1.replication_service_pb2.FetchRequest,
         paceline.internal.v1.replication_service_pb2.FetchResponse,
     ]
-    """Fetch reads batches up to the leader's log end and reports the follower's progress."""
+    """Fetch reads batches up to the leader's log end and reports the follower's progress.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+
+    FetchStream: grpc.StreamStreamMultiCallable[
+        paceline.internal.v1.replication_service_pb2.FetchRequest,
+        paceline.internal.v1.replication_service_pb2.FetchResponse,
+    ]
+    """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
+    call per fetch; a request that fails as a whole ends the stream with its status.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
     OffsetsForLeaderEpoch: grpc.UnaryUnaryMultiCallable[
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
@@ -40,7 +53,20 @@ class ReplicationServiceAsyncStub:
         paceline.internal.v1.replication_service_pb2.FetchRequest,
         paceline.internal.v1.replication_service_pb2.FetchResponse,
     ]
-    """Fetch reads batches up to the leader's log end and reports the follower's progress."""
+    """Fetch reads batches up to the leader's log end and reports the follower's progress.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+
+    FetchStream: grpc.aio.StreamStreamMultiCallable[
+        paceline.internal.v1.replication_service_pb2.FetchRequest,
+        paceline.internal.v1.replication_service_pb2.FetchResponse,
+    ]
+    """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
+    call per fetch; a request that fails as a whole ends the stream with its status.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
     OffsetsForLeaderEpoch: grpc.aio.UnaryUnaryMultiCallable[
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
@@ -57,7 +83,22 @@ class ReplicationServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.replication_service_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replication_service_pb2.FetchResponse, collections.abc.Awaitable[paceline.internal.v1.replication_service_pb2.FetchResponse]]:
-        """Fetch reads batches up to the leader's log end and reports the follower's progress."""
+        """Fetch reads batches up to the leader's log end and reports the follower's progress.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @abc.abstractmethod
+    def FetchStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[paceline.internal.v1.replication_service_pb2.FetchRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[paceline.internal.v1.replication_service_pb2.FetchResponse], collections.abc.AsyncIterator[paceline.internal.v1.replication_service_pb2.FetchResponse]]:
+        """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
+        call per fetch; a request that fails as a whole ends the stream with its status.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
 
     @abc.abstractmethod
     def OffsetsForLeaderEpoch(

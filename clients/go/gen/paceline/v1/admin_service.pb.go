@@ -150,6 +150,8 @@ const (
 	ConfigResourceType_CONFIG_RESOURCE_TYPE_UNSPECIFIED ConfigResourceType = 0
 	// A topic.
 	ConfigResourceType_CONFIG_RESOURCE_TYPE_TOPIC ConfigResourceType = 1
+	// A broker, or all of them: what may be set while they run.
+	ConfigResourceType_CONFIG_RESOURCE_TYPE_BROKER ConfigResourceType = 2
 )
 
 // Enum value maps for ConfigResourceType.
@@ -157,10 +159,12 @@ var (
 	ConfigResourceType_name = map[int32]string{
 		0: "CONFIG_RESOURCE_TYPE_UNSPECIFIED",
 		1: "CONFIG_RESOURCE_TYPE_TOPIC",
+		2: "CONFIG_RESOURCE_TYPE_BROKER",
 	}
 	ConfigResourceType_value = map[string]int32{
 		"CONFIG_RESOURCE_TYPE_UNSPECIFIED": 0,
 		"CONFIG_RESOURCE_TYPE_TOPIC":       1,
+		"CONFIG_RESOURCE_TYPE_BROKER":      2,
 	}
 )
 
@@ -203,6 +207,8 @@ const (
 	ConfigSource_CONFIG_SOURCE_BROKER_DEFAULT ConfigSource = 2
 	// Set nowhere.
 	ConfigSource_CONFIG_SOURCE_BUILT_IN_DEFAULT ConfigSource = 3
+	// Set for this broker, in /config/brokers/<id>.
+	ConfigSource_CONFIG_SOURCE_BROKER ConfigSource = 4
 )
 
 // Enum value maps for ConfigSource.
@@ -212,12 +218,14 @@ var (
 		1: "CONFIG_SOURCE_TOPIC",
 		2: "CONFIG_SOURCE_BROKER_DEFAULT",
 		3: "CONFIG_SOURCE_BUILT_IN_DEFAULT",
+		4: "CONFIG_SOURCE_BROKER",
 	}
 	ConfigSource_value = map[string]int32{
 		"CONFIG_SOURCE_UNSPECIFIED":      0,
 		"CONFIG_SOURCE_TOPIC":            1,
 		"CONFIG_SOURCE_BROKER_DEFAULT":   2,
 		"CONFIG_SOURCE_BUILT_IN_DEFAULT": 3,
+		"CONFIG_SOURCE_BROKER":           4,
 	}
 )
 
@@ -1807,7 +1815,7 @@ type ConfigResource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of resource.
 	Type ConfigResourceType `protobuf:"varint,1,opt,name=type,proto3,enum=paceline.v1.ConfigResourceType" json:"type,omitempty"`
-	// Its name: for a topic, the topic's.
+	// Its name: for a topic, the topic's; for a broker its id, empty for all of them.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2480,6 +2488,630 @@ func (x *AlterConfigsResult) GetError() *ConfigError {
 	return nil
 }
 
+// LogDirError explains why a log directory, a broker or a wish failed.
+type LogDirError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What went wrong.
+	Code ErrorCode `protobuf:"varint,1,opt,name=code,proto3,enum=paceline.v1.ErrorCode" json:"code,omitempty"`
+	// One sentence for a person.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDirError) Reset() {
+	*x = LogDirError{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDirError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDirError) ProtoMessage() {}
+
+func (x *LogDirError) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDirError.ProtoReflect.Descriptor instead.
+func (*LogDirError) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *LogDirError) GetCode() ErrorCode {
+	if x != nil {
+		return x.Code
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+func (x *LogDirError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// DescribeLogDirsRequest says whose log directories are wanted, and of which partitions.
+type DescribeLogDirsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Brokers; empty means every live one.
+	BrokerIds []int32 `protobuf:"varint,1,rep,packed,name=broker_ids,json=brokerIds,proto3" json:"broker_ids,omitempty"`
+	// Partitions wanted; empty means all. Directories are listed in any case. All partitions of a large broker may be
+	// more than a caller accepts in one answer.
+	Partitions []*TopicPartition `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Longest wait in milliseconds; 0 means 30 s.
+	TimeoutMs     int32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeLogDirsRequest) Reset() {
+	*x = DescribeLogDirsRequest{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeLogDirsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeLogDirsRequest) ProtoMessage() {}
+
+func (x *DescribeLogDirsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeLogDirsRequest.ProtoReflect.Descriptor instead.
+func (*DescribeLogDirsRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DescribeLogDirsRequest) GetBrokerIds() []int32 {
+	if x != nil {
+		return x.BrokerIds
+	}
+	return nil
+}
+
+func (x *DescribeLogDirsRequest) GetPartitions() []*TopicPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *DescribeLogDirsRequest) GetTimeoutMs() int32 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+// DescribeLogDirsResponse answers every broker, in the order of the request, else by id.
+type DescribeLogDirsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per broker.
+	Brokers       []*BrokerLogDirs `protobuf:"bytes,1,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeLogDirsResponse) Reset() {
+	*x = DescribeLogDirsResponse{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeLogDirsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeLogDirsResponse) ProtoMessage() {}
+
+func (x *DescribeLogDirsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeLogDirsResponse.ProtoReflect.Descriptor instead.
+func (*DescribeLogDirsResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *DescribeLogDirsResponse) GetBrokers() []*BrokerLogDirs {
+	if x != nil {
+		return x.Brokers
+	}
+	return nil
+}
+
+// BrokerLogDirs is what one broker holds.
+type BrokerLogDirs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker id.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Why the broker could not be asked; absent means success.
+	Error *LogDirError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	// Its log directories, in the order of its settings.
+	LogDirs       []*LogDir `protobuf:"bytes,3,rep,name=log_dirs,json=logDirs,proto3" json:"log_dirs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrokerLogDirs) Reset() {
+	*x = BrokerLogDirs{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerLogDirs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerLogDirs) ProtoMessage() {}
+
+func (x *BrokerLogDirs) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerLogDirs.ProtoReflect.Descriptor instead.
+func (*BrokerLogDirs) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *BrokerLogDirs) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *BrokerLogDirs) GetError() *LogDirError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *BrokerLogDirs) GetLogDirs() []*LogDir {
+	if x != nil {
+		return x.LogDirs
+	}
+	return nil
+}
+
+// LogDir is one log directory.
+type LogDir struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Path on the broker.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// KAFKA_STORAGE_ERROR when the directory has failed; its replicas are offline then and not listed.
+	Error *LogDirError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	// Replicas there, by topic and partition.
+	Replicas      []*LogDirReplica `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDir) Reset() {
+	*x = LogDir{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDir) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDir) ProtoMessage() {}
+
+func (x *LogDir) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDir.ProtoReflect.Descriptor instead.
+func (*LogDir) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *LogDir) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *LogDir) GetError() *LogDirError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *LogDir) GetReplicas() []*LogDirReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// LogDirReplica is one replica in a log directory.
+type LogDirReplica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Bytes of its segments.
+	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// Records that its leader had committed, when it last said so, and that are not here yet; 0 for a leader.
+	OffsetLag int64 `protobuf:"varint,4,opt,name=offset_lag,json=offsetLag,proto3" json:"offset_lag,omitempty"`
+	// Whether it is a copy being made in another directory of the same broker; never so in this version.
+	IsFuture      bool `protobuf:"varint,5,opt,name=is_future,json=isFuture,proto3" json:"is_future,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDirReplica) Reset() {
+	*x = LogDirReplica{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDirReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDirReplica) ProtoMessage() {}
+
+func (x *LogDirReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDirReplica.ProtoReflect.Descriptor instead.
+func (*LogDirReplica) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *LogDirReplica) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *LogDirReplica) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *LogDirReplica) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *LogDirReplica) GetOffsetLag() int64 {
+	if x != nil {
+		return x.OffsetLag
+	}
+	return 0
+}
+
+func (x *LogDirReplica) GetIsFuture() bool {
+	if x != nil {
+		return x.IsFuture
+	}
+	return false
+}
+
+// AlterReplicaLogDirsRequest lists wishes.
+type AlterReplicaLogDirsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The wishes; each replica at most once.
+	Replicas []*ReplicaLogDir `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Longest wait in milliseconds; 0 means 30 s.
+	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterReplicaLogDirsRequest) Reset() {
+	*x = AlterReplicaLogDirsRequest{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterReplicaLogDirsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterReplicaLogDirsRequest) ProtoMessage() {}
+
+func (x *AlterReplicaLogDirsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterReplicaLogDirsRequest.ProtoReflect.Descriptor instead.
+func (*AlterReplicaLogDirsRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *AlterReplicaLogDirsRequest) GetReplicas() []*ReplicaLogDir {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *AlterReplicaLogDirsRequest) GetTimeoutMs() int32 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+// ReplicaLogDir says where a replica shall lie.
+type ReplicaLogDir struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker that holds the replica.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Topic name.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Path of the log directory, as DescribeLogDirs shows it.
+	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaLogDir) Reset() {
+	*x = ReplicaLogDir{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaLogDir) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaLogDir) ProtoMessage() {}
+
+func (x *ReplicaLogDir) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaLogDir.ProtoReflect.Descriptor instead.
+func (*ReplicaLogDir) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ReplicaLogDir) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *ReplicaLogDir) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ReplicaLogDir) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReplicaLogDir) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+// AlterReplicaLogDirsResponse answers every wish, in the order of the request.
+type AlterReplicaLogDirsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per wish.
+	Results       []*AlterReplicaLogDirResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterReplicaLogDirsResponse) Reset() {
+	*x = AlterReplicaLogDirsResponse{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterReplicaLogDirsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterReplicaLogDirsResponse) ProtoMessage() {}
+
+func (x *AlterReplicaLogDirsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterReplicaLogDirsResponse.ProtoReflect.Descriptor instead.
+func (*AlterReplicaLogDirsResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *AlterReplicaLogDirsResponse) GetResults() []*AlterReplicaLogDirResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// AlterReplicaLogDirResult tells what became of one wish.
+type AlterReplicaLogDirResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker that holds the replica.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Topic name.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Why it was refused; absent means the replica lies there. LOG_DIR_NOT_FOUND: no such directory;
+	// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: it would have to be moved.
+	Error         *LogDirError `protobuf:"bytes,4,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterReplicaLogDirResult) Reset() {
+	*x = AlterReplicaLogDirResult{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterReplicaLogDirResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterReplicaLogDirResult) ProtoMessage() {}
+
+func (x *AlterReplicaLogDirResult) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterReplicaLogDirResult.ProtoReflect.Descriptor instead.
+func (*AlterReplicaLogDirResult) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *AlterReplicaLogDirResult) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *AlterReplicaLogDirResult) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *AlterReplicaLogDirResult) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *AlterReplicaLogDirResult) GetError() *LogDirError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 var File_paceline_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_admin_service_proto_rawDesc = "" +
@@ -2652,6 +3284,54 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x12AlterConfigsResult\x127\n" +
 	"\bresource\x18\x01 \x01(\v2\x1b.paceline.v1.ConfigResourceR\bresource\x123\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.ConfigErrorH\x00R\x05error\x88\x01\x01B\b\n" +
+	"\x06_error\"S\n" +
+	"\vLogDirError\x12*\n" +
+	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x93\x01\n" +
+	"\x16DescribeLogDirsRequest\x12\x1d\n" +
+	"\n" +
+	"broker_ids\x18\x01 \x03(\x05R\tbrokerIds\x12;\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2\x1b.paceline.v1.TopicPartitionR\n" +
+	"partitions\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x03 \x01(\x05R\ttimeoutMs\"O\n" +
+	"\x17DescribeLogDirsResponse\x124\n" +
+	"\abrokers\x18\x01 \x03(\v2\x1a.paceline.v1.BrokerLogDirsR\abrokers\"\x9b\x01\n" +
+	"\rBrokerLogDirs\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x123\n" +
+	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01\x12.\n" +
+	"\blog_dirs\x18\x03 \x03(\v2\x13.paceline.v1.LogDirR\alogDirsB\b\n" +
+	"\x06_error\"\x93\x01\n" +
+	"\x06LogDir\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x123\n" +
+	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01\x126\n" +
+	"\breplicas\x18\x03 \x03(\v2\x1a.paceline.v1.LogDirReplicaR\breplicasB\b\n" +
+	"\x06_error\"\x9e\x01\n" +
+	"\rLogDirReplica\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12\x1d\n" +
+	"\n" +
+	"offset_lag\x18\x04 \x01(\x03R\toffsetLag\x12\x1b\n" +
+	"\tis_future\x18\x05 \x01(\bR\bisFuture\"s\n" +
+	"\x1aAlterReplicaLogDirsRequest\x126\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1a.paceline.v1.ReplicaLogDirR\breplicas\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\"t\n" +
+	"\rReplicaLogDir\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\x05R\tpartition\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\"^\n" +
+	"\x1bAlterReplicaLogDirsResponse\x12?\n" +
+	"\aresults\x18\x01 \x03(\v2%.paceline.v1.AlterReplicaLogDirResultR\aresults\"\xaa\x01\n" +
+	"\x18AlterReplicaLogDirResult\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\x05R\tpartition\x123\n" +
+	"\x05error\x18\x04 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01B\b\n" +
 	"\x06_error*\xdb\x01\n" +
 	"\rAwaitedReason\x12\x1e\n" +
 	"\x1aAWAITED_REASON_UNSPECIFIED\x10\x00\x12 \n" +
@@ -2663,21 +3343,23 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\fElectionType\x12\x1d\n" +
 	"\x19ELECTION_TYPE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ELECTION_TYPE_PREFERRED\x10\x01\x12\x19\n" +
-	"\x15ELECTION_TYPE_UNCLEAN\x10\x02*Z\n" +
+	"\x15ELECTION_TYPE_UNCLEAN\x10\x02*{\n" +
 	"\x12ConfigResourceType\x12$\n" +
 	" CONFIG_RESOURCE_TYPE_UNSPECIFIED\x10\x00\x12\x1e\n" +
-	"\x1aCONFIG_RESOURCE_TYPE_TOPIC\x10\x01*\x8c\x01\n" +
+	"\x1aCONFIG_RESOURCE_TYPE_TOPIC\x10\x01\x12\x1f\n" +
+	"\x1bCONFIG_RESOURCE_TYPE_BROKER\x10\x02*\xa6\x01\n" +
 	"\fConfigSource\x12\x1d\n" +
 	"\x19CONFIG_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CONFIG_SOURCE_TOPIC\x10\x01\x12 \n" +
 	"\x1cCONFIG_SOURCE_BROKER_DEFAULT\x10\x02\x12\"\n" +
-	"\x1eCONFIG_SOURCE_BUILT_IN_DEFAULT\x10\x03*\xa6\x01\n" +
+	"\x1eCONFIG_SOURCE_BUILT_IN_DEFAULT\x10\x03\x12\x18\n" +
+	"\x14CONFIG_SOURCE_BROKER\x10\x04*\xa6\x01\n" +
 	"\x0fConfigOperation\x12 \n" +
 	"\x1cCONFIG_OPERATION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CONFIG_OPERATION_SET\x10\x01\x12\x1b\n" +
 	"\x17CONFIG_OPERATION_DELETE\x10\x02\x12\x1b\n" +
 	"\x17CONFIG_OPERATION_APPEND\x10\x03\x12\x1d\n" +
-	"\x19CONFIG_OPERATION_SUBTRACT\x10\x042\xc4\x06\n" +
+	"\x19CONFIG_OPERATION_SUBTRACT\x10\x042\x8c\b\n" +
 	"\fAdminService\x12S\n" +
 	"\fCreateTopics\x12 .paceline.v1.CreateTopicsRequest\x1a!.paceline.v1.CreateTopicsResponse\x12S\n" +
 	"\fDeleteTopics\x12 .paceline.v1.DeleteTopicsRequest\x1a!.paceline.v1.DeleteTopicsResponse\x12_\n" +
@@ -2686,7 +3368,9 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x1aListPartitionReassignments\x12..paceline.v1.ListPartitionReassignmentsRequest\x1a/.paceline.v1.ListPartitionReassignmentsResponse\x12S\n" +
 	"\fElectLeaders\x12 .paceline.v1.ElectLeadersRequest\x1a!.paceline.v1.ElectLeadersResponse\x12\\\n" +
 	"\x0fDescribeConfigs\x12#.paceline.v1.DescribeConfigsRequest\x1a$.paceline.v1.DescribeConfigsResponse\x12t\n" +
-	"\x17IncrementalAlterConfigs\x12+.paceline.v1.IncrementalAlterConfigsRequest\x1a,.paceline.v1.IncrementalAlterConfigsResponseB\x81\x01\n" +
+	"\x17IncrementalAlterConfigs\x12+.paceline.v1.IncrementalAlterConfigsRequest\x1a,.paceline.v1.IncrementalAlterConfigsResponse\x12\\\n" +
+	"\x0fDescribeLogDirs\x12#.paceline.v1.DescribeLogDirsRequest\x1a$.paceline.v1.DescribeLogDirsResponse\x12h\n" +
+	"\x13AlterReplicaLogDirs\x12'.paceline.v1.AlterReplicaLogDirsRequest\x1a(.paceline.v1.AlterReplicaLogDirsResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -2702,7 +3386,7 @@ func file_paceline_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(AwaitedReason)(0),                          // 0: paceline.v1.AwaitedReason
 	(ElectionType)(0),                           // 1: paceline.v1.ElectionType
@@ -2745,29 +3429,39 @@ var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(*ConfigChange)(nil),                        // 38: paceline.v1.ConfigChange
 	(*IncrementalAlterConfigsResponse)(nil),     // 39: paceline.v1.IncrementalAlterConfigsResponse
 	(*AlterConfigsResult)(nil),                  // 40: paceline.v1.AlterConfigsResult
-	nil,                                         // 41: paceline.v1.NewTopic.ConfigsEntry
-	(*TopicError)(nil),                          // 42: paceline.v1.TopicError
-	(*PartitionError)(nil),                      // 43: paceline.v1.PartitionError
-	(ErrorCode)(0),                              // 44: paceline.v1.ErrorCode
+	(*LogDirError)(nil),                         // 41: paceline.v1.LogDirError
+	(*DescribeLogDirsRequest)(nil),              // 42: paceline.v1.DescribeLogDirsRequest
+	(*DescribeLogDirsResponse)(nil),             // 43: paceline.v1.DescribeLogDirsResponse
+	(*BrokerLogDirs)(nil),                       // 44: paceline.v1.BrokerLogDirs
+	(*LogDir)(nil),                              // 45: paceline.v1.LogDir
+	(*LogDirReplica)(nil),                       // 46: paceline.v1.LogDirReplica
+	(*AlterReplicaLogDirsRequest)(nil),          // 47: paceline.v1.AlterReplicaLogDirsRequest
+	(*ReplicaLogDir)(nil),                       // 48: paceline.v1.ReplicaLogDir
+	(*AlterReplicaLogDirsResponse)(nil),         // 49: paceline.v1.AlterReplicaLogDirsResponse
+	(*AlterReplicaLogDirResult)(nil),            // 50: paceline.v1.AlterReplicaLogDirResult
+	nil,                                         // 51: paceline.v1.NewTopic.ConfigsEntry
+	(*TopicError)(nil),                          // 52: paceline.v1.TopicError
+	(*PartitionError)(nil),                      // 53: paceline.v1.PartitionError
+	(ErrorCode)(0),                              // 54: paceline.v1.ErrorCode
 }
 var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	6,  // 0: paceline.v1.CreateTopicsRequest.topics:type_name -> paceline.v1.NewTopic
 	7,  // 1: paceline.v1.NewTopic.assignments:type_name -> paceline.v1.ReplicaAssignment
-	41, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
+	51, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
 	9,  // 3: paceline.v1.CreateTopicsResponse.topics:type_name -> paceline.v1.CreateTopicResult
-	42, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
+	52, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
 	7,  // 5: paceline.v1.CreateTopicResult.assignments:type_name -> paceline.v1.ReplicaAssignment
 	12, // 6: paceline.v1.DeleteTopicsResponse.topics:type_name -> paceline.v1.DeleteTopicResult
-	42, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
+	52, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
 	14, // 8: paceline.v1.CreatePartitionsRequest.topics:type_name -> paceline.v1.NewPartitions
 	7,  // 9: paceline.v1.NewPartitions.assignments:type_name -> paceline.v1.ReplicaAssignment
 	16, // 10: paceline.v1.CreatePartitionsResponse.topics:type_name -> paceline.v1.CreatePartitionsResult
-	42, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
+	52, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
 	7,  // 12: paceline.v1.CreatePartitionsResult.assignments:type_name -> paceline.v1.ReplicaAssignment
 	18, // 13: paceline.v1.AlterPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.PartitionReassignment
 	7,  // 14: paceline.v1.PartitionReassignment.target:type_name -> paceline.v1.ReplicaAssignment
 	20, // 15: paceline.v1.AlterPartitionReassignmentsResponse.partitions:type_name -> paceline.v1.AlterPartitionReassignmentResult
-	43, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
+	53, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
 	22, // 17: paceline.v1.ListPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.TopicPartition
 	24, // 18: paceline.v1.ListPartitionReassignmentsResponse.reassignments:type_name -> paceline.v1.OngoingReassignment
 	25, // 19: paceline.v1.OngoingReassignment.waiting_for:type_name -> paceline.v1.AwaitedReplica
@@ -2775,9 +3469,9 @@ var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	1,  // 21: paceline.v1.ElectLeadersRequest.type:type_name -> paceline.v1.ElectionType
 	22, // 22: paceline.v1.ElectLeadersRequest.partitions:type_name -> paceline.v1.TopicPartition
 	28, // 23: paceline.v1.ElectLeadersResponse.partitions:type_name -> paceline.v1.ElectLeaderResult
-	43, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
+	53, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
 	2,  // 25: paceline.v1.ConfigResource.type:type_name -> paceline.v1.ConfigResourceType
-	44, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
+	54, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
 	32, // 27: paceline.v1.DescribeConfigsRequest.resources:type_name -> paceline.v1.DescribeConfigsResource
 	29, // 28: paceline.v1.DescribeConfigsResource.resource:type_name -> paceline.v1.ConfigResource
 	34, // 29: paceline.v1.DescribeConfigsResponse.resources:type_name -> paceline.v1.DescribeConfigsResult
@@ -2792,27 +3486,41 @@ var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	40, // 38: paceline.v1.IncrementalAlterConfigsResponse.resources:type_name -> paceline.v1.AlterConfigsResult
 	29, // 39: paceline.v1.AlterConfigsResult.resource:type_name -> paceline.v1.ConfigResource
 	30, // 40: paceline.v1.AlterConfigsResult.error:type_name -> paceline.v1.ConfigError
-	5,  // 41: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
-	10, // 42: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
-	13, // 43: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
-	17, // 44: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
-	21, // 45: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
-	26, // 46: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
-	31, // 47: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
-	36, // 48: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
-	8,  // 49: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
-	11, // 50: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
-	15, // 51: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
-	19, // 52: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
-	23, // 53: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
-	27, // 54: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
-	33, // 55: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
-	39, // 56: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
-	49, // [49:57] is the sub-list for method output_type
-	41, // [41:49] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	54, // 41: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
+	22, // 42: paceline.v1.DescribeLogDirsRequest.partitions:type_name -> paceline.v1.TopicPartition
+	44, // 43: paceline.v1.DescribeLogDirsResponse.brokers:type_name -> paceline.v1.BrokerLogDirs
+	41, // 44: paceline.v1.BrokerLogDirs.error:type_name -> paceline.v1.LogDirError
+	45, // 45: paceline.v1.BrokerLogDirs.log_dirs:type_name -> paceline.v1.LogDir
+	41, // 46: paceline.v1.LogDir.error:type_name -> paceline.v1.LogDirError
+	46, // 47: paceline.v1.LogDir.replicas:type_name -> paceline.v1.LogDirReplica
+	48, // 48: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
+	50, // 49: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
+	41, // 50: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
+	5,  // 51: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
+	10, // 52: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
+	13, // 53: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
+	17, // 54: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
+	21, // 55: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
+	26, // 56: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
+	31, // 57: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
+	36, // 58: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
+	42, // 59: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
+	47, // 60: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
+	8,  // 61: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
+	11, // 62: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
+	15, // 63: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
+	19, // 64: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
+	23, // 65: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
+	27, // 66: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
+	33, // 67: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
+	39, // 68: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
+	43, // 69: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
+	49, // 70: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
+	61, // [61:71] is the sub-list for method output_type
+	51, // [51:61] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_admin_service_proto_init() }
@@ -2832,13 +3540,16 @@ func file_paceline_v1_admin_service_proto_init() {
 	file_paceline_v1_admin_service_proto_msgTypes[29].OneofWrappers = []any{}
 	file_paceline_v1_admin_service_proto_msgTypes[33].OneofWrappers = []any{}
 	file_paceline_v1_admin_service_proto_msgTypes[35].OneofWrappers = []any{}
+	file_paceline_v1_admin_service_proto_msgTypes[39].OneofWrappers = []any{}
+	file_paceline_v1_admin_service_proto_msgTypes[40].OneofWrappers = []any{}
+	file_paceline_v1_admin_service_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_admin_service_proto_rawDesc), len(file_paceline_v1_admin_service_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   37,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,8 @@ const (
 	AdminService_ElectLeaders_FullMethodName                = "/paceline.v1.AdminService/ElectLeaders"
 	AdminService_DescribeConfigs_FullMethodName             = "/paceline.v1.AdminService/DescribeConfigs"
 	AdminService_IncrementalAlterConfigs_FullMethodName     = "/paceline.v1.AdminService/IncrementalAlterConfigs"
+	AdminService_DescribeLogDirs_FullMethodName             = "/paceline.v1.AdminService/DescribeLogDirs"
+	AdminService_AlterReplicaLogDirs_FullMethodName         = "/paceline.v1.AdminService/AlterReplicaLogDirs"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -63,6 +65,12 @@ type AdminServiceClient interface {
 	// IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
 	// without a restart. All changes of one resource are made, or none.
 	IncrementalAlterConfigs(ctx context.Context, in *IncrementalAlterConfigsRequest, opts ...grpc.CallOption) (*IncrementalAlterConfigsResponse, error)
+	// DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
+	// answer has an error and leaves the others alone.
+	DescribeLogDirs(ctx context.Context, in *DescribeLogDirsRequest, opts ...grpc.CallOption) (*DescribeLogDirsResponse, error)
+	// AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
+	// already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+	AlterReplicaLogDirs(ctx context.Context, in *AlterReplicaLogDirsRequest, opts ...grpc.CallOption) (*AlterReplicaLogDirsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -153,6 +161,26 @@ func (c *adminServiceClient) IncrementalAlterConfigs(ctx context.Context, in *In
 	return out, nil
 }
 
+func (c *adminServiceClient) DescribeLogDirs(ctx context.Context, in *DescribeLogDirsRequest, opts ...grpc.CallOption) (*DescribeLogDirsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeLogDirsResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeLogDirs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) AlterReplicaLogDirs(ctx context.Context, in *AlterReplicaLogDirsRequest, opts ...grpc.CallOption) (*AlterReplicaLogDirsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterReplicaLogDirsResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterReplicaLogDirs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -185,6 +213,12 @@ type AdminServiceServer interface {
 	// IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
 	// without a restart. All changes of one resource are made, or none.
 	IncrementalAlterConfigs(context.Context, *IncrementalAlterConfigsRequest) (*IncrementalAlterConfigsResponse, error)
+	// DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
+	// answer has an error and leaves the others alone.
+	DescribeLogDirs(context.Context, *DescribeLogDirsRequest) (*DescribeLogDirsResponse, error)
+	// AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
+	// already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+	AlterReplicaLogDirs(context.Context, *AlterReplicaLogDirsRequest) (*AlterReplicaLogDirsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -218,6 +252,12 @@ func (UnimplementedAdminServiceServer) DescribeConfigs(context.Context, *Describ
 }
 func (UnimplementedAdminServiceServer) IncrementalAlterConfigs(context.Context, *IncrementalAlterConfigsRequest) (*IncrementalAlterConfigsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method IncrementalAlterConfigs not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeLogDirs(context.Context, *DescribeLogDirsRequest) (*DescribeLogDirsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeLogDirs not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterReplicaLogDirs(context.Context, *AlterReplicaLogDirsRequest) (*AlterReplicaLogDirsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterReplicaLogDirs not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -384,6 +424,42 @@ func _AdminService_IncrementalAlterConfigs_Handler(srv interface{}, ctx context.
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DescribeLogDirs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeLogDirsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeLogDirs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeLogDirs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeLogDirs(ctx, req.(*DescribeLogDirsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_AlterReplicaLogDirs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterReplicaLogDirsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterReplicaLogDirs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterReplicaLogDirs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterReplicaLogDirs(ctx, req.(*AlterReplicaLogDirsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -422,6 +498,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "IncrementalAlterConfigs",
 			Handler:    _AdminService_IncrementalAlterConfigs_Handler,
+		},
+		{
+			MethodName: "DescribeLogDirs",
+			Handler:    _AdminService_DescribeLogDirs_Handler,
+		},
+		{
+			MethodName: "AlterReplicaLogDirs",
+			Handler:    _AdminService_AlterReplicaLogDirs_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -88,6 +88,8 @@ const (
 	ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH ErrorCode = 47
 	// A log directory failed. Retriable on another replica.
 	ErrorCode_ERROR_CODE_KAFKA_STORAGE_ERROR ErrorCode = 56
+	// The broker has no log directory of that name.
+	ErrorCode_ERROR_CODE_LOG_DIR_NOT_FOUND ErrorCode = 57
 	// A reassignment of the partition is running.
 	ErrorCode_ERROR_CODE_REASSIGNMENT_IN_PROGRESS ErrorCode = 60
 	// The fetch session is unknown; start with a full fetch.
@@ -159,6 +161,7 @@ var (
 		45:   "ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER",
 		47:   "ERROR_CODE_INVALID_PRODUCER_EPOCH",
 		56:   "ERROR_CODE_KAFKA_STORAGE_ERROR",
+		57:   "ERROR_CODE_LOG_DIR_NOT_FOUND",
 		60:   "ERROR_CODE_REASSIGNMENT_IN_PROGRESS",
 		70:   "ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND",
 		71:   "ERROR_CODE_INVALID_FETCH_SESSION_EPOCH",
@@ -208,6 +211,7 @@ var (
 		"ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER":     45,
 		"ERROR_CODE_INVALID_PRODUCER_EPOCH":           47,
 		"ERROR_CODE_KAFKA_STORAGE_ERROR":              56,
+		"ERROR_CODE_LOG_DIR_NOT_FOUND":                57,
 		"ERROR_CODE_REASSIGNMENT_IN_PROGRESS":         60,
 		"ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND":       70,
 		"ERROR_CODE_INVALID_FETCH_SESSION_EPOCH":      71,
@@ -490,7 +494,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\xee\r\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\x90\x0e\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x12\x1e\n" +
@@ -520,7 +524,8 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_CODE_POLICY_VIOLATION\x10,\x12+\n" +
 	"'ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER\x10-\x12%\n" +
 	"!ERROR_CODE_INVALID_PRODUCER_EPOCH\x10/\x12\"\n" +
-	"\x1eERROR_CODE_KAFKA_STORAGE_ERROR\x108\x12'\n" +
+	"\x1eERROR_CODE_KAFKA_STORAGE_ERROR\x108\x12 \n" +
+	"\x1cERROR_CODE_LOG_DIR_NOT_FOUND\x109\x12'\n" +
 	"#ERROR_CODE_REASSIGNMENT_IN_PROGRESS\x10<\x12)\n" +
 	"%ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND\x10F\x12*\n" +
 	"&ERROR_CODE_INVALID_FETCH_SESSION_EPOCH\x10G\x12&\n" +

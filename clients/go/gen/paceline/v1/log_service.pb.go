@@ -578,7 +578,10 @@ type FetchRequest struct {
 	// Partitions to read; in an incremental fetch only the added and changed ones.
 	Partitions []*FetchPartition `protobuf:"bytes,8,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Partitions to drop from the session.
-	Forgotten     []*ForgottenPartition `protobuf:"bytes,9,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
+	Forgotten []*ForgottenPartition `protobuf:"bytes,9,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
+	// Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
+	// high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
+	RackId        string `protobuf:"bytes,10,opt,name=rack_id,json=rackId,proto3" json:"rack_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -674,6 +677,13 @@ func (x *FetchRequest) GetForgotten() []*ForgottenPartition {
 		return x.Forgotten
 	}
 	return nil
+}
+
+func (x *FetchRequest) GetRackId() string {
+	if x != nil {
+		return x.RackId
+	}
+	return ""
 }
 
 // FetchPartition asks for records of one partition.
@@ -909,9 +919,11 @@ type FetchPartitionResult struct {
 	//
 	//	*FetchPartitionResult_Batches
 	//	*FetchPartitionResult_Records
-	Data          isFetchPartitionResult_Data `protobuf_oneof:"data"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Data isFetchPartitionResult_Data `protobuf_oneof:"data"`
+	// Broker to fetch from next, a follower in the caller's rack; nothing was read here then. Absent: stay.
+	PreferredReadReplica *int32 `protobuf:"varint,10,opt,name=preferred_read_replica,json=preferredReadReplica,proto3,oneof" json:"preferred_read_replica,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *FetchPartitionResult) Reset() {
@@ -1016,6 +1028,13 @@ func (x *FetchPartitionResult) GetRecords() *RecordList {
 		}
 	}
 	return nil
+}
+
+func (x *FetchPartitionResult) GetPreferredReadReplica() int32 {
+	if x != nil && x.PreferredReadReplica != nil {
+		return *x.PreferredReadReplica
+	}
+	return 0
 }
 
 type isFetchPartitionResult_Data interface {
@@ -1726,7 +1745,7 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"baseOffset\x12+\n" +
 	"\x12log_append_time_ms\x18\x05 \x01(\x03R\x0flogAppendTimeMs\x12(\n" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffsetB\b\n" +
-	"\x06_error\"\xa0\x03\n" +
+	"\x06_error\"\xb9\x03\n" +
 	"\fFetchRequest\x12\x1e\n" +
 	"\vmax_wait_ms\x18\x01 \x01(\x05R\tmaxWaitMs\x12\x1b\n" +
 	"\tmin_bytes\x18\x02 \x01(\x05R\bminBytes\x12\x1b\n" +
@@ -1739,7 +1758,9 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\b \x03(\v2\x1b.paceline.v1.FetchPartitionR\n" +
 	"partitions\x12=\n" +
-	"\tforgotten\x18\t \x03(\v2\x1f.paceline.v1.ForgottenPartitionR\tforgotten\"\xb9\x02\n" +
+	"\tforgotten\x18\t \x03(\v2\x1f.paceline.v1.ForgottenPartitionR\tforgotten\x12\x17\n" +
+	"\arack_id\x18\n" +
+	" \x01(\tR\x06rackId\"\xb9\x02\n" +
 	"\x0eFetchPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x19\n" +
@@ -1758,7 +1779,7 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\x05R\tsessionId\x12A\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\v2!.paceline.v1.FetchPartitionResultR\n" +
-	"partitions\"\xc3\x03\n" +
+	"partitions\"\x99\x04\n" +
 	"\x14FetchPartitionResult\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +
@@ -1768,10 +1789,13 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12I\n" +
 	"\x0fdiverging_epoch\x18\a \x01(\v2\x1b.paceline.v1.EpochEndOffsetH\x02R\x0edivergingEpoch\x88\x01\x01\x12\x1a\n" +
 	"\abatches\x18\b \x01(\fH\x00R\abatches\x123\n" +
-	"\arecords\x18\t \x01(\v2\x17.paceline.v1.RecordListH\x00R\arecordsB\x06\n" +
+	"\arecords\x18\t \x01(\v2\x17.paceline.v1.RecordListH\x00R\arecords\x129\n" +
+	"\x16preferred_read_replica\x18\n" +
+	" \x01(\x05H\x03R\x14preferredReadReplica\x88\x01\x01B\x06\n" +
 	"\x04dataB\b\n" +
 	"\x06_errorB\x12\n" +
-	"\x10_diverging_epoch\"E\n" +
+	"\x10_diverging_epochB\x19\n" +
+	"\x17_preferred_read_replica\"E\n" +
 	"\x0eEpochEndOffset\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12\x1d\n" +
 	"\n" +
@@ -1846,10 +1870,11 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n" +
 	"\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n" +
-	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\xac\x03\n" +
+	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\xfc\x03\n" +
 	"\n" +
 	"LogService\x12D\n" +
-	"\aProduce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12>\n" +
+	"\aProduce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n" +
+	"\rProduceStream\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse(\x010\x01\x12>\n" +
 	"\x05Fetch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12P\n" +
 	"\vListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n" +
 	"\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12Y\n" +
@@ -1922,17 +1947,19 @@ var file_paceline_v1_log_service_proto_depIdxs = []int32{
 	25, // 20: paceline.v1.EpochPartitionResult.error:type_name -> paceline.v1.PartitionError
 	13, // 21: paceline.v1.EpochPartitionResult.end:type_name -> paceline.v1.EpochEndOffset
 	4,  // 22: paceline.v1.LogService.Produce:input_type -> paceline.v1.ProduceRequest
-	8,  // 23: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
-	14, // 24: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
-	18, // 25: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
-	22, // 26: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
-	6,  // 27: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
-	11, // 28: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
-	16, // 29: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
-	20, // 30: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
-	23, // 31: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
-	27, // [27:32] is the sub-list for method output_type
-	22, // [22:27] is the sub-list for method input_type
+	4,  // 23: paceline.v1.LogService.ProduceStream:input_type -> paceline.v1.ProduceRequest
+	8,  // 24: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
+	14, // 25: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
+	18, // 26: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
+	22, // 27: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
+	6,  // 28: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
+	6,  // 29: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
+	11, // 30: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
+	16, // 31: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
+	20, // 32: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
+	23, // 33: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
+	28, // [28:34] is the sub-list for method output_type
+	22, // [22:28] is the sub-list for method input_type
 	22, // [22:22] is the sub-list for extension type_name
 	22, // [22:22] is the sub-list for extension extendee
 	0,  // [0:22] is the sub-list for field type_name

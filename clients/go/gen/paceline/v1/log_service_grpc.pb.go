@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	LogService_Produce_FullMethodName              = "/paceline.v1.LogService/Produce"
+	LogService_ProduceStream_FullMethodName        = "/paceline.v1.LogService/ProduceStream"
 	LogService_Fetch_FullMethodName                = "/paceline.v1.LogService/Fetch"
 	LogService_ListOffsets_FullMethodName          = "/paceline.v1.LogService/ListOffsets"
 	LogService_OffsetForLeaderEpoch_FullMethodName = "/paceline.v1.LogService/OffsetForLeaderEpoch"
@@ -36,7 +37,15 @@ const (
 // MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
 type LogServiceClient interface {
 	// Produce appends records to partitions and answers when the asked number of replicas has them.
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(ctx context.Context, in *ProduceRequest, opts ...grpc.CallOption) (*ProduceResponse, error)
+	// ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
+	// looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
+	// status. Use several streams to have several requests in flight.
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+	ProduceStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error)
 	// Fetch reads records from partitions; it may wait for new ones (long poll).
 	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error)
 	// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
@@ -64,6 +73,19 @@ func (c *logServiceClient) Produce(ctx context.Context, in *ProduceRequest, opts
 	}
 	return out, nil
 }
+
+func (c *logServiceClient) ProduceStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &LogService_ServiceDesc.Streams[0], LogService_ProduceStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ProduceRequest, ProduceResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LogService_ProduceStreamClient = grpc.BidiStreamingClient[ProduceRequest, ProduceResponse]
 
 func (c *logServiceClient) Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -113,7 +135,15 @@ func (c *logServiceClient) InitProducerId(ctx context.Context, in *InitProducerI
 // MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
 type LogServiceServer interface {
 	// Produce appends records to partitions and answers when the asked number of replicas has them.
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(context.Context, *ProduceRequest) (*ProduceResponse, error)
+	// ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
+	// looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
+	// status. Use several streams to have several requests in flight.
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+	ProduceStream(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error
 	// Fetch reads records from partitions; it may wait for new ones (long poll).
 	Fetch(context.Context, *FetchRequest) (*FetchResponse, error)
 	// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
@@ -134,6 +164,9 @@ type UnimplementedLogServiceServer struct{}
 
 func (UnimplementedLogServiceServer) Produce(context.Context, *ProduceRequest) (*ProduceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Produce not implemented")
+}
+func (UnimplementedLogServiceServer) ProduceStream(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error {
+	return status.Error(codes.Unimplemented, "method ProduceStream not implemented")
 }
 func (UnimplementedLogServiceServer) Fetch(context.Context, *FetchRequest) (*FetchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Fetch not implemented")
@@ -185,6 +218,13 @@ func _LogService_Produce_Handler(srv interface{}, ctx context.Context, dec func(
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _LogService_ProduceStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LogServiceServer).ProduceStream(&grpc.GenericServerStream[ProduceRequest, ProduceResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LogService_ProduceStreamServer = grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]
 
 func _LogService_Fetch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FetchRequest)
@@ -286,6 +326,13 @@ var LogService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _LogService_InitProducerId_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ProduceStream",
+			Handler:       _LogService_ProduceStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "paceline/v1/log_service.proto",
 }
