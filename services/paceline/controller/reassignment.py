@@ -200,11 +200,15 @@ def _update_assignment(
     context = parts.context
     current = context.assignment(topic_partition)
     if current != assignment:
+        unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
+        if unneeded and topic_partition in context.leadership:
+            # The leader may be letting one of them in at this moment, and would after its log is deleted: what it
+            # writes from here on fails, until it hears of the epoch, and with it of the replicas.
+            yield from _raised(parts, topic_partition)
         yield from _write_topic(parts, topic_partition, assignment)
         context.set_assignment(topic_partition, assignment)
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
         parts.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
-        unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
         yield from _stop_replicas(parts, topic_partition, unneeded)
     context.being_reassigned.add(topic_partition)
 

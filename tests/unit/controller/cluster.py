@@ -178,10 +178,12 @@ class Cluster:
             f"ce {value['controller_epoch']} v{response.stat.version}"
         )
 
-    def write_state(self, partition: str, state: LeaderAndIsr, version: int = ANY_VERSION) -> Response:
+    def write_state(
+        self, partition: str, state: LeaderAndIsr, version: int = ANY_VERSION, must_succeed: bool = True
+    ) -> Response:
         """Write a state as a leader would."""
         path = znodes.partition_state_path(tp(partition))
-        return self.zk(SetData(path, znodes.encode_partition_state(state), version))
+        return self.zk(SetData(path, znodes.encode_partition_state(state), version), must_succeed)
 
     def create_topic_node(
         self, topic: str, partitions: Iterable[Iterable[int]], topic_id: str | None = "given"

@@ -1,11 +1,13 @@
 """AlterPartitionReassignments and ListPartitionReassignments: errors per partition, and what a move waits for."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.controller.admin_values import AwaitedReason
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create
+from paceline.coordination.interface import Create, GetData, ZkCode
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,
@@ -109,6 +111,22 @@ def test_a_cancelled_move_is_gone() -> None:
     assert kinds(move(cluster, ("a-0", None))) == [None]
     assert moves(cluster) == []
     assert sorted(cluster.data(znodes.topic_path("a"))["partitions"]["0"]) == [1, 2]
+
+
+@pytest.mark.parametrize("wish", [None, (4, 2)])
+def test_a_leader_cannot_let_in_a_replica_that_is_taken_back(wish: tuple[int, ...] | None) -> None:
+    """Its write may be under way when the move is cancelled or replaced, and the replica's log is deleted."""
+    cluster = started()
+    move(cluster, ("a-0", (3, 2)))
+    admission = cluster.zk(GetData(znodes.partition_state_path(tp("a-0"))))
+    assert admission.stat is not None
+    before = len(cluster.writes)
+    move(cluster, ("a-0", wish))
+    paths = [write.change.path for write in cluster.writes[before:]]
+    assert paths[0] == znodes.partition_state_path(tp("a-0"))
+    state = znodes.decode_partition_state("", admission.data, admission.stat.version).leader_and_isr
+    late = cluster.write_state("a-0", replace(state, isr=(1, 2, 3)), admission.stat.version, must_succeed=False)
+    assert late.code is ZkCode.BAD_VERSION
 
 
 def test_a_move_of_a_topic_that_is_being_deleted_is_refused() -> None:
