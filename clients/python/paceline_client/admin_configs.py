@@ -11,6 +11,7 @@ from paceline_client.admin_connection import AdminConnection, checked
 
 _SOURCES: Final = {
     pb.CONFIG_SOURCE_TOPIC: "topic",
+    pb.CONFIG_SOURCE_BROKER: "broker",
     pb.CONFIG_SOURCE_BROKER_DEFAULT: "broker default",
     pb.CONFIG_SOURCE_BUILT_IN_DEFAULT: "built-in default",
 }
@@ -29,7 +30,7 @@ class ConfigEntry:
     key: str
     value: str
     source: str
-    """``topic``, ``broker default`` or ``built-in default``."""
+    """``topic``, ``broker``, ``broker default`` or ``built-in default``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,15 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
-    """What became of the changes to one topic: all were made, or, with an ``error``, none."""
+    """What became of the changes to one topic or broker: all were made, or, with an ``error``, none."""
 
     topic: str
+    """Whose: the topic's name, or of a broker its id, empty for all of them."""
     error: PacelineError | None = None
 
 
 class ConfigAdmin(AdminConnection):
-    """Configuration of topics; use `Admin`."""
+    """Configuration of topics and of running brokers; use `Admin`."""
 
     def describe_configs(
         self, topics: str | Iterable[str], keys: Iterable[str] = (), *, timeout_ms: int | None = None
@@ -68,10 +70,26 @@ class ConfigAdmin(AdminConnection):
             InvalidConfigError: there is no such key.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
+        return self._describe_configs([_topic(name) for name in names], keys, timeout_ms)
+
+    def describe_broker_configs(
+        self, brokers: Iterable[int | None], keys: Iterable[str] = (), *, timeout_ms: int | None = None
+    ) -> dict[int | None, list[ConfigEntry]]:
+        """Return what is set for brokers while they run, each value with its source; None stands for all brokers.
+
+        Raises:
+            InvalidConfigError: there is no such key, or it is set in the settings file only.
+        """
+        found = self._describe_configs([_broker(broker) for broker in brokers], keys, timeout_ms)
+        return {int(name) if name else None: entries for name, entries in found.items()}
+
+    def _describe_configs(
+        self, resources: Sequence[pb.ConfigResource], keys: Iterable[str], timeout_ms: int | None
+    ) -> dict[str, list[ConfigEntry]]:
         timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         wanted = list(keys)
         request = pb.DescribeConfigsRequest(
-            resources=[pb.DescribeConfigsResource(resource=_topic(name), keys=wanted) for name in names],
+            resources=[pb.DescribeConfigsResource(resource=resource, keys=wanted) for resource in resources],
             timeout_ms=timeout_ms,
         )
         answer = self._on_controller(
@@ -108,11 +126,41 @@ class ConfigAdmin(AdminConnection):
             InvalidConfigError: a key is not known, or a value not acceptable; nothing of that topic was changed.
             UnknownTopicOrPartitionError: there is no such topic.
         """
+        wanted = [(_topic(name), _changes(given)) for name, given in changes.items()]
+        return self._alter_configs(wanted, validate_only, timeout_ms, raise_errors)
+
+    def alter_broker_configs(
+        self,
+        changes: Mapping[int | None, Mapping[str, str | None] | Sequence[ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[ConfigResult]:
+        """Change what may be set for brokers while they run; None as a broker stands for all of them.
+
+        A broker's own value wins over that of all. Arguments as of `alter_configs`.
+
+        Raises:
+            InvalidConfigError: a key is not known or set in the settings file only, or a value is not acceptable.
+        """
+        wanted = [(_broker(broker), _changes(given)) for broker, given in changes.items()]
+        return self._alter_configs(wanted, validate_only, timeout_ms, raise_errors)
+
+    def _alter_configs(
+        self,
+        wanted: Sequence[tuple[pb.ConfigResource, Sequence[ConfigChange]]],
+        validate_only: bool,
+        timeout_ms: int | None,
+        raise_errors: bool,
+    ) -> list[ConfigResult]:
+        if not wanted:
+            return []
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         request = pb.IncrementalAlterConfigsRequest(
             resources=[
-                pb.AlterConfigsResource(resource=_topic(name), changes=[_wire_change(each) for each in _changes(given)])
-                for name, given in changes.items()
+                pb.AlterConfigsResource(resource=resource, changes=[_wire_change(each) for each in given])
+                for resource, given in wanted
             ],
             timeout_ms=timeout_ms,
             validate_only=validate_only,
@@ -133,6 +181,10 @@ class ConfigAdmin(AdminConnection):
 
 def _topic(name: str) -> pb.ConfigResource:
     return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
+
+
+def _broker(broker: int | None) -> pb.ConfigResource:
+    return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_BROKER, name="" if broker is None else str(broker))
 
 
 def _changes(given: Mapping[str, str | None] | Sequence[ConfigChange]) -> Sequence[ConfigChange]:

@@ -106,6 +106,8 @@ class ResourceType(Enum):
     """What a configuration belongs to."""
 
     TOPIC = auto()
+    BROKER = auto()
+    """A broker, or all of them; what may be set while they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,14 @@ class ConfigResource:
 
     kind: ResourceType | None
     name: str
+    """Of a broker its id, empty for all of them."""
 
 
 class ConfigSource(Enum):
     """Where a value comes from."""
 
     TOPIC = auto()
+    BROKER = auto()
     BROKER_DEFAULT = auto()
     BUILT_IN_DEFAULT = auto()
 

@@ -57,7 +57,12 @@ AWAITED_REASONS: Final = {
     AwaitedReason.LOG_DIR_FAILED: admin_pb.AWAITED_REASON_LOG_DIR_FAILED,
     AwaitedReason.NO_LEADER: admin_pb.AWAITED_REASON_NO_LEADER,
 }
+RESOURCE_TYPES: Final = {
+    admin_pb.CONFIG_RESOURCE_TYPE_TOPIC: ResourceType.TOPIC,
+    admin_pb.CONFIG_RESOURCE_TYPE_BROKER: ResourceType.BROKER,
+}
 CONFIG_SOURCES: Final = {
+    ConfigSource.BROKER: admin_pb.CONFIG_SOURCE_BROKER,
     ConfigSource.TOPIC: admin_pb.CONFIG_SOURCE_TOPIC,
     ConfigSource.BROKER_DEFAULT: admin_pb.CONFIG_SOURCE_BROKER_DEFAULT,
     ConfigSource.BUILT_IN_DEFAULT: admin_pb.CONFIG_SOURCE_BUILT_IN_DEFAULT,
@@ -332,14 +337,14 @@ def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:
 
 
 def _resource(message: admin_pb.ConfigResource) -> ConfigResource:
-    topic = message.type == admin_pb.CONFIG_RESOURCE_TYPE_TOPIC
-    return ConfigResource(ResourceType.TOPIC if topic else None, message.name)
+    return ConfigResource(RESOURCE_TYPES.get(message.type), message.name)
 
 
 def _wire_resource(resource: ConfigResource) -> admin_pb.ConfigResource:
     kind = admin_pb.CONFIG_RESOURCE_TYPE_UNSPECIFIED
-    if resource.kind is ResourceType.TOPIC:
-        kind = admin_pb.CONFIG_RESOURCE_TYPE_TOPIC
+    for wire, known in RESOURCE_TYPES.items():
+        if known is resource.kind:
+            kind = wire
     return admin_pb.ConfigResource(type=kind, name=resource.name)
 
 

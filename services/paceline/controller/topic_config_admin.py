@@ -1,6 +1,6 @@
-"""DescribeConfigs and IncrementalAlterConfigs for topics.
+"""DescribeConfigs and IncrementalAlterConfigs; what is particular to brokers is in `broker_config_admin`.
 
-A change is one multi: the topic's configuration, conditional on the version it was decided on, and the notice that
+A change is one multi: the resource's configuration, conditional on the version it was decided on, and the notice that
 makes brokers read it. Kafka writes the two one after the other and loses the notice when it dies in between.
 
 Source: spec/zookeeper.md sections 2.11 and 2.12; spec/config.md sections 4, 8 and 9; KIP-339; Kafka 2.8 AdminManager.
@@ -19,6 +19,15 @@ from paceline.controller.admin_values import (
     ConfigResource,
     ConfigSource,
     DescribeConfigsResult,
+    ResourceType,
+)
+from paceline.controller.broker_config_admin import (
+    ALL_BROKERS,
+    applied_to_broker,
+    broker_entity,
+    broker_entries,
+    broker_keys_problem,
+    broker_problem,
 )
 from paceline.controller.failures import UnexpectedResponseError
 from paceline.controller.parts import ControllerParts
@@ -48,7 +57,7 @@ Overrides = dict[str, str]
 
 
 class TopicConfigAdmin:
-    """Reads and changes the configuration of topics."""
+    """Reads and changes the configuration of topics, and of brokers while they run."""
 
     def __init__(self, parts: ControllerParts) -> None:
         self._parts = parts
@@ -57,20 +66,27 @@ class TopicConfigAdmin:
 
     def describe(self, event: DescribeConfigs) -> Flow[None]:
         """Answer with the values in effect and where each comes from."""
-        problems = [self._resource_problem(resource) or _key_problem(keys) for resource, keys in event.resources]
-        names = [
-            resource.name for (resource, _), problem in zip(event.resources, problems, strict=True) if problem is None
+        problems = [self._resource_problem(one) or _key_problem(one, keys) for one, keys in event.resources]
+        wanted_resources = [
+            resource for (resource, _), problem in zip(event.resources, problems, strict=True) if problem is None
         ]
         defaults = yield from self._defaults()
-        responses = yield from self._parts.storage.read_all([znodes.topic_config_path(name) for name in names])
-        found = dict(zip(names, responses, strict=True))
+        all_brokers = ConfigResource(ResourceType.BROKER, ALL_BROKERS)
+        read = list(dict.fromkeys([*wanted_resources, all_brokers]))
+        responses = yield from self._parts.storage.read_all([_path(resource) for resource in read])
+        found = dict(zip(read, responses, strict=True))
         results = []
         for (resource, keys), problem in zip(event.resources, problems, strict=True):
             if problem is not None:
                 results.append(DescribeConfigsResult(resource, problem))
                 continue
             try:
-                overrides = _overrides(resource.name, found[resource.name])
+                overrides = _overrides(resource, found[resource])
+                if resource.kind is ResourceType.BROKER:
+                    of_all = _overrides(all_brokers, found[all_brokers])
+                    shown = broker_entries(resource.name, keys, overrides, of_all)
+                    results.append(DescribeConfigsResult(resource, entries=shown))
+                    continue
             except PacelineError as error:
                 results.append(DescribeConfigsResult(resource, error))
                 continue
@@ -101,69 +117,91 @@ class TopicConfigAdmin:
         resources = [alteration.resource for alteration in event.alterations]
         times = Counter(resources)
         errors: dict[ConfigResource, PacelineError] = {}
-        wanted: dict[str, ConfigAlteration] = {}
+        wanted: dict[ConfigResource, ConfigAlteration] = {}
         for alteration in event.alterations:
             resource = alteration.resource
             problem = self._resource_problem(resource) or _changes_problem(alteration.changes)
             if times[resource] > 1:
-                problem = InvalidRequestError(f"topic {resource.name!r} is listed more than once")
+                problem = InvalidRequestError(f"{_said(resource)} is listed more than once")
             if problem is not None:
                 errors[resource] = problem
             else:
-                wanted[resource.name] = alteration
+                wanted[resource] = alteration
         yield from self._write_all(wanted, event.validate_only, errors)
         event.reply([AlterConfigsResult(resource, errors.get(resource)) for resource in resources])
 
     def _write_all(
-        self, wanted: Mapping[str, ConfigAlteration], validate_only: bool, errors: dict[ConfigResource, PacelineError]
+        self,
+        wanted: Mapping[ConfigResource, ConfigAlteration],
+        validate_only: bool,
+        errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
         """Read, decide, write on the version read; whoever changed the node meanwhile makes us decide again."""
         storage = self._parts.storage
         defaults = yield from self._defaults()
         remaining = list(wanted)
-        tried: dict[str, bytes] = {}
+        tried: dict[ConfigResource, bytes] = {}
         for _ in range(ATTEMPTS):
-            responses = yield from storage.read_all([znodes.topic_config_path(name) for name in remaining])
-            multis: dict[str, Multi] = {}
-            for name, response in zip(remaining, responses, strict=True):
-                resource = wanted[name].resource
+            responses = yield from storage.read_all([_path(resource) for resource in remaining])
+            multis: dict[ConfigResource, Multi] = {}
+            for resource, response in zip(remaining, responses, strict=True):
                 errors.pop(resource, None)
-                if name in tried and response.ok and response.data == tried[name]:
+                if resource in tried and response.ok and response.data == tried[resource]:
                     continue  # Ours after all, notice included: the answer to the earlier try was lost.
                 try:
-                    overrides = _applied(wanted[name].changes, _overrides(name, response), defaults)
-                    tried[name] = _encoded(overrides)
+                    present = _overrides(resource, response)
+                    if resource.kind is ResourceType.BROKER:
+                        overrides = applied_to_broker(wanted[resource].changes, present)
+                    else:
+                        overrides = _applied(wanted[resource].changes, present, defaults)
+                    tried[resource] = _encoded(overrides)
                 except PacelineError as error:
                     errors[resource] = error
                     continue
-                multis[name] = storage.fenced(*_operations(name, tried[name], response))
+                multis[resource] = storage.fenced(*_operations(resource, tried[resource], response))
             if validate_only or not multis:
                 return
             answers = yield from storage.send_fenced(list(multis.values()))
             remaining = []
-            for name, answer in zip(multis, answers, strict=True):
+            for resource, answer in zip(multis, answers, strict=True):
                 if answer.ok:
                     continue
                 code = first_failure(answer)[1]
                 if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE, ZkCode.NODE_EXISTS):
-                    raise UnexpectedResponseError(code, f"change the configuration of topic {name}")
-                remaining.append(name)
-                errors[wanted[name].resource] = InvalidUpdateVersionError(
-                    f"the configuration of topic {name!r} keeps changing"
-                )
+                    raise UnexpectedResponseError(code, f"change the configuration of {_said(resource)}")
+                remaining.append(resource)
+                errors[resource] = InvalidUpdateVersionError(f"the configuration of {_said(resource)} keeps changing")
             if not remaining:
                 return
 
     def _resource_problem(self, resource: ConfigResource) -> PacelineError | None:
         if resource.kind is None:
             return InvalidRequestError("the type of the resource is missing or not known")
+        if resource.kind is ResourceType.BROKER:
+            return broker_problem(resource.name)
         context = self._parts.context
         if resource.name not in context.topics or context.is_queued_for_deletion(resource.name):
             return UnknownTopicOrPartitionError(f"topic {resource.name!r} does not exist")
         return None
 
 
-def _key_problem(keys: Sequence[str]) -> PacelineError | None:
+def _said(resource: ConfigResource) -> str:
+    if resource.kind is ResourceType.BROKER:
+        return f"broker {resource.name}" if resource.name else "all brokers"
+    return f"topic {resource.name!r}"
+
+
+def _entity(resource: ConfigResource) -> str:
+    return broker_entity(resource.name) if resource.kind is ResourceType.BROKER else f"topics/{resource.name}"
+
+
+def _path(resource: ConfigResource) -> str:
+    return znodes.config_path(_entity(resource))
+
+
+def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError | None:
+    if resource.kind is ResourceType.BROKER:
+        return broker_keys_problem(keys)
     unknown = [key for key in keys if key not in TOPIC_KEYS]
     return InvalidConfigError(f"unknown topic configuration {unknown[0]!r}") if unknown else None
 
@@ -185,8 +223,8 @@ def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
     return None
 
 
-def _overrides(topic: str, response: Response) -> Overrides:
-    path = znodes.topic_config_path(topic)
+def _overrides(resource: ConfigResource, response: Response) -> Overrides:
+    path = _path(resource)
     if response.code is ZkCode.NO_NODE:
         return {}
     if not response.ok:
@@ -276,8 +314,8 @@ def _encoded(overrides: Overrides) -> bytes:
     return data
 
 
-def _operations(topic: str, data: bytes, present: Response) -> tuple[Operation, Operation]:
-    path = znodes.topic_config_path(topic)
+def _operations(resource: ConfigResource, data: bytes, present: Response) -> tuple[Operation, Operation]:
+    path = _path(resource)
     change: Operation = SetData(path, data, present.stat.version) if present.stat is not None else Create(path, data)
-    notice = znodes.encode_config_change(f"topics/{topic}")
+    notice = znodes.encode_config_change(_entity(resource))
     return change, Create(znodes.CONFIG_CHANGE_PREFIX, notice, sequential=True)

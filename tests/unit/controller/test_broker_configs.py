@@ -1,0 +1,111 @@
+"""DescribeConfigs and IncrementalAlterConfigs for brokers: origins, refusals, what is written and announced."""
+
+import pytest
+
+from paceline.controller.admin_values import (
+    AlterConfigsResult,
+    ConfigAlteration,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+from paceline.coordination import znodes
+from paceline.model.errors import InvalidConfigError, InvalidRequestError
+from tests.unit.controller.asking import ask, change, kinds, topic
+from tests.unit.controller.cluster import Cluster
+from tests.unit.controller.test_topic_configs import notices, started
+
+LEADER = "leader.replication.throttled.rate"
+FOLLOWER = "follower.replication.throttled.rate"
+UNLIMITED = str(2**63 - 1)
+
+
+def broker(name: str) -> ConfigResource:
+    return ConfigResource(ResourceType.BROKER, name)
+
+
+def alter(cluster: Cluster, *alterations: tuple[ConfigResource, tuple[ConfigChange, ...]]) -> list[AlterConfigsResult]:
+    asked = [ConfigAlteration(resource, changes) for resource, changes in alterations]
+    return list(ask(cluster, lambda reply: cluster.controller.admin.alter_configs(asked, False, reply)))
+
+
+def described(cluster: Cluster, name: str, *keys: str) -> dict[str, ConfigEntry]:
+    (result,) = ask(cluster, lambda reply: cluster.controller.admin.describe_configs([(broker(name), keys)], reply))
+    assert result.error is None, result.error
+    return {entry.key: entry for entry in result.entries}
+
+
+def test_a_brokers_own_value_wins_over_that_of_all_and_says_so() -> None:
+    cluster = started()
+    assert kinds(alter(cluster, (broker(""), (change(LEADER, "7"), change(FOLLOWER, "8"))))) == [None]
+    assert kinds(alter(cluster, (broker("1"), (change(LEADER, "5"),)))) == [None]
+    assert described(cluster, "1") == {
+        LEADER: ConfigEntry(LEADER, "5", ConfigSource.BROKER),
+        FOLLOWER: ConfigEntry(FOLLOWER, "8", ConfigSource.BROKER_DEFAULT),
+    }
+    assert described(cluster, "2", LEADER) == {LEADER: ConfigEntry(LEADER, "7", ConfigSource.BROKER_DEFAULT)}
+    assert described(cluster, "", LEADER) == {LEADER: ConfigEntry(LEADER, "7", ConfigSource.BROKER_DEFAULT)}
+
+
+def test_what_nobody_sets_is_without_limit() -> None:
+    assert described(started(), "1", LEADER) == {LEADER: ConfigEntry(LEADER, UNLIMITED, ConfigSource.BUILT_IN_DEFAULT)}
+
+
+def test_a_change_is_announced_to_the_broker() -> None:
+    cluster = started()
+    before = notices(cluster)
+    alter(cluster, (broker("1"), (change(LEADER, "5"),)), (broker(""), (change(LEADER, "6"),)))
+    assert notices(cluster)[len(before) :] == ["brokers/1", "brokers/<default>"]
+    assert cluster.data(znodes.broker_config_path(1))["config"] == {LEADER: "5"}
+
+
+def test_topics_and_brokers_may_be_changed_in_one_request() -> None:
+    cluster = started()
+    results = alter(
+        cluster,
+        (broker("1"), (change(LEADER, "5"),)),
+        (topic("a"), (change("leader.replication.throttled.replicas", "0:1"),)),
+        (topic("1"), (change("retention.ms", "1"),)),
+    )
+    assert [result.error is None for result in results] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["x", "-1", "01", "1,2", " 1", str(2**31), "9" * 500, "<default>", "١"])
+def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
+    cluster = started()
+    assert kinds(alter(cluster, (broker(name), (change(LEADER, "5"),)))) == [InvalidRequestError]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        change(LEADER, "-1"),
+        change(LEADER, "fast"),
+        change(LEADER, str(2**63)),
+        change(LEADER, "1", ConfigOperation.APPEND),
+        change("retention.ms", "1"),
+        change("num.replica.fetchers", "2"),
+        change("num.replica.fetchers", None, ConfigOperation.DELETE),
+    ],
+)
+def test_a_bad_change_is_refused_with_all_others_of_that_broker(bad: ConfigChange) -> None:
+    cluster = started()
+    assert kinds(alter(cluster, (broker("1"), (change(FOLLOWER, "5"), bad)))) == [InvalidConfigError]
+    assert described(cluster, "1")[FOLLOWER].source is ConfigSource.BUILT_IN_DEFAULT
+
+
+def test_deleting_a_value_brings_the_limit_of_all_back() -> None:
+    cluster = started()
+    alter(cluster, (broker(""), (change(LEADER, "7"),)), (broker("1"), (change(LEADER, "5"),)))
+    alter(cluster, (broker("1"), (change(LEADER, None, ConfigOperation.DELETE),)))
+    assert described(cluster, "1")[LEADER] == ConfigEntry(LEADER, "7", ConfigSource.BROKER_DEFAULT)
+
+
+@pytest.mark.parametrize("value", ["0", "0:1,2", "0:-1", "*,0:1", "zero:1"])
+def test_a_throttle_list_that_is_none_is_refused(value: str) -> None:
+    cluster = started()
+    results = alter(cluster, (topic("a"), (change("leader.replication.throttled.replicas", value),)))
+    assert kinds(results) == [InvalidConfigError]
