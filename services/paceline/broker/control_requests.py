@@ -60,7 +60,10 @@ class ControlRequests:
                 partition = HostedPartition(topic_partition, manager)
             errors[topic_partition] = error = self._check(partition, state)
             if error is ErrorCode.NONE and topic_partition not in accepted:
-                accepted[topic_partition] = (partition, state)
+                if manager.healing.refuses(state):
+                    errors[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                else:
+                    accepted[topic_partition] = (partition, state)
         for partition, _ in accepted.values():
             manager.host(partition)
         return list(accepted.values())
@@ -101,8 +104,9 @@ class ControlRequests:
         following: list[tuple[HostedPartition, LiveBroker]] = []
         for partition, state in followers:
             try:
-                log = self._log(partition, state)
                 leader = known.get(state.leader)
+                rebuilt = leader is not None and manager.healing.rebuilds(state)
+                log = self._log(partition, state, rebuilt)
                 if leader is None:
                     partition.hold_log(state.topic_id, log)
                     continue
@@ -115,10 +119,14 @@ class ControlRequests:
         if not manager.shutting_down:
             manager.fetchers.start(following)
 
-    def _log(self, partition: HostedPartition, state: LeaderAndIsrPartition) -> ReplicaLog:
+    def _log(
+        self, partition: HostedPartition, state: LeaderAndIsrPartition, nowhere_else: bool = False
+    ) -> ReplicaLog:
+        """Return the log; ``nowhere_else`` says that it cannot lie in a directory that is offline."""
         manager = self._manager
         config = manager.topic_config(state.topic_partition.topic)
-        return manager.logs.get_or_create(partition.topic_partition, state.topic_id, state.is_new, config)
+        is_new = state.is_new or nowhere_else
+        return manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
 
     def _mark_those_without_log_offline(self, accepted: Accepted) -> None:
         for partition, _ in accepted:
@@ -159,7 +167,8 @@ class ControlRequests:
 
     def _may_stop(self, state: StopReplicaPartition) -> ErrorCode:
         manager = self._manager
-        if state.topic_partition in manager.offline:
+        gone_with_log = state.delete_partition and manager.healing.is_offline(state.topic_partition)
+        if state.topic_partition in manager.offline and not gone_with_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition = manager.partitions.get(state.topic_partition)
         if partition is None or state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH):
@@ -170,6 +179,7 @@ class ControlRequests:
         manager = self._manager
         log = manager.logs.get(state.topic_partition)
         manager.delete(state.topic_partition)
+        manager.healing.forget(state.topic_partition)
         if log is None:
             some_offline = len(manager.logs.live_log_dirs) < len(manager.logs.log_dirs)
             return ErrorCode.KAFKA_STORAGE_ERROR if some_offline else ErrorCode.NONE
@@ -198,4 +208,5 @@ class ControlRequests:
     def update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
         """Replace what this broker knows of the cluster."""
         self._manager.metadata.update(request)
+        self._manager.healing.metadata_changed()
         return ControlResponse()

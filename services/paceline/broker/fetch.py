@@ -12,6 +12,7 @@ from typing import Final
 from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import PartitionLookup
+from paceline.log.damage import DamagedLogError
 from paceline.model.errors import KafkaStorageError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import (
@@ -232,6 +233,10 @@ class FetchHandler:
                 if record:
                     self._record(run, partition, position, read, now_ms)
                 read.settled = partition.is_settled(reader.replica_id)
+        except DamagedLogError as error:
+            read.error = self._partitions.log_damaged(position.topic_partition, error)
+            read.batches = b""
+            read.settled = False
         except PacelineError as error:
             read.error = error
             read.batches = b""

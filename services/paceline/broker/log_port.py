@@ -3,7 +3,7 @@
 All offsets that end something are exclusive. Storage failures raise `KafkaStorageError`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from paceline.log.checkpoint import MetaProperties
@@ -162,6 +162,17 @@ class ReplicaLogs(Protocol):
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take the log away, durably after `sync_deletions`; `purge_deleted` removes the files."""
+
+    def set_log_aside(self, topic_partition: TopicPartition, why: str) -> str:
+        """Take a log away, durably, and keep it under another name; return where it is."""
+
+    @property
+    def set_aside(self) -> Sequence[str]:
+        """Logs that were set aside and are still there."""
+
+    @property
+    def cut_after_clean_stop(self) -> Mapping[TopicPartition, str]:
+        """Logs that have lost batches though they were stopped cleanly, and what happened to them."""
 
     def sync_deletions(self) -> None:
         """Make deletions durable; a directory that fails goes offline."""

@@ -50,6 +50,9 @@ class MetricsSnapshot:
     follower_throttled_bytes_per_second: float
     """What throttled replicas here fetch."""
     offline_log_directory_count: int
+    damaged_logs: int
+    damaged_reads_total: int
+    logs_set_aside: int
     broker_epoch: int
 
 
@@ -88,5 +91,8 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         leader_throttled_bytes_per_second=manager.leader_quota.rate(manager.now_ms()),
         follower_throttled_bytes_per_second=manager.follower_quota.rate(manager.now_ms()),
         offline_log_directory_count=len(log_dirs) - len(manager.logs.live_log_dirs),
+        damaged_logs=len(manager.healing.damaged),
+        damaged_reads_total=manager.healing.damaged_reads,
+        logs_set_aside=len(manager.logs.set_aside),
         broker_epoch=manager.broker_epoch,
     )

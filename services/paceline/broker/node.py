@@ -126,6 +126,7 @@ class BrokerNode:
             config.replica_high_watermark_checkpoint_interval_ms,
             config.log_flush_offset_checkpoint_interval_ms,
         )
+        self.replica_manager.healing.tell_controller = self._replicas_changed
         self._isr_writer = IsrWriter(
             config.broker_id,
             self._zookeeper,
@@ -443,6 +444,12 @@ class BrokerNode:
         if not self._logs.live_log_dirs:
             self._fatal(KafkaStorageError("every log directory has failed"))
             return
+        self._unreported_dirs += 1
+        if self._was_ready:
+            self._report_failed_dirs()
+
+    def _replicas_changed(self) -> None:
+        """Have the controller ask how the replicas here are: one has left service by itself, or come back."""
         self._unreported_dirs += 1
         if self._was_ready:
             self._report_failed_dirs()

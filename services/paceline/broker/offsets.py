@@ -6,6 +6,7 @@ from paceline.broker.failures import failure_of
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.produce import PartitionLookup
+from paceline.log.damage import DamagedLogError
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
@@ -50,6 +51,8 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
         if found is not None:
             _found(answer, log, found[0])
             answer.timestamp_ms = found[1]
+    except DamagedLogError as error:
+        answer.failure = failure_of(partitions.log_damaged(query.topic_partition, error))
     except PacelineError as error:
         answer.failure = failure_of(error, partitions.hint(query.topic_partition))
     return answer

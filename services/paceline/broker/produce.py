@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from paceline.broker.failures import failure_of
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import AppendResult
+from paceline.log.damage import DamagedLogError
 from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import (
     InvalidRequiredAcksError,
@@ -36,6 +37,9 @@ class PartitionLookup(Protocol):
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
+
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
+        """A log's own bytes are wrong; return what to tell whoever asked for them."""
 
     def deliver_news(self) -> None:
         """Complete the operations that wait for what has happened since the last call."""
@@ -96,6 +100,10 @@ class ProduceHandler:
             partition = self._partitions.lookup(topic_partition)
             partition.check_topic_id(item.topic_id)
             appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms)
+        except DamagedLogError as error:
+            self.failed_count += 1
+            result.failure = failure_of(self._partitions.log_damaged(topic_partition, error))
+            return None, None
         except PacelineError as error:
             self.failed_count += 1
             result.failure = failure_of(error, self._partitions.hint(topic_partition))

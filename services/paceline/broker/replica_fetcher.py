@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.ports import BrokerTransport
+from paceline.log.damage import DamagedLogError
 from paceline.model.control import LiveBroker
 from paceline.model.errors import CorruptMessageError, ErrorCode, InvalidRecordError, KafkaStorageError
 from paceline.model.identifiers import TopicPartition
@@ -54,6 +55,9 @@ class FetcherHost(Protocol):
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
+
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> object:
+        """This replica's own log is damaged."""
 
     def fetching_failed(self, partition: HostedPartition, reason: str) -> None:
         """The partition is not fetched any more until the next LeaderAndIsr names it."""
@@ -292,6 +296,10 @@ class ReplicaFetcher:
                 continue
             try:
                 fine = self._apply_to(state, result)
+            except DamagedLogError as error:
+                # This replica's own log, not what the leader sent.
+                self._host.log_damaged(result.topic_partition, error)
+                fine = False
             except (CorruptMessageError, InvalidRecordError):
                 fine = False
             except KafkaStorageError as error:

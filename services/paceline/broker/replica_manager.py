@@ -13,18 +13,21 @@ from paceline.broker.failures import leader_hint
 from paceline.broker.fetch import FetchHandler
 from paceline.broker.fetcher_manager import FetcherManager
 from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.log_healing import LogHealing
 from paceline.broker.log_port import ReplicaLog, ReplicaLogs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition_host import IsrProposal
 from paceline.broker.ports import BrokerTransport
 from paceline.broker.produce import ProduceHandler
+from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig
 from paceline.model.client_io import LeaderHint
 from paceline.model.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
+    PacelineError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -68,6 +71,7 @@ class ReplicaManager:
         self._by_topic: dict[str, dict[int, HostedPartition]] = {}
         self.offline: dict[TopicPartition, None] = {}
         self.metrics = BrokerMetrics()
+        self.healing = LogHealing(self)
         self.produce_purgatory = Purgatory(scheduler)
         self.fetch_purgatory = Purgatory(scheduler)
         self.leader_quota = self._quota()
@@ -281,6 +285,10 @@ class ReplicaManager:
         """
         self.scheduler.call_soon(self.take_failed_dirs_offline)
 
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
+        """A log's own bytes are wrong; return what to tell whoever asked for them."""
+        return self.healing.found(topic_partition, error)
+
     def purge_later(self, log: ReplicaLog) -> None:
         """Remove the files of a deleted log when its delay has passed."""
         self.scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
@@ -328,6 +336,7 @@ class ReplicaManager:
             return
         self._schedule_isr_check()
         self.fetches.sessions.close_silent(self.now_ms())
+        self.healing.look()
         self._check_isr_of(self.led_partitions())
 
     def _check_isr_of(self, partitions: list[HostedPartition]) -> None:

@@ -13,6 +13,7 @@ from paceline.controller.reassignment import resume_reassignments
 from paceline.controller.unclean_restart import distrust_unclean_brokers, tell_other_replicas
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow
 
@@ -149,7 +150,9 @@ def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrRespon
             parts.topic_requests.leader_acknowledged(partition.topic_partition)
             parts.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
     before = context.on_offline_dirs.get(event.broker_id, set())
-    online = {tp for tp, error in errors.items() if error is ErrorCode.NONE}
+    # A stale epoch is the healthy answer to a repeated request (trap 14); a failed replica never gives it.
+    healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+    online = {tp for tp, error in errors.items() if error in healthy}
     failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR]
     now = (before - online) | set(failed)
     context.on_offline_dirs[event.broker_id] = now
@@ -157,3 +160,16 @@ def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrRespon
     if newly_offline:
         LOG.warning("broker %d has lost the log directories of %d replicas", event.broker_id, len(newly_offline))
         yield from on_replicas_become_offline(parts, [Replica(tp, event.broker_id) for tp in newly_offline])
+    come_back = [tp for tp in errors if tp in before and tp in online and context.knows(tp)]
+    if come_back:
+        yield from _on_replicas_come_back(parts, come_back)
+
+
+def _on_replicas_come_back(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+    """Replicas are in service again that were not: let leaders admit them, and elect where nobody else is left.
+
+    Kafka's replicas stay offline until their broker restarts; ours return when a damaged log is being rebuilt.
+    """
+    parts.send_update_metadata(parts.context.brokers, topic_partitions)
+    yield from parts.partitions.trigger_online()
+    yield from parts.deletion.resume_topics({tp.topic for tp in topic_partitions})

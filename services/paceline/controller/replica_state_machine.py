@@ -195,6 +195,7 @@ class ReplicaStateMachine:
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         remaining = list(topic_partitions)
+        failed = context.on_offline_dirs.get(broker_id, set()) - context.seen_in_event
         limit = self._committer.chunk_limit
         while remaining:
             yield from self._refresh_absentees(broker_id, remaining)
@@ -203,7 +204,13 @@ class ReplicaStateMachine:
                 known = context.leadership.get(topic_partition)
                 if known is None or known.controller_epoch > context.epoch:
                     self._report_failure(broker_id, topic_partition, known)
-                elif broker_id in known.isr or self._has_lost_former_member(broker_id, topic_partition):
+                elif (
+                    broker_id in known.isr
+                    or topic_partition in failed
+                    or self._has_lost_former_member(broker_id, topic_partition)
+                ):
+                    # A failed replica outside the ISR gets a new epoch, too, unless an election has just given one: it
+                    # fences the leader's write that would let the replica in, whose log may be empty from here on.
                     writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
                 else:
                     # No write, but the decision that the replica is out is this controller's.

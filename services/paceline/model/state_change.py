@@ -30,6 +30,8 @@ class StateChangeKind(Enum):
     BROKER_REGISTERED = "broker-registered"
     SESSION_CHANGED = "session-changed"
     LOG_DIR_FAILED = "log-dir-failed"
+    LOG_DAMAGED = "log-damaged"
+    LOG_SET_ASIDE = "log-set-aside"
     CONTROLLER_ELECTED = "controller-elected"
     CONTROLLER_RESIGNED = "controller-resigned"
     BROKER_UP = "broker-up"
