@@ -9,6 +9,13 @@ from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 
+PATIENT = {
+    "zookeeper.session.timeout.ms": "30000",
+    "controller.broker.lease.ms": "30000",
+    "replica.lag.time.max.ms": "15000",
+}
+"""Nobody breaks this cluster, so nobody has to be found dead soon; and a busy machine breaks nothing by being slow."""
+
 
 @pytest.fixture(scope="package")
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -17,7 +24,9 @@ def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
         java_path()
     except JavaNotFoundError as error:
         pytest.skip(str(error))
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE, ports=free_plan(2, 3), heap_mib=64)
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("cluster"), CONFIG_FILE, settings=PATIENT, ports=free_plan(2, 3), heap_mib=64
+    )
     cluster.start()
     yield cluster
     cluster.stop()

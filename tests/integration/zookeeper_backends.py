@@ -13,7 +13,10 @@ from tests.integration.real_time import PumpedScheduler
 from tests.integration.tcp_proxy import TcpProxy
 from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
 
-SESSION_TIMEOUT_MS = 3_000
+SESSION_TIMEOUT_MS = 30_000
+"""No session is to end by itself, however slow the machine is."""
+SHORT_SESSION_MS = 4_000
+"""For the tests that wait for the end of a session."""
 
 
 class Time(Protocol):
@@ -48,16 +51,19 @@ class Client(Protocol):
 class Backend:
     """Makes clients and waits for their answers."""
 
+    slack_ms = 0
+    """How much later than due something may be noticed."""
+
     def __init__(self, time: VirtualScheduler | PumpedScheduler) -> None:
         self.time = time
         self.clients: list[Client] = []
 
-    def new_client(self) -> Client:
+    def new_client(self, session_timeout_ms: int) -> Client:
         raise NotImplementedError
 
-    def client(self) -> Client:
+    def client(self, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> Client:
         """Return a connected client."""
-        client = self.new_client()
+        client = self.new_client(session_timeout_ms)
         self.clients.append(client)
         self.time.run_until(lambda: client.zookeeper.connected)
         return client
@@ -73,9 +79,9 @@ class Backend:
 
 
 class MemoryClient:
-    def __init__(self, server: MemoryZooKeeperServer, scheduler: VirtualScheduler) -> None:
+    def __init__(self, server: MemoryZooKeeperServer, scheduler: VirtualScheduler, session_timeout_ms: int) -> None:
         self._server = server
-        self._client = MemoryZooKeeper(server, scheduler, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self._client = MemoryZooKeeper(server, scheduler, session_timeout_ms=session_timeout_ms)
         self.zookeeper: ZooKeeper = self._client
         self.recorder = Recorder(self._client)
 
@@ -93,21 +99,25 @@ class MemoryClient:
 
 
 class MemoryBackend(Backend):
+    slack_ms = 200
+
     def __init__(self, seed: int = 0) -> None:
         scheduler = VirtualScheduler(seed)
         super().__init__(scheduler)
         self._scheduler = scheduler
         self.server = MemoryZooKeeperServer(scheduler)
 
-    def new_client(self) -> Client:
-        return MemoryClient(self.server, self._scheduler)
+    def new_client(self, session_timeout_ms: int) -> Client:
+        return MemoryClient(self.server, self._scheduler, session_timeout_ms)
 
 
 class RealClient:
-    def __init__(self, server: EmbeddedZooKeeper, chroot: str, scheduler: PumpedScheduler) -> None:
+    def __init__(
+        self, server: EmbeddedZooKeeper, chroot: str, scheduler: PumpedScheduler, session_timeout_ms: int
+    ) -> None:
         self._server = server
         self.proxy = TcpProxy(server.host, server.port)
-        self._client = KazooZooKeeper(f"{self.proxy.address}/{chroot}", SESSION_TIMEOUT_MS, scheduler.post)
+        self._client = KazooZooKeeper(f"{self.proxy.address}/{chroot}", session_timeout_ms, scheduler.post)
         self.zookeeper: ZooKeeper = self._client
         self.recorder = Recorder(self._client)
         self._credentials: tuple[int, bytes] | None = None
@@ -126,8 +136,8 @@ class RealClient:
     def expire(self) -> None:
         """Close the session from elsewhere, with the same id and password."""
         self._remember()
-        twin = KazooClient(self._server.address, client_id=self._credentials)
-        twin.start()
+        twin = KazooClient(self._server.address, client_id=self._credentials, timeout=SESSION_TIMEOUT_MS / 1000)
+        twin.start(timeout=60)
         twin.stop()
         twin.close()
 
@@ -136,6 +146,8 @@ class RealClient:
 
 
 class RealBackend(Backend):
+    slack_ms = 15_000
+
     def __init__(self, server: EmbeddedZooKeeper, chroot: str) -> None:
         scheduler = PumpedScheduler()
         super().__init__(scheduler)
@@ -143,8 +155,8 @@ class RealBackend(Backend):
         self._server = server
         self._chroot = chroot.partition("/")[2]
 
-    def new_client(self) -> Client:
-        return RealClient(self._server, self._chroot, self._scheduler)
+    def new_client(self, session_timeout_ms: int) -> Client:
+        return RealClient(self._server, self._chroot, self._scheduler, session_timeout_ms)
 
     def close(self) -> None:
         for client in self.clients:
