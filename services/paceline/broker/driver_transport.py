@@ -1,19 +1,19 @@
 """Calls from a broker to leaders and to the controller: one real thread and one connection per replica fetcher.
 
-A fetcher's thread sends the request, waits, and parses the answer, so that only finished values cross to the event
-loop, once per answer.
+A fetcher's thread waits for answers on a stream and parses them, so that only finished values cross to the event loop,
+once per answer. Requests go onto the stream from the loop, without a hand-over to the fetcher's thread.
 """
 
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import grpc
 
 from paceline.internal.v1 import controller_service_pb2_grpc, replication_service_pb2_grpc
-from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import (
     BrokerHeartbeatRequest,
@@ -28,6 +28,7 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.rpc import convert, wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.stream_caller import StreamCaller
 
 _log = logging.getLogger("paceline.broker.transport")
 
@@ -36,7 +37,9 @@ T = TypeVar("T")
 
 REPLICATION = "REPLICATION"
 _FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
+_FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
 _CLOSE_WAIT_S = 2.0
+_DEADLINE_CHECK_S = 0.5
 
 
 class GrpcBrokerTransport:
@@ -44,7 +47,8 @@ class GrpcBrokerTransport:
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._fetchers: dict[tuple[int, int], _Caller] = {}
+        self._fetchers: dict[tuple[int, int], _Fetcher] = {}
+        self._deadlines: _Deadlines | None = None
         self._controllers: dict[str, _Caller] = {}
         self._heart: _Caller | None = None
 
@@ -57,14 +61,9 @@ class GrpcBrokerTransport:
         on_done: Callable[[ReplicaFetchResponse | Exception], None],
     ) -> None:
         """Fetch from a leader over the fetcher's own connection."""
-
-        def call(channel: Any) -> ReplicaFetchResponse:
-            # The answer comes as bytes: the batches in it are cut out rather than parsed.
-            fetch = channel.unary_unary(_FETCH, request_serializer=replica_pb.FetchRequest.SerializeToString)
-            answer: bytes = fetch(convert.replica_fetch_to_proto(request), timeout=timeout_ms / 1000)
-            return wire.parse_replica_fetch_response(answer)
-
-        self._call_leader(leader, fetcher_id, call, on_done)
+        fetcher = self._fetcher(leader, fetcher_id, on_done)
+        if fetcher is not None:
+            fetcher.fetch(request, timeout_ms / 1000, on_done)
 
     def offsets_for_leader_epoch(
         self,
@@ -83,7 +82,9 @@ class GrpcBrokerTransport:
             response = stub.OffsetsForLeaderEpoch(message, timeout=timeout_ms / 1000)
             return [convert.epoch_answer_from_proto(one) for one in response.partitions]
 
-        self._call_leader(leader, fetcher_id, call, on_done)
+        fetcher = self._fetcher(leader, fetcher_id, on_done)
+        if fetcher is not None:
+            fetcher.submit(call, on_done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
         """End the fetcher's thread and connection; a call in flight is cancelled."""
@@ -139,7 +140,7 @@ class GrpcBrokerTransport:
 
     def close(self) -> None:
         """End every thread; waits a moment for those that are in a call."""
-        callers = [*self._fetchers.values(), *self._controllers.values()]
+        callers: list[_Caller | _Fetcher] = [*self._fetchers.values(), *self._controllers.values()]
         if self._heart is not None:
             callers.append(self._heart)
             self._heart = None
@@ -149,34 +150,148 @@ class GrpcBrokerTransport:
             caller.close()
         for caller in callers:
             caller.join(_CLOSE_WAIT_S)
+        if self._deadlines is not None:
+            self._deadlines.close()
 
-    def _call_leader(
-        self, leader: LiveBroker, fetcher_id: int, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]
-    ) -> None:
+    def _fetcher(self, leader: LiveBroker, fetcher_id: int, on_done: Callable[[Any], None]) -> "_Fetcher | None":
+        """Return the fetcher's connection; None, and ``on_done`` is told, when the leader cannot be called at all."""
         endpoint = leader.endpoint(REPLICATION)
         if endpoint is None:
             error = InvalidRequestError(f"broker {leader.broker_id} has no {REPLICATION} listener")
             self._post(lambda: on_done(error))
-            return
+            return None
         key = (leader.broker_id, fetcher_id)
         fetcher = self._fetchers.get(key)
         if fetcher is not None and fetcher.address != endpoint.address:
             fetcher.close()
             fetcher = None
         if fetcher is None:
+            if self._deadlines is None:
+                self._deadlines = _Deadlines()
             name = f"fetcher-{leader.broker_id}-{fetcher_id}"
-            fetcher = _Caller(name, endpoint.address, REPLICATION_MAX_MESSAGE_BYTES, self._post)
-            self._fetchers[key] = fetcher
-        fetcher.submit(call, on_done)
+            fetcher = self._fetchers[key] = _Fetcher(name, endpoint.address, self._post)
+            self._deadlines.add(fetcher)
+        return fetcher
+
+
+class _Fetcher:
+    """A connection of its own with a thread that waits for the answers to fetches."""
+
+    def __init__(self, name: str, address: str, post: Post) -> None:
+        self.address = address
+        self._name = name
+        self._post = post
+        self._channel = open_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True)
+        self._stream = StreamCaller(self._channel, _FETCH_STREAM, name, _fetch_bytes)
+        self._lock = threading.Lock()
+        self._caller: _Caller | None = None
+        self._closed = False
+        self._streams = True
+        """Whether the leader has not said that it knows no stream of fetches."""
+
+    def fetch(
+        self,
+        request: ReplicaFetchRequest,
+        timeout_s: float,
+        on_done: Callable[[ReplicaFetchResponse | Exception], None],
+    ) -> None:
+        """Fetch; the outcome is posted to the event loop exactly once."""
+
+        def call(channel: Any) -> ReplicaFetchResponse:
+            fetch = channel.unary_unary(_FETCH, request_serializer=_fetch_bytes)
+            answer: bytes = fetch(request, timeout=timeout_s)
+            return wire.parse_replica_fetch_response(answer)
+
+        def fetched(answer: bytes | Exception) -> None:
+            if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._streams = False
+                self.submit(call, on_done)
+            else:
+                outcome = self._outcome_of(answer)
+                self._post(lambda: on_done(outcome))
+
+        if self._streams:
+            self._stream.ask(request, timeout_s, fetched)
+        else:
+            self.submit(call, on_done)
+
+    def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
+        """Make another call, on a thread beside the fetcher's; its outcome is posted to the event loop exactly once."""
+        with self._lock:
+            if self._caller is None:
+                self._caller = _Caller(
+                    f"{self._name}-calls", self.address, REPLICATION_MAX_MESSAGE_BYTES, self._post, self._channel
+                )
+                if self._closed:
+                    self._caller.close()
+            self._caller.submit(call, on_done)
+
+    def expire(self) -> None:
+        """Give up what is overdue."""
+        self._stream.expire()
+
+    def close(self) -> None:
+        """End the threads and the connection; calls in flight or queued end with an error."""
+        self._stream.close()
+        with self._lock:
+            self._closed = True
+            if self._caller is not None:
+                self._caller.close()
+        self._channel.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads' end."""
+        self._stream.join(timeout_s)
+        if self._caller is not None:
+            self._caller.join(timeout_s)
+
+    def _outcome_of(self, answer: bytes | Exception) -> ReplicaFetchResponse | Exception:
+        """Parse, on the fetcher's thread: the batches are cut out of the answer's bytes rather than parsed."""
+        if isinstance(answer, Exception):
+            return _error_of(answer, self.address)
+        try:
+            return wire.parse_replica_fetch_response(answer)
+        except Exception as failure:
+            return _error_of(failure, self.address)
+
+
+def _fetch_bytes(request: ReplicaFetchRequest) -> bytes:
+    return convert.replica_fetch_to_proto(request).SerializeToString()
+
+
+class _Deadlines:
+    """A thread that looks for overdue fetches: nobody else can end the wait of a fetcher's thread."""
+
+    def __init__(self) -> None:
+        self._fetchers: weakref.WeakSet[_Fetcher] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="fetch-deadlines", daemon=True).start()
+
+    def add(self, fetcher: _Fetcher) -> None:
+        """Look after a fetcher for as long as somebody holds it."""
+        with self._lock:
+            self._fetchers.add(fetcher)
+
+    def close(self) -> None:
+        """End the thread soon."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_DEADLINE_CHECK_S):
+            with self._lock:
+                fetchers = list(self._fetchers)
+            for fetcher in fetchers:
+                fetcher.expire()
 
 
 class _Caller:
-    """A thread with a channel of its own that makes calls one after the other."""
+    """A thread that makes calls one after the other, over a channel of its own unless one is given."""
 
-    def __init__(self, name: str, address: str, max_message_bytes: int, post: Post) -> None:
+    def __init__(self, name: str, address: str, max_message_bytes: int, post: Post, channel: Any = None) -> None:
         self.address = address
         self._post = post
-        self._channel = open_channel(address, max_message_bytes, own_connection=True)
+        self._channel = channel or open_channel(address, max_message_bytes, own_connection=True)
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -205,15 +320,17 @@ class _Caller:
         try:
             outcome = call(self._channel)
         except Exception as failure:
-            outcome = self._error_of(failure)
+            if self._closed and isinstance(failure, ValueError):  # grpc's way to refuse a call on a closed channel
+                outcome = BrokerNotAvailableError(f"the connection to {self.address} was closed")
+            else:
+                outcome = _error_of(failure, self.address)
         self._post(lambda: on_done(outcome))
 
-    def _error_of(self, failure: Exception) -> PacelineError:
-        if isinstance(failure, grpc.RpcError):
-            return from_rpc_error(failure)
-        if isinstance(failure, PacelineError):
-            return failure
-        if self._closed:  # grpc raises ValueError for a call on a closed channel
-            return BrokerNotAvailableError(f"the connection to {self.address} was closed")
-        _log.error("unexpected failure of a call to %s", self.address, exc_info=failure)
-        return BrokerNotAvailableError(f"the call to {self.address} failed: {failure}")
+
+def _error_of(failure: Exception, address: str) -> PacelineError:
+    if isinstance(failure, grpc.RpcError):
+        return from_rpc_error(failure)
+    if isinstance(failure, PacelineError):
+        return failure
+    _log.error("unexpected failure of a call to %s", address, exc_info=failure)
+    return BrokerNotAvailableError(f"the call to {address} failed: {failure}")

@@ -27,6 +27,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import validate_topic_name
 from paceline.rpc import convert, wire
+from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
 from paceline.runtime.ports import Scheduler
 from paceline.v1 import errors_pb2, metadata_service_pb2_grpc
@@ -140,6 +141,7 @@ class LogServicer:
         """Return the method handlers by name."""
         return {
             "Produce": grpc.unary_unary_rpc_method_handler(self.produce),
+            "ProduceStream": exchange_handler(self.produce),
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
             "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
             "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),

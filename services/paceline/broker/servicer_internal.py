@@ -2,7 +2,7 @@
 
 import concurrent.futures
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -13,10 +13,14 @@ from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as pb
 from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.errors import RequestTimedOutError
+from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import convert, wire
 from paceline.rpc.crowds import MAX_INTERNAL_FIELDS
+from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
+
+T = TypeVar("T")
 
 REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
 CONTROL_TIMEOUT_S: Final = 30.0
@@ -37,6 +41,7 @@ class ReplicationServicer:
         """Return the method handlers by name."""
         return {
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "FetchStream": exchange_handler(self.fetch),
             "OffsetsForLeaderEpoch": unary(
                 self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest, MAX_INTERNAL_FIELDS
             ),
@@ -92,15 +97,36 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
             self._carry_out(convert.update_metadata_from_proto(request), context)
         )
 
+    def DescribeLogDirs(  # noqa: N802
+        self, request: control_pb.DescribeLogDirsRequest, context: Any
+    ) -> control_pb.DescribeLogDirsResponse:
+        """Show what lies in the log directories."""
+        wanted = [TopicPartition(one.topic, one.partition) for one in request.partitions] or None
+        views = self._on_loop(lambda: self._core.get().describe_log_dirs(wanted), context)
+        return control_pb.DescribeLogDirsResponse(log_dirs=convert.log_dirs_to_proto(views))
+
+    def AlterReplicaLogDirs(  # noqa: N802
+        self, request: control_pb.AlterReplicaLogDirsRequest, context: Any
+    ) -> control_pb.AlterReplicaLogDirsResponse:
+        """Say in which log directory replicas shall lie."""
+        wishes = convert.log_dir_wishes_from_proto(request.replicas)
+        errors = self._on_loop(lambda: self._core.get().alter_replica_log_dirs(wishes), context)
+        return control_pb.AlterReplicaLogDirsResponse(
+            results=convert.log_dir_results_to_proto(request.replicas, errors)
+        )
+
     def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
-        outcome: concurrent.futures.Future[ControlResponse] = concurrent.futures.Future()
+        return self._on_loop(lambda: self._core.get().handle_control(request), context)
+
+    def _on_loop(self, work: Callable[[], T], context: Any) -> T:
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def on_loop() -> None:
             # A caller that has given up sends the request again: doing the work twice helps nobody who waits.
             if not outcome.set_running_or_notify_cancel():
                 return
             try:
-                outcome.set_result(self._core.get().handle_control(request))
+                outcome.set_result(work())
             except Exception as failure:
                 outcome.set_exception(failure)
 

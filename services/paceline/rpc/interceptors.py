@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
+from paceline.rpc.exchange import Answer, OpenStreams, answer_behind
 
 _log = logging.getLogger("paceline.rpc")
 
@@ -63,6 +64,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self._observe = observe
         self._max_fields = max_fields
         self._wrapped: dict[str, Any] = {}
+        self.streams = OpenStreams()
+        """Streams of exchanges that are open."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Return the handler, wrapped; one wrapper per method is kept, so the cost per call is a dictionary look-up."""
@@ -77,7 +80,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
-            return handler
+            answer = answer_behind(handler)
+            return handler if answer is None else self._exchanges(method, answer)
         parse = typed_parser(handler.request_deserializer, self._max_fields)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
@@ -86,6 +90,21 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return grpc.unary_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
         )
+
+    def _exchanges(self, method: str, answer: Answer) -> Any:
+        """Every exchange is measured like a call; an error ends the stream with its status."""
+
+        def measured(seconds: float) -> None:
+            self._observe(method, seconds, None)
+
+        async def handle(_requests: Any, context: Any) -> None:
+            begin = time.perf_counter()
+            try:
+                await self.streams.serve(answer, context, measured)
+            except BaseException as failure:
+                await self._abort(method, begin, failure, context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
         async def handle(request: Any, context: Any) -> Any:

@@ -118,8 +118,9 @@ class AioRpcServer:
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
+        self._interceptor = AioErrorInterceptor(observe)
         self._server = grpc.aio.server(
-            interceptors=[AioErrorInterceptor(observe)],
+            interceptors=[self._interceptor],
             options=server_options(max_request_bytes),
             maximum_concurrent_rpcs=max_concurrent_rpcs,
         )
@@ -153,6 +154,7 @@ class AioRpcServer:
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give running ones ``grace_s`` seconds, then cancel them."""
         await self._health.enter_graceful_shutdown()
+        await self._interceptor.streams.end()
         await self._server.stop(grace_s)
 
 

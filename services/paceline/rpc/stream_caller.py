@@ -1,0 +1,151 @@
+"""The asking end of exchanges: a real thread reads the answers of one stream, anybody may put requests on it.
+
+Each request is answered by one message, in the order of the requests. Compared with a blocking unary call the price of
+headers, trailers and a call object per message goes away, and a request needs no hand-over to the thread that waits
+for its answer (measured: docs/decisions/0008). The answering end is `rpc.exchange`.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from paceline.model.errors import BrokerNotAvailableError, RequestTimedOutError
+
+OnDone = Callable[[bytes | Exception], None]
+"""Takes the answer's bytes, or what prevented it: a `grpc.RpcError`, a `PacelineError`, or a surprise."""
+
+_NO_DEADLINE: Final = float("inf")
+
+
+class _Stream:
+    """One stream: what it has to send, and who waits for its answers, oldest first."""
+
+    __slots__ = ("call", "failure", "requests", "used_s", "waiting")
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.waiting: deque[tuple[float, OnDone]] = deque()
+        self.call: Any = None
+        self.failure: Exception | None = None
+        """Why we ended it ourselves."""
+        self.used_s = time.monotonic()
+
+    def __iter__(self) -> Iterator[Any]:
+        """What gRPC sends, on a thread of its own."""
+        return iter(self.requests.get, None)
+
+
+class StreamCaller:
+    """Asks over one stream, which is opened by the first request and again after it has ended.
+
+    Whoever owns the caller calls `expire` about once a second: nobody else enforces deadlines.
+    """
+
+    def __init__(self, channel: Any, method: str, name: str, serialize: Callable[[Any], bytes] | None = None) -> None:
+        """``name`` is the thread's; ``serialize`` makes bytes of a request, on gRPC's thread (None: it is bytes)."""
+        self._open = channel.stream_stream(method, request_serializer=serialize)
+        self._lock = threading.Lock()
+        self._stream: _Stream | None = None
+        self._reading: _Stream | None = None
+        self._streams: queue.SimpleQueue[_Stream | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def ask(self, request: Any, timeout_s: float, on_done: OnDone) -> None:
+        """Send a request; ``on_done`` is called once with its outcome, on the caller's thread, and must not raise.
+
+        When the caller is closed already it is called before this returns.
+        """
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                stream = self._stream
+                if stream is None:
+                    stream = self._stream = _Stream()
+                    self._streams.put(stream)
+                stream.used_s = time.monotonic()
+                stream.waiting.append((stream.used_s + timeout_s, on_done))
+                stream.requests.put(request)
+        if closed:
+            on_done(BrokerNotAvailableError("the connection was closed"))
+
+    def expire(self, idle_s: float = _NO_DEADLINE) -> None:
+        """End the stream when its oldest request is overdue, or when it was not used for ``idle_s`` seconds."""
+        now_s = time.monotonic()
+        with self._lock:
+            for stream in {id(one): one for one in (self._reading, self._stream) if one is not None}.values():
+                if stream.waiting and stream.waiting[0][0] <= now_s:
+                    self._give_up(stream, RequestTimedOutError("the broker has not answered in time"))
+            idle = self._stream
+            if idle is not None and not idle.waiting and now_s - idle.used_s >= idle_s:
+                self._stream = None
+                idle.requests.put(None)
+
+    def close(self) -> None:
+        """End the stream and the thread; requests without an answer end with an error."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._streams.put(None)
+            for stream in (self._reading, self._stream):
+                if stream is not None:
+                    self._give_up(stream, BrokerNotAvailableError("the connection was closed"))
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+
+    def _give_up(self, stream: _Stream, why: Exception) -> None:
+        """End a stream that is open or will be; the thread tells those who wait. The lock is held."""
+        stream.failure = stream.failure or why
+        if self._stream is stream:
+            self._stream = None
+        if stream.call is not None:
+            stream.call.cancel()
+
+    # The thread
+
+    def _run(self) -> None:
+        while (stream := self._streams.get()) is not None:
+            failure = self._read(stream)
+            # gRPC's thread that waits for the next request ends.
+            stream.requests.put(None)
+            with self._lock:
+                self._reading = None
+                if self._stream is stream:
+                    self._stream = None
+                waiting, stream.waiting = stream.waiting, deque()
+                failure = stream.failure or failure
+            for _, on_done in waiting:
+                on_done(failure)
+
+    def _read(self, stream: _Stream) -> Exception:
+        """Hand out answers until the stream ends; return why it did."""
+        with self._lock:
+            if stream.failure is not None:
+                return stream.failure
+            self._reading = stream
+        try:
+            call = self._open(iter(stream))
+        except Exception as failure:
+            return failure
+        try:
+            with self._lock:
+                stream.call = call
+                if stream.failure is not None:
+                    return stream.failure
+            for answer in call:
+                with self._lock:
+                    _, on_done = stream.waiting.popleft()
+                on_done(answer)
+                del answer, on_done  # megabytes, and the next answer may be long in coming
+        except Exception as failure:
+            return failure
+        finally:
+            call.cancel()
+        return BrokerNotAvailableError("the stream was ended by the server")

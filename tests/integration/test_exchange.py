@@ -1,0 +1,211 @@
+"""Exchanges over one stream: answers in order, errors typed, and an end that nobody has to wait for."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.model.errors import BrokerNotAvailableError, ErrorCode, NotLeaderOrFollowerError, RequestTimedOutError
+from paceline.rpc.channels import open_channel
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.exchange import exchange_handler
+from paceline.rpc.server import AioRpcServer, Service
+from paceline.rpc.stream_caller import StreamCaller
+
+METHOD = "/test.Echo/Ask"
+PATIENCE_S = 20.0
+
+
+class Echo:
+    """Answers a request with itself, unless it is told something else."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.waiting = asyncio.Event()
+        self.contexts: list[Any] = []
+
+    async def ask(self, request: bytes, context: Any) -> bytes:
+        if context not in self.contexts:
+            self.contexts.append(context)
+        if request == b"refuse":
+            raise NotLeaderOrFollowerError("somebody else leads")
+        if request == b"wait":
+            self.waiting.set()
+            await self.release.wait()
+        return request
+
+
+class Calls(list[tuple[str, str | None]]):
+    """What the server has measured."""
+
+    def __call__(self, method: str, seconds: float, reason: str | None) -> None:
+        self.append((method, reason))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[AioRpcServer, Echo, Calls]]:
+    echo, calls = Echo(), Calls()
+    handlers = (grpc.method_handlers_generic_handler("test.Echo", {"Ask": exchange_handler(echo.ask)}),)
+    made = AioRpcServer(
+        "TEST",
+        [Service("test.Echo", lambda target: target.add_generic_rpc_handlers(handlers))],
+        observe=calls,
+        with_reflection=False,
+    )
+    made.bind("127.0.0.1", 0)
+    await made.start()
+    yield made, echo, calls
+    await made.stop(0)
+
+
+class Asker:
+    """A caller whose outcomes can be waited for."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = open_channel(f"127.0.0.1:{port}", own_connection=True)
+        self.caller = StreamCaller(self.channel, METHOD, "test-caller")
+        self.threads: set[str] = set()
+
+    def begin(self, request: bytes, timeout_s: float = PATIENCE_S) -> "queue.SimpleQueue[Any]":
+        outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def done(value: bytes | Exception) -> None:
+            self.threads.add(threading.current_thread().name)
+            outcome.put(value)
+
+        self.caller.ask(request, timeout_s, done)
+        return outcome
+
+    async def outcome(self, pending: "queue.SimpleQueue[Any]") -> Any:
+        value = await asyncio.to_thread(pending.get, True, PATIENCE_S)
+        return from_rpc_error(value) if isinstance(value, grpc.RpcError) else value
+
+    async def ask(self, request: bytes) -> Any:
+        return await self.outcome(self.begin(request))
+
+    def close(self) -> None:
+        self.caller.close()
+        self.channel.close()
+        self.caller.join(PATIENCE_S)
+
+
+@pytest.fixture
+def asker(server: tuple[AioRpcServer, Echo, Calls]) -> Iterator[Asker]:
+    made = Asker(server[0].port)
+    yield made
+    made.close()
+
+
+async def test_all_requests_share_one_stream_and_each_is_measured(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    for number in range(5):
+        assert await asker.ask(b"%d" % number) == b"%d" % number
+    assert len(server[1].contexts) == 1
+    assert server[2] == [(METHOD, None)] * 5
+    assert asker.threads == {"test-caller"}
+
+
+async def test_requests_under_way_together_are_answered_in_order(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first = asker.begin(b"wait")
+    later = [asker.begin(b"%d" % number) for number in range(20)]
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    assert later[0].empty()
+    server[1].release.set()
+    assert await asker.outcome(first) == b"wait"
+    assert [await asker.outcome(one) for one in later] == [b"%d" % number for number in range(20)]
+
+
+async def test_an_error_comes_typed_and_the_next_request_opens_a_new_stream(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    refused = await asker.ask(b"refuse")
+    assert (refused.code, str(refused)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, "somebody else leads")
+    assert await asker.ask(b"again") == b"again"
+    assert len(server[1].contexts) == 2
+    assert server[2] == [(METHOD, "NOT_LEADER_OR_FOLLOWER"), (METHOD, None)]
+
+
+async def test_requests_behind_one_that_fails_end_with_its_stream(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first, refused, behind = asker.begin(b"wait"), asker.begin(b"refuse"), asker.begin(b"behind")
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    server[1].release.set()
+    assert await asker.outcome(first) == b"wait"
+    assert isinstance(await asker.outcome(refused), NotLeaderOrFollowerError)
+    assert isinstance(await asker.outcome(behind), NotLeaderOrFollowerError)
+
+
+async def test_a_request_that_is_not_answered_ends_with_its_deadline(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    pending = asker.begin(b"wait", timeout_s=0.1)
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while pending.empty():
+        assert time.monotonic() < deadline
+        asker.caller.expire()
+        await asyncio.sleep(0.01)
+    assert isinstance(await asker.outcome(pending), RequestTimedOutError)
+    server[1].release.set()
+    assert await asker.ask(b"again") == b"again"
+
+
+async def test_a_stream_that_nobody_uses_ends_and_the_next_request_opens_another(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert await asker.ask(b"first") == b"first"
+    asker.caller.expire(idle_s=3_600)
+    assert await asker.ask(b"second") == b"second"
+    assert len(server[1].contexts) == 1
+    asker.caller.expire(idle_s=0)
+    assert await asker.ask(b"third") == b"third"
+    assert len(server[1].contexts) == 2
+
+
+async def test_a_server_that_stops_does_not_wait_for_idle_streams(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert await asker.ask(b"first") == b"first"
+    began = time.monotonic()
+    await server[0].stop(30.0)
+    assert time.monotonic() - began < 10.0
+    assert isinstance(await asker.ask(b"second"), BrokerNotAvailableError)
+
+
+async def test_a_server_that_stops_answers_what_is_under_way_and_ends_the_stream_then(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    pending = asker.begin(b"wait")
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    stopping = asyncio.create_task(server[0].stop(30.0))
+    server[1].release.set()
+    assert await asker.outcome(pending) == b"wait"
+    await asyncio.wait_for(stopping, 10.0)
+
+
+async def test_closing_ends_what_is_under_way_and_refuses_what_comes_later(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    pending = asker.begin(b"wait")
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    asker.close()
+    assert isinstance(await asker.outcome(pending), BrokerNotAvailableError)
+    assert isinstance(await asker.ask(b"late"), BrokerNotAvailableError)
+    assert not [one for one in threading.enumerate() if one.name == "test-caller"]
+
+
+async def test_a_server_that_is_not_there_is_an_error() -> None:
+    asker = Asker(1)
+    try:
+        assert isinstance(await asker.ask(b"anybody?"), BrokerNotAvailableError)
+    finally:
+        asker.close()
