@@ -3,6 +3,15 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.controller.admin_values import (
+    ConfigAlteration,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ElectionType,
+    NewPartitions,
+    ResourceType,
+)
 from paceline.controller.topic_admin import NewTopic
 from paceline.model.errors import NotControllerError
 from paceline.model.identifiers import TopicPartition
@@ -43,15 +52,43 @@ class Admin(Client):
         if topic_id is None or topic_id in self._doomed:
             return
         self._doomed[topic_id] = None
-        self.cluster.checks.dead_topic_ids[topic_id] = None
+        self.wanted[topic] = max(1, self.cluster.checks.records.partitions_of(topic))
+        self.cluster.checks.topic_doomed(topic)
         self._delete(topic, topic_id)
 
-    def reassign(self, topic_partition: TopicPartition, replicas: tuple[int, ...]) -> None:
-        """Ask once for a partition to move."""
+    def reassign(self, topic_partition: TopicPartition, replicas: tuple[int, ...] | None) -> None:
+        """Ask once for a partition to move; None cancels."""
         self._ask(
             lambda life, reply: life.node.alter_partition_reassignments({topic_partition: replicas}, reply),
-            lambda answer: self.cluster.note(self.name, f"moving {topic_partition} to {replicas}: {answer}"),
+            self._told(f"moving {topic_partition} to {replicas}"),
         )
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Ask once for a topic to have so many partitions."""
+        new = [NewPartitions(topic, partitions)]
+        self._ask(
+            lambda life, reply: life.node.admin.create_partitions(new, _TIMEOUT_MS, False, reply),
+            self._told(f"growing {topic} to {partitions}"),
+        )
+
+    def elect(self, election: ElectionType, topic_partitions: list[TopicPartition] | None) -> None:
+        """Ask once for leaders; None means wherever one is needed."""
+        self._ask(
+            lambda life, reply: life.node.admin.elect_leaders(election, topic_partitions, _TIMEOUT_MS, False, reply),
+            self._told(f"{election.name} election of {topic_partitions}"),
+        )
+
+    def configure(self, topic: str, overrides: dict[str, str]) -> None:
+        """Ask once for settings of a topic."""
+        changes = tuple(ConfigChange(key, ConfigOperation.SET, value) for key, value in sorted(overrides.items()))
+        alteration = ConfigAlteration(ConfigResource(ResourceType.TOPIC, topic), changes)
+        self._ask(
+            lambda life, reply: life.node.admin.alter_configs([alteration], False, reply),
+            self._told(f"configuring {topic} {overrides}"),
+        )
+
+    def _told(self, what: str) -> Callable[[object], None]:
+        return lambda answer: self.cluster.note(self.name, f"{what}: {answer}"[:240])
 
     def _create(self, topic: str) -> None:
         if topic in self.cluster.checks.records.topic_ids:

@@ -33,6 +33,7 @@ class ClientChecks:
         if hosted is None or hosted.log is None or not hosted.is_leader:
             verdicts.fail("R7", f"{life.name} acknowledges for {send.topic_partition} without leading it")
             return
+        send.leader_epoch = max(send.leader_epoch, hosted.leader_epoch)
         if not hosted.has_enough_replicas:
             verdicts.fail("R7", f"{life.name} acknowledges for {send.topic_partition} with ISR {hosted.isr}")
         if hosted.log.high_watermark < result.base_offset + send.count:
@@ -97,6 +98,8 @@ class ClientChecks:
         self._readable(record, leader)
         self._sequences(record, mirror)
         if record.voided:
+            if record.unclean_starts and not record.was_damaged:
+                self._loss_is_bounded(record, sends, leader)
             return
         for log in in_sync:
             self._nothing_lost(record, sends, log)
@@ -115,6 +118,21 @@ class ClientChecks:
             if found is None or found[1] != send.crc:
                 self._verdicts.fail(
                     "C1", f"{record}: {send.client} was told {send.offset}, the log of {log.path} has {found}"
+                )
+
+    def _loss_is_bounded(self, record: PartitionRecord, sends: list[Send], leader: ObservedLog) -> None:
+        """What an unclean election cost lies behind the log end of its leader, and is older than its epoch."""
+        for send in sends:
+            if send.outcome is not Outcome.OK or send.acks is not RequiredAcks.ALL or send.offset is None:
+                continue
+            self._verdicts.exercise("C1")
+            found = leader.mirror.batch_at(send.offset)
+            lost = found is None or found[1] != send.crc
+            if lost and not record.is_excused(send.offset, send.leader_epoch):
+                self._verdicts.fail(
+                    "C1",
+                    f"{record}: {send.client} was told {send.offset} in epoch {send.leader_epoch}, which is gone, "
+                    f"though unclean leaders kept what lies below {record.unclean_starts}",
                 )
 
     def _no_phantoms(self, record: PartitionRecord, mirror: Mirror) -> None:

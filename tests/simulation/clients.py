@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _RETRY_MS = 60
 _METADATA_TIMEOUT_MS = 600
 _GIVE_UP_MS = 90_000
+_LOOK_AROUND_MS = 1_000
 
 ERROR_CLASSES: dict[ErrorCode, type[PacelineError]] = {
     one.code: one
@@ -58,12 +59,23 @@ class Client:
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and leader epoch by partition."""
         self.topic_ids: dict[str, str] = {}
+        self.followed: dict[TopicPartition, None] = {}
+        """Partitions that are sent to or read from."""
         self.stopped = False
         self._asking = False
 
     def stop(self) -> None:
         """Begin nothing new."""
         self.stopped = True
+
+    def look_around(self) -> None:
+        """Ask for metadata, again and again: partitions come and go."""
+        if not self.stopped:
+            self.refresh()
+            self.scheduler.call_later(_LOOK_AROUND_MS * self.chance.uniform(0.8, 1.2), self.look_around)
+
+    def follow(self, topic_partition: TopicPartition) -> None:
+        """A partition has come up."""
 
     def refresh(self) -> None:
         """Ask some broker for metadata, unless an answer is awaited."""
@@ -84,18 +96,30 @@ class Client:
         self._asking = False
         if isinstance(snapshot, Exception):
             return
+        dead = self.cluster.checks.dead_topic_ids
+        for topic in [topic for topic in self.topic_ids if topic not in snapshot.topics]:
+            if self.topic_ids[topic] in dead:
+                self._forget(topic)
         for topic, partitions in snapshot.topics.items():
             topic_id = snapshot.topic_id(topic)
             if topic_id is None:
                 continue
             if self.topic_ids.get(topic) != topic_id:
-                if topic_id in self.cluster.checks.dead_topic_ids:
+                if topic_id in dead:
                     continue
+                self._forget(topic)
                 self.topic_ids[topic] = topic_id
-                for topic_partition in [tp for tp in self.leaders if tp.topic == topic]:
-                    del self.leaders[topic_partition]
             for index, state in partitions.items():
-                self.learn(TopicPartition(topic, index), state.leader, state.leader_epoch)
+                topic_partition = TopicPartition(topic, index)
+                self.learn(topic_partition, state.leader, state.leader_epoch)
+                if topic_partition not in self.followed:
+                    self.followed[topic_partition] = None
+                    self.follow(topic_partition)
+
+    def _forget(self, topic: str) -> None:
+        self.topic_ids.pop(topic, None)
+        for topic_partition in [tp for tp in self.leaders if tp.topic == topic]:
+            del self.leaders[topic_partition]
 
     def learn(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> None:
         """Note who leads, unless something newer is known."""
@@ -113,12 +137,9 @@ class Client:
 class Producer(Client):
     """Sends batches, one at a time per partition; with acks=all idempotent, repeating until it is told the outcome."""
 
-    def __init__(
-        self, cluster: "SimulatedCluster", name: str, acks: RequiredAcks, topic_partitions: list[TopicPartition]
-    ) -> None:
+    def __init__(self, cluster: "SimulatedCluster", name: str, acks: RequiredAcks) -> None:
         super().__init__(cluster, name)
         self._acks = acks
-        self._topic_partitions = topic_partitions
         self._idempotent = acks is RequiredAcks.ALL
         self._producer_id: int | None = None if self._idempotent else -1
         self._sequences: dict[tuple[str, int], int] = {}
@@ -129,11 +150,13 @@ class Producer(Client):
 
     def start(self) -> None:
         """Begin sending."""
-        self.refresh()
         if self._idempotent:
             self._ask_for_id()
-        for topic_partition in self._topic_partitions:
-            self._later(topic_partition)
+        self.look_around()
+
+    def follow(self, topic_partition: TopicPartition) -> None:
+        """Send to a partition, too."""
+        self._later(topic_partition)
 
     def _ask_for_id(self) -> None:
         self._producer_id = None
@@ -161,7 +184,7 @@ class Producer(Client):
         if self.stopped:
             return
         topic_id = self.topic_ids.get(topic_partition.topic)
-        if topic_id is None or self._producer_id is None:
+        if topic_id is None or self._producer_id is None or topic_partition not in self.leaders:
             self.refresh()
             self._later(topic_partition)
             return
@@ -283,9 +306,8 @@ class Producer(Client):
 class Reader(Client):
     """Reads partitions from the start, and asks for their end now and then."""
 
-    def __init__(self, cluster: "SimulatedCluster", name: str, topic_partitions: list[TopicPartition]) -> None:
+    def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
-        self._topic_partitions = topic_partitions
         self._fenced = self.chance.random() < 0.5
         """Whether its fetches carry the leader epoch it knows."""
         self._readings: dict[TopicPartition, Reading] = {}
@@ -293,9 +315,11 @@ class Reader(Client):
 
     def start(self) -> None:
         """Begin reading."""
-        self.refresh()
-        for topic_partition in self._topic_partitions:
-            self._later(topic_partition)
+        self.look_around()
+
+    def follow(self, topic_partition: TopicPartition) -> None:
+        """Read a partition, too."""
+        self._later(topic_partition)
 
     def _later(self, topic_partition: TopicPartition) -> None:
         if not self.stopped:

@@ -55,6 +55,8 @@ class ControlChecks:
             if state.leader == LEADER_DURING_DELETE or state.topic_id is None:
                 continue
             record = self._records.get(state.topic_id, state.topic_partition)
+            if record.harmed:
+                continue
             content = (state.leader, state.leader_epoch, state.isr)
             if record.history.get(state.zk_version) != content:
                 self._verdicts.fail(

@@ -47,6 +47,7 @@ class SimulatedDisk:
         self.watcher: object = None
         """Who hears of the logs on this disk, for `observed_log`."""
         self.fail_next_sync = False
+        self.fail_next_write = False
         self.lost_bytes = 0
 
     # --- Files -----------------------------------------------------------------------------------------------------
@@ -94,6 +95,10 @@ class SimulatedDisk:
         if path not in self._files:
             self.create(path)
         file = self._files[path]
+        if self.fail_next_write:
+            self.fail_next_write = False
+            file.data += data[: self._chance.randint(0, len(data))]
+            raise OSError(errno.ENOSPC, "no space left on device", path)
         file.data += data
         file.modified_ms = self._wall_ms()
 
@@ -168,6 +173,10 @@ class SimulatedDisk:
         return _Lock(file)
 
     # --- faults ----------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self.fail_next_sync = self.fail_next_write = False
 
     def crash_process(self) -> None:
         """The process is gone; the kernel keeps every byte and drops its locks."""

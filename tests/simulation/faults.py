@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.machines import BrokerMachine, ControllerMachine
 from tests.simulation.network import LinkQuality
+from tests.simulation.operations import Operations
+from tests.simulation.operator import Operator
 from tests.simulation.profile import Profile
 from tests.simulation.world import MILLISECOND, World
 
@@ -37,31 +39,36 @@ class Fault:
 
 def draw_faults(world: World, profile: Profile) -> list[Fault]:
     """Return the schedule of the world's seed, by time."""
-    if not profile.fault_kinds:
-        return []
+    faults = _draw(world, profile, "fault", profile.fault_kinds, profile.fault_count)
+    faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
+    return sorted(faults, key=lambda fault: fault.at_ms)
+
+
+def _draw(world: World, profile: Profile, label: str, kinds: Sequence[str], count: int) -> list[Fault]:
     faults = []
-    for index in range(profile.fault_count):
-        chance = world.chance(f"fault/{index}")
+    for index in range(count if kinds else 0):
+        chance = world.chance(f"{label}/{index}")
         session_ms = profile.session_timeout_ms
         durations = (50, 300, 1_000, session_ms // 2, session_ms + 1_500, 2 * session_ms, 3 * session_ms)
         faults.append(
             Fault(
                 at_ms=chance.randint(0, profile.fault_ms),
-                kind=chance.choice(profile.fault_kinds),
+                kind=chance.choice(kinds),
                 pick=chance.randrange(1 << 16),
                 duration_ms=chance.choice(durations) + chance.randint(0, 200),
                 other=chance.randrange(1 << 16),
             )
         )
-    return sorted(faults, key=lambda fault: fault.at_ms)
+    return faults
 
 
-class FaultInjector:
+class FaultInjector(Operations):
     """Carries out a schedule, and at its end puts everything right."""
 
     def __init__(self, cluster: "SimulatedCluster", admin: "Admin") -> None:
         self._cluster = cluster
         self._admin = admin
+        self._operator = Operator(cluster)
         self._healed = False
 
     def schedule(self, faults: Sequence[Fault]) -> None:
@@ -76,9 +83,13 @@ class FaultInjector:
         cluster.note("faults", "all is put right")
         cluster.network.heal()
         cluster.server.start()
+        for broker in cluster.brokers.values():
+            broker.disk.heal()
         for machine in cluster.machines:
             machine.link.heal()
             self._resume(machine)
+            if isinstance(machine, BrokerMachine) and machine.has_lost_a_directory:
+                machine.crash()
             if machine.life is None:
                 machine.start()
 
@@ -193,6 +204,16 @@ class FaultInjector:
         """The next fsync fails: the log directory goes offline, and with the only one the broker."""
         self._broker(fault).disk.fail_next_sync = True
 
+    def _failed_write(self, fault: Fault) -> None:
+        """The next write fails half-way."""
+        self._broker(fault).disk.fail_next_write = True
+
+    def _stop_and_lose_power(self, fault: Fault) -> None:
+        """Power goes right after an orderly stop, which has to have left nothing to lose."""
+        machine = self._broker(fault)
+        machine.stop(then=machine.lose_power)
+        self._after(fault, machine.start)
+
     def _clock_jump(self, fault: Fault) -> None:
         self._anybody(fault).skew.offset_ms += (fault.other % 7_200_000) - 3_600_000
 
@@ -295,21 +316,3 @@ class FaultInjector:
             self._cluster.network.quality = LinkQuality()
 
         self._after(fault, mend)
-
-    # Topics
-
-    def _reassign(self, fault: Fault) -> None:
-        living = self._cluster.checks.records.living()
-        if not living:
-            return
-        record = living[fault.pick % len(living)]
-        chance = self._cluster.world.chance(f"reassign/{fault.pick}/{fault.other}")
-        brokers = list(self._cluster.profile.broker_ids)
-        chance.shuffle(brokers)
-        count = max(1, min(len(brokers), self._cluster.profile.replication_factor))
-        self._admin.reassign(record.topic_partition, tuple(brokers[:count]))
-
-    def _recreate_topic(self, fault: Fault) -> None:
-        topics = sorted(self._cluster.checks.records.topic_ids)
-        if topics:
-            self._admin.recreate(topics[fault.pick % len(topics)])

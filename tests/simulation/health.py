@@ -26,6 +26,9 @@ def why_not_whole(cluster: "SimulatedCluster") -> str | None:
             return f"broker {broker_id} is registered with {registered}, and believes in {life.node.broker_epoch}"
     if cluster.server.tree.children(znodes.DELETE_TOPICS):
         return "a topic deletion is not finished"
+    for path in (znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION):
+        if cluster.server.tree.get(path) is not None:
+            return f"{path} is still there"
     for record in cluster.checks.records.living():
         reason = _why_not_led(cluster, record)
         if reason is not None:
@@ -49,6 +52,8 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
         return f"broker {zk.leader} does not lead in epoch {zk.leader_epoch}"
     if sorted(hosted.isr) != sorted(zk.isr):
         return f"broker {zk.leader} has ISR {hosted.isr}"
+    if hosted.min_insync_replicas != cluster.checks.records.min_insync_replicas(record.topic_partition.topic):
+        return f"broker {zk.leader} commits with {hosted.min_insync_replicas} in-sync replicas"
     for life in cluster.running_brokers():
         known = life.node.metadata.snapshot.partition(record.topic_partition)
         if known is None or (known.leader, known.leader_epoch) != (zk.leader, zk.leader_epoch):
@@ -92,7 +97,8 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
 
 def leftovers(cluster: "SimulatedCluster") -> list[str]:
     """Return the logs of topics that are deleted (R17)."""
-    living = set(cluster.checks.records.topic_ids.values())
+    records = cluster.checks.records
+    living = set(records.topic_ids.values()) | {record.topic_id for record in records.by_id.values() if record.harmed}
     return [
         f"{life.name} still has {log.path} of {log.topic_id}"
         for life in cluster.running_brokers()

@@ -36,6 +36,8 @@ class Send:
     outcome: Outcome = Outcome.OPEN
     offset: int | None = None
     tries: int = 0
+    leader_epoch: int = -1
+    """Of the leader that acknowledged it."""
     in_doubt: bool = False
     """Whether some try may have been written."""
 

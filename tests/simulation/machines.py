@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.coordination.interface import Response
     from tests.simulation.cluster import SimulatedCluster
 
-LOG_DIR = "/data"
+LOG_DIRS = ("/data", "/data2")
 
 
 class SeededLink(Link):
@@ -178,7 +178,7 @@ class BrokerLife(Life):
         machine.disk.watcher = cluster.checks.log_watcher(self)
         self.logs = ObservedLogManager(
             machine.disk,
-            [LOG_DIR],
+            list(LOG_DIRS[: cluster.profile.log_dirs]),
             cluster.profile.log_config(),
             on_dir_failure=self._dir_failed,
             boot_id=boot_id,
@@ -207,6 +207,7 @@ class BrokerLife(Life):
         self.cluster.checks.broker_changed(self, change)
 
     def _dir_failed(self, path: str, error: Exception) -> None:
+        self.machine.directory_lost()
         self.cluster.note(self.name, f"loses {path}: {error}")
 
     def _fatal(self, error: Exception) -> None:
@@ -229,6 +230,24 @@ class BrokerMachine:
         self.disk = SimulatedDisk(self._wall_ms, cluster.world.chance(f"disk/{self.name}"))
         self.life: BrokerLife | None = None
         self._lives = 0
+        self._directories_lost = False
+        self._is_clean = False
+        """Whether the last life has ended in order, so that everything is on the disk."""
+
+    @property
+    def has_lost_a_directory(self) -> bool:
+        """Whether the running process has taken a log directory offline; only a new one takes it up again."""
+        logs = None if self.life is None else self.life.logs
+        return logs is not None and len(logs.live_log_dirs) < len(logs.log_dirs)
+
+    @property
+    def may_have_lost_data(self) -> bool:
+        """Whether power or a log directory has ever failed here."""
+        return self.boot > 1 or self._directories_lost
+
+    def directory_lost(self) -> None:
+        """A log directory has failed."""
+        self._directories_lost = True
 
     def _wall_ms(self) -> int:
         return 1_700_000_000_000 + self.cluster.world.now_ms + self.skew.offset_ms
@@ -238,6 +257,7 @@ class BrokerMachine:
         if self.life is not None:
             return
         self._lives += 1
+        self._is_clean = False
         life = self.life = BrokerLife(self, self._lives)
         self.cluster.note(self.name, f"starts, life {self._lives}{', unclean' if life.unclean else ''}")
         self.cluster.checks.broker_started(life)
@@ -257,12 +277,13 @@ class BrokerMachine:
         life, self.life = self.life, None
         if life is not None:
             life.end()
-        self.cluster.checks.power_lost(self)
+        if not self._is_clean:
+            self.cluster.checks.power_lost(self)
         self.disk.lose_power()
         self.boot += 1
         self.cluster.note(self.name, f"loses power, {self.disk.lost_bytes} bytes so far")
 
-    def stop(self, restart_after_ms: int | None = None) -> None:
+    def stop(self, restart_after_ms: int | None = None, then: "Callable[[], None] | None" = None) -> None:
         """Stop the process in order; it is gone when it has given its leadership away."""
         life = self.life
         if life is None or life.stopping:
@@ -274,6 +295,7 @@ class BrokerMachine:
             if self.life is not life:
                 return
             self.cluster.note(self.name, "has stopped")
+            self._is_clean = not self.has_lost_a_directory
             self.life = None
             # The goodbye to ZooKeeper is under way; the process goes a moment later.
             life.scheduler.call_later(20, life.end)
@@ -281,5 +303,7 @@ class BrokerMachine:
             self.disk.crash_process()
             if restart_after_ms is not None:
                 self.cluster.world.after(restart_after_ms * 1_000, self.start)
+            if then is not None:
+                then()
 
         life.node.stop(done)

@@ -52,7 +52,7 @@ class Mutant:
 
 
 def _aim(*kinds: str, count: int = 10, **fields: Any) -> dict[str, Any]:
-    return {"fault_kinds": kinds, "fault_count": count, **fields}
+    return {"fault_kinds": kinds, "fault_count": count, "operation_count": 0, **fields}
 
 
 _THREE = {"brokers": 3, "replication_factor": 3, "min_insync_replicas": 2}

@@ -38,7 +38,15 @@ class PartitionRecord:
     """Brokers that may have lost unsynced data and have not been whole since; True once they left the ISR."""
     voided: str = ""
     """Why statements about lost data do not apply any more; empty while they do."""
+    was_damaged: bool = False
+    """Whether any replica has ever lost unsynced data."""
     deleted: bool = False
+    harmed: bool = False
+    """Whether somebody left foreign data in the topic's nodes; nobody answers for its leadership then."""
+    unclean_allowed: bool = False
+    """Whether somebody has ever allowed an unclean election."""
+    unclean_starts: dict[int, int] = field(default_factory=dict)
+    """Where the log of an unclean leader ended when it began, by leader epoch; -1 until it is known."""
 
     def __str__(self) -> str:
         return f"{self.topic_partition}({self.topic_id[:4]})"
@@ -49,10 +57,15 @@ class PartitionRecord:
 
     def damage(self, broker_id: int) -> None:
         """A replica may have lost what it had not synced."""
+        self.was_damaged = True
         out = self.zk is not None and broker_id not in self.zk.isr
         self.damaged[broker_id] = out
         if len(self.damaged) > self.min_insync_replicas - 1 and not self.voided:
             self.voided = f"brokers {sorted(self.damaged)} lost unsynced data"
+
+    def is_excused(self, offset: int, leader_epoch: int) -> bool:
+        """Whether an unclean election explains that a record of this offset and epoch is gone."""
+        return any(leader_epoch < epoch and offset >= start >= 0 for epoch, start in self.unclean_starts.items())
 
     def has_all_committed(self, mirror: Mirror) -> bool:
         """Whether a replica holds the committed log."""
@@ -72,6 +85,8 @@ class PartitionRecords:
         self.by_id: dict[tuple[str, int], PartitionRecord] = {}
         self.topic_ids: dict[str, str] = {}
         """Topic id by name, of the topics in ZooKeeper."""
+        self.overrides: dict[str, dict[str, str]] = {}
+        """Settings by topic, as ZooKeeper has them."""
 
     def of_log(self, log: ObservedLog) -> PartitionRecord | None:
         """Return the record of a log, None while its topic id is not known."""
@@ -83,7 +98,30 @@ class PartitionRecords:
         record = self.by_id.get(key)
         if record is None:
             record = self.by_id[key] = PartitionRecord(topic_partition, topic_id, self._min_insync_replicas)
+            self._apply_overrides(record)
         return record
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """Return what is set for a topic now."""
+        return int(self.overrides.get(topic, {}).get("min.insync.replicas", self._min_insync_replicas))
+
+    def configured(self, topic: str, overrides: dict[str, str]) -> None:
+        """ZooKeeper has other settings of a topic; what was allowed once, somebody may still go by."""
+        self.overrides[topic] = overrides
+        for record in self.by_id.values():
+            if record.topic_partition.topic == topic and not record.deleted:
+                self._apply_overrides(record)
+
+    def _apply_overrides(self, record: PartitionRecord) -> None:
+        topic = record.topic_partition.topic
+        record.min_insync_replicas = min(record.min_insync_replicas, self.min_insync_replicas(topic))
+        if self.overrides.get(topic, {}).get("unclean.leader.election.enable") == "true":
+            record.unclean_allowed = True
+
+    def partitions_of(self, topic: str) -> int:
+        """Return how many partitions the topic of this name has now."""
+        topic_id = self.topic_ids.get(topic)
+        return sum(1 for one, _ in self.by_id if one == topic_id)
 
     def current(self, topic_partition: TopicPartition) -> PartitionRecord | None:
         """Return the record of the topic that has this name now."""
@@ -98,9 +136,9 @@ class PartitionRecords:
                 record.deleted = True
 
     def living(self) -> list[PartitionRecord]:
-        """Partitions of topics that exist, in a fixed order."""
+        """Partitions of topics that exist and are not harmed, in a fixed order."""
         return [
             record
             for (topic_id, _), record in sorted(self.by_id.items())
-            if not record.deleted and self.topic_ids.get(record.topic_partition.topic) == topic_id
+            if not (record.deleted or record.harmed) and self.topic_ids.get(record.topic_partition.topic) == topic_id
         ]

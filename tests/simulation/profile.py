@@ -4,9 +4,11 @@ Never all faults at full strength: nothing would get done, and nothing would be 
 """
 
 from dataclasses import dataclass
+from random import Random
 
 from paceline.log.log_config import LogConfig
 from paceline.model.settings import BrokerConfig, ControllerConfig
+from tests.simulation.operations import OPERATION_WEIGHTS
 from tests.simulation.world import World
 
 FIRST_CONTROLLER_ID = 1_000_000
@@ -31,9 +33,9 @@ FAULT_WEIGHTS: dict[str, int] = {
     "bad-network": 4,
     "clock-jump": 2,
     "failed-sync": 2,
+    "failed-write": 2,
+    "stop-and-lose-power": 2,
     "bounce-broker": 4,
-    "reassign": 3,
-    "recreate-topic": 2,
     "kill-leader": 5,
     "kill-active-controller": 4,
     "crash-all-brokers": 1,
@@ -66,12 +68,15 @@ class Profile:
     flush_messages: int
     checkpoint_interval_ms: int
     num_replica_fetchers: int
+    log_dirs: int
     protobuf: bool
     """Whether messages between nodes are encoded, carried as bytes and parsed."""
     zk_requests_per_message: int
     zk_delay_ms: float
     fault_kinds: tuple[str, ...]
     fault_count: int
+    operation_kinds: tuple[str, ...]
+    operation_count: int
     fault_ms: int
     """How long faults go on after the warm-up."""
 
@@ -140,10 +145,6 @@ def draw_profile(world: World) -> Profile:
     brokers = chance.choices((1, 2, 3, 4, 5), (1, 3, 10, 3, 2))[0]
     replication_factor = min(brokers, chance.choices((1, 2, 3), (1, 3, 8))[0])
     min_insync_replicas = min(replication_factor, chance.choices((1, 2, 3), (3, 8, 1))[0])
-    kinds = list(FAULT_WEIGHTS)
-    picked: dict[str, None] = {}
-    for _ in range(chance.randint(2, 6)):
-        picked[chance.choices(kinds, [FAULT_WEIGHTS[kind] for kind in kinds])[0]] = None
     return Profile(
         controllers=chance.choices((1, 2, 3), (2, 8, 2))[0],
         brokers=brokers,
@@ -163,11 +164,18 @@ def draw_profile(world: World) -> Profile:
         flush_messages=chance.choice((2**63 - 1, 2**63 - 1, 10, 1)),
         checkpoint_interval_ms=chance.choice((500, 2_000, 5_000)),
         num_replica_fetchers=chance.choices((1, 2), (4, 1))[0],
+        log_dirs=chance.choices((1, 2), (2, 1))[0],
         protobuf=chance.random() < 0.15,
         zk_requests_per_message=chance.choice((1, 32)),
         zk_delay_ms=chance.choice((0.5, 2.0, 15.0)),
         lease_ms=chance.choice((1_500, 4_000, 9_000, 0)),
-        fault_kinds=tuple(picked),
+        fault_kinds=_pick(chance, FAULT_WEIGHTS, chance.randint(2, 6)),
         fault_count=chance.choices((0, 2, 4, 8, 14), (1, 3, 5, 5, 2))[0],
+        operation_kinds=_pick(chance, OPERATION_WEIGHTS, chance.randint(1, 5)),
+        operation_count=chance.choices((0, 3, 6, 10), (3, 4, 4, 2))[0],
         fault_ms=chance.choice((8_000, 15_000, 30_000)),
     )
+
+
+def _pick(chance: Random, weights: dict[str, int], count: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chance.choices(list(weights), list(weights.values()), k=count)))

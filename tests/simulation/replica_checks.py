@@ -92,7 +92,7 @@ class ReplicaChecks:
         if now < before:
             verdicts.fail("R8", f"{record}: {life.name} leads and falls from {before} to {now}")
         verdicts.exercise("R7")
-        if len(hosted.isr) < record.min_insync_replicas:
+        if len(hosted.isr) < max(record.min_insync_replicas, log.config.min_insync_replicas):
             verdicts.fail("R7", f"{record}: {life.name} commits {now} with ISR {hosted.isr}")
         if record.is_valid_leader(life.broker_id, hosted.leader_epoch):
             self._counts_all(life, record, hosted, now)
@@ -167,6 +167,8 @@ class ReplicaChecks:
             record = self._records.get(change.topic_id, change.topic_partition)
             record.logs.pop(life.broker_id, None)
             record.damaged.pop(life.broker_id, None)
+            if record.harmed and record.topic_id not in self._cluster.checks.dead_topic_ids:
+                self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
         if change.kind is not StateChangeKind.BECAME_LEADER:
             return
         assert change.topic_partition is not None and change.leader_epoch is not None
@@ -180,6 +182,8 @@ class ReplicaChecks:
         self._verdicts.check(
             "R1", first == life.broker_id, f"{record}: {first} and {life.broker_id} lead in {leader_epoch}"
         )
+        if record.unclean_starts.get(leader_epoch) == -1:
+            record.unclean_starts[leader_epoch] = log.log_end_offset
         if record.voided or not record.is_valid_leader(life.broker_id, leader_epoch):
             return
         self._verdicts.check(
@@ -207,6 +211,8 @@ class ReplicaChecks:
             self._compare(life, record, log, before)
             self._high_watermark_is_true(life, record, log)
             self.epochs_agree(life.name, record, log)
+        if len(life.logs.live_log_dirs) < len(life.logs.log_dirs):
+            return  # What lies in a directory that could not be loaded is not gone.
         for record in self._records.by_id.values():
             old = record.logs.get(life.broker_id)
             if old is None or record.deleted or life.logs.get(record.topic_partition) is old:

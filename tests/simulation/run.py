@@ -77,7 +77,6 @@ class Run:
         self.cluster = SimulatedCluster(self.world, self.profile, tell)
         self.admin = Admin(self.cluster)
         self.injector = FaultInjector(self.cluster, self.admin)
-        self.topic_partitions = [TopicPartition(TOPIC, index) for index in range(self.profile.partitions)]
         self.producers: list[Producer] = []
         self.readers: list[Reader] = []
         self.recovered_after_ms: int | None = None
@@ -121,9 +120,9 @@ class Run:
             acks = RequiredAcks.ALL
             if index and chance.random() >= self.profile.acks_all:
                 acks = chance.choice((RequiredAcks.LEADER, RequiredAcks.LEADER, RequiredAcks.NONE))
-            self.producers.append(Producer(self.cluster, f"producer-{index}", acks, self.topic_partitions))
+            self.producers.append(Producer(self.cluster, f"producer-{index}", acks))
         for index in range(self.profile.readers):
-            self.readers.append(Reader(self.cluster, f"reader-{index}", self.topic_partitions))
+            self.readers.append(Reader(self.cluster, f"reader-{index}"))
         for producer in self.producers:
             producer.start()
         for reader in self.readers:
@@ -133,7 +132,7 @@ class Run:
         """Wait until the cluster is whole and takes fresh records; False when that took too long."""
         checks, bound_ms = self.cluster.checks, self.profile.recovery_bound_ms
         begun_us = self.world.now_us
-        prober = Producer(self.cluster, "prober", RequiredAcks.ALL, self.topic_partitions)
+        prober = Producer(self.cluster, "prober", RequiredAcks.ALL)
         prober.start()
         self.producers.append(prober)
 

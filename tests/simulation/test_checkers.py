@@ -182,6 +182,7 @@ def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> Observe
             log_end_offset=mirror.end,
             high_watermark=high_watermark,
             path="/data/t-0",
+            config=SimpleNamespace(min_insync_replicas=1),
             epochs=SimpleNamespace(entries=[SimpleNamespace(epoch=e, start_offset=s) for e, s in entries.items()]),
         ),
     )
@@ -446,9 +447,47 @@ def test_acknowledging_before_the_commit_is_reported(cluster: SimulatedCluster) 
     prepared(cluster)
     send = sent(cluster, b"a")
     one = log((0, 1, 0, send.crc), high_watermark=0)
-    hosted = SimpleNamespace(log=one, is_leader=True, has_enough_replicas=True, isr=(1, 2, 3))
+    hosted = SimpleNamespace(log=one, is_leader=True, has_enough_replicas=True, isr=(1, 2, 3), leader_epoch=0)
     cluster.checks.produce_answered(broker(1, hosted), send, ProduceResult(TP, None, 0))
     assert violated(cluster) == ("R7",)
+
+
+def lost_by_election(cluster: SimulatedCluster, start: int, offset: int, epoch: int) -> tuple[str, ...]:
+    """Verdicts when a record acknowledged at ``offset`` in ``epoch`` is gone, and epoch 4 began uncleanly."""
+    record = prepared(cluster)
+    cluster.checks.unclean_allowed(record)
+    record.unclean_starts[4] = start
+    record.voided = "an unclean election"
+    send = sent(cluster, b"a")
+    send.outcome, send.offset, send.leader_epoch = Outcome.OK, offset, epoch
+    one = SimpleNamespace(mirror=Mirror(), path="/data/t-0", log_start_offset=0, log_end_offset=0)
+    cluster.checks.clients.finish(record, cast(ObservedLog, one), [])
+    return violated(cluster)
+
+
+@pytest.mark.parametrize(("start", "offset", "epoch"), [(2, 1, 3), (0, 1, 4), (-1, 1, 3)])
+def test_more_loss_than_an_unclean_election_explains_is_reported(
+    cluster: SimulatedCluster, start: int, offset: int, epoch: int
+) -> None:
+    assert lost_by_election(cluster, start, offset, epoch) == ("C1",)
+
+
+def test_loss_behind_the_end_of_an_unclean_leader_is_not_reported(cluster: SimulatedCluster) -> None:
+    assert lost_by_election(cluster, 1, 1, 3) == ()
+
+
+def test_deleting_data_because_a_node_cannot_be_read_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    cluster.checks.topic_harmed("t")
+    deleted = StateChange(
+        who="broker-1", wall_ms=0, kind=StateChangeKind.REPLICA_DELETED, topic_partition=TP, topic_id=TOPIC_ID
+    )
+    cluster.checks.replicas.broker_changed(broker(1), deleted)
+    assert violated(cluster) == ("H26",)
+    cluster.checks.verdicts.all["H26"].violations = 0
+    cluster.checks.topic_doomed("t")
+    cluster.checks.replicas.broker_changed(broker(1), deleted)
+    assert violated(cluster) == ()
 
 
 def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Check, Create, Delete, Multi, Request, SetData, WatchType
 from paceline.coordination.memory import AppliedWrite
 from paceline.model.assignment import ReplicaAssignment
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 _TOPICS = znodes.TOPICS + "/"
+_TOPIC_CONFIGS = "/config/topics/"
 _QUIET = ("/brokers/seqid", "/consumers", "/config", "/cluster")
 
 
@@ -28,6 +30,8 @@ class ZooKeeperChecks:
         self._verdicts = verdicts
         self._records = records
         self._lives: dict[int, Life] = {}
+        self.operators: dict[int, None] = {}
+        """Sessions of people who write nodes by hand."""
         self.controller_epoch = 0
         self._epoch_session = 0
         self._controller_owner: int | None = None
@@ -93,6 +97,8 @@ class ZooKeeperChecks:
             self._controller_written(write)
         elif path == znodes.CONTROLLER_EPOCH:
             self._epoch_written(write)
+        elif path.startswith(_TOPIC_CONFIGS):
+            self._config_written(write)
         elif not path.startswith(_QUIET):
             self._say(write)
 
@@ -134,6 +140,18 @@ class ZooKeeperChecks:
             self.registered.pop(broker_id, None)
             self._say(write)
 
+    def _config_written(self, write: AppliedWrite) -> None:
+        change = write.change
+        topic = change.path.removeprefix(_TOPIC_CONFIGS)
+        overrides = {}
+        if change.type is not WatchType.DELETED:
+            try:
+                overrides = znodes.decode_config(change.path, change.new_data)
+            except MalformedZnodeError:
+                self._verdicts.check("H26", write.session_id in self.operators, f"{self._writer(write.session_id)}")
+        self._say(write, str(overrides))
+        self._records.configured(topic, overrides)
+
     def _topic_written(self, write: AppliedWrite) -> None:
         change = write.change
         topic = change.path.rpartition("/")[2]
@@ -143,10 +161,13 @@ class ZooKeeperChecks:
             return
         node = znodes.decode_topic_assignment(change.path, change.new_data)
         self._say(write, str({number: node.partitions[number].replicas for number in sorted(node.partitions)}))
-        topic_id = node.topic_id or ""
-        if change.type is WatchType.CREATED:
-            self._records.topic_ids[topic] = topic_id
-        known_id = self._records.topic_ids.get(topic)
+        if node.topic_id is None:
+            # As Kafka's old tools wrote it; the controller gives it an id before it does anything else with it.
+            known_id = self._records.topic_ids.get(topic)
+            self._verdicts.check("R16", known_id is None, f"the topic id of {topic} is gone")
+            return
+        topic_id = node.topic_id
+        known_id = self._records.topic_ids.setdefault(topic, topic_id)
         self._verdicts.check("R16", known_id == topic_id, f"topic id of {topic} changes to {topic_id}")
         for number, assignment in node.partitions.items():
             record = self._records.get(topic_id, TopicPartition(topic, number))
@@ -178,6 +199,8 @@ class ZooKeeperChecks:
         )
         old, record.zk = record.zk, new
         record.history[new.zk_version] = (new.leader, new.leader_epoch, new.isr)
+        if record.harmed:
+            return
         self._shape(record, new)
         if old is None:
             self._verdicts.check("R2", new.leader_epoch == 0, f"{record} begins with epoch {new.leader_epoch}")
@@ -215,6 +238,8 @@ class ZooKeeperChecks:
     def _joined(self, record: PartitionRecord, life: BrokerLife, broker_id: int) -> None:
         hosted = life.node.replica_manager.partitions.get(record.topic_partition)
         follower = None if hosted is None else hosted.followers.get(broker_id)
+        if record.topic_partition in life.node.replica_manager.offline:
+            return  # Its directory has failed while the write was under way; nobody knows any more what was known.
         if hosted is None or hosted.log is None or follower is None or hosted.leader_epoch_start_offset is None:
             self._verdicts.check("R13", False, f"{record}: {life.name} admits {broker_id} without following it")
             return
@@ -240,9 +265,24 @@ class ZooKeeperChecks:
             f"{record}: written by controller epoch {new.controller_epoch} in {self.controller_epoch}",
         )
         if new.leader not in (NO_LEADER, old.leader):
-            self._verdicts.check(
-                "R5", new.leader in old.isr, f"{record}: {new.leader} is elected from outside {old.isr}"
-            )
+            self._elected(record, old, new)
+
+    def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
+        log = record.logs.get(new.leader)
+        is_complete = not record.thw or (log is not None and record.has_all_committed(log.mirror))
+        if record.unclean_allowed and not is_complete:
+            # Loss is allowed, and bounded: see `ClientChecks` for what must still be there.
+            record.unclean_starts[new.leader_epoch] = -1
+            record.voided = record.voided or f"the unclean election of {new.leader}"
+            return
+        # Whoever left before the last members lost something, and misses nothing, may take their place (design 3.6).
+        machines = self._cluster.brokers
+        replaces_damaged = is_complete and all(machines[member].may_have_lost_data for member in old.isr)
+        self._verdicts.check(
+            "R5",
+            new.leader in old.isr or replaces_damaged,
+            f"{record}: {new.leader} is elected from outside {old.isr}, complete: {is_complete}",
+        )
 
     def _fenced(self, record: PartitionRecord, write: AppliedWrite) -> None:
         if not isinstance(self._lives.get(write.session_id), BrokerLife):

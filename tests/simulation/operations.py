@@ -1,0 +1,229 @@
+"""What operators do while faults go on: grow, move, cancel, elect, configure, create, delete, and make mistakes.
+
+Each is one entry of the schedule. Whom it concerns is settled when it happens, from numbers drawn beforehand. What has
+to come true in the end (`Admin.is_done`, `health.why_not_whole`) is not an entry's own business.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline.controller.admin_values import ElectionType
+from paceline.coordination import znodes
+from paceline.model.identifiers import TopicPartition, new_id
+from tests.simulation.operator import FOREIGN, Operator
+from tests.simulation.partition_record import PartitionRecord
+from tests.simulation.world import MILLISECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.admin import Admin
+    from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.faults import Fault
+
+MAX_PARTITIONS = 6
+MAX_EXTRA_TOPICS = 3
+
+OPERATION_WEIGHTS: dict[str, int] = {
+    "reassign": 4,
+    "reassign-and-cancel": 3,
+    "reassign-and-retarget": 3,
+    "reassign-by-node": 3,
+    "grow-topic": 3,
+    "elect-preferred": 3,
+    "elect-preferred-by-node": 2,
+    "elect-unclean": 1,
+    "recreate-topic": 2,
+    "delete-with-broker-away": 2,
+    "create-topic-by-node": 3,
+    "delete-topic-by-node": 2,
+    "change-min-isr": 3,
+    "change-unclean": 1,
+    "spoil-node": 3,
+}
+"""Kinds of operations, and how often a profile picks each."""
+
+
+class Operations:
+    """The doing of operations; part of the fault injector."""
+
+    _cluster: "SimulatedCluster"
+    _admin: "Admin"
+    _operator: Operator
+    _healed: bool
+
+    def _chance(self, fault: "Fault") -> "Random":
+        return self._cluster.world.chance(f"operation/{fault.kind}/{fault.pick}/{fault.other}")
+
+    def _record(self, fault: "Fault") -> PartitionRecord | None:
+        living = self._cluster.checks.records.living()
+        return living[fault.pick % len(living)] if living else None
+
+    def _replicas(self, chance: "Random") -> tuple[int, ...]:
+        brokers = list(self._cluster.profile.broker_ids)
+        chance.shuffle(brokers)
+        return tuple(brokers[: max(1, min(len(brokers), self._cluster.profile.replication_factor))])
+
+    def _soon(self, chance: "Random", do: "Callable[[], None]") -> None:
+        """Do something a moment later, in whatever phase the first thing is by then; not after the healing."""
+        delay_ms = chance.choice((2, 10, 40, 150, 600, 2_000)) * chance.uniform(0.5, 2)
+        self._cluster.world.after(delay_ms * MILLISECOND, lambda: None if self._healed else do())
+
+    # Moves
+
+    def _reassign(self, fault: "Fault") -> None:
+        record = self._record(fault)
+        if record is not None:
+            self._admin.reassign(record.topic_partition, self._replicas(self._chance(fault)))
+
+    def _reassign_and_cancel(self, fault: "Fault") -> None:
+        record = self._record(fault)
+        if record is not None:
+            chance = self._chance(fault)
+            self._admin.reassign(record.topic_partition, self._replicas(chance))
+            self._soon(chance, lambda: self._admin.reassign(record.topic_partition, None))
+
+    def _reassign_and_retarget(self, fault: "Fault") -> None:
+        record = self._record(fault)
+        if record is not None:
+            chance = self._chance(fault)
+            first, second = self._replicas(chance), self._replicas(chance)
+            self._admin.reassign(record.topic_partition, first)
+            self._soon(chance, lambda: self._admin.reassign(record.topic_partition, second))
+
+    def _reassign_by_node(self, fault: "Fault") -> None:
+        """One partition or several, in some cases one that does not exist, in some replaced through the API."""
+        living = self._cluster.checks.records.living()
+        if not living:
+            return
+        chance = self._chance(fault)
+        chosen = chance.sample(living, min(len(living), chance.choice((1, 1, 2))))
+        targets = {record.topic_partition: self._replicas(chance) for record in chosen}
+        if chance.random() < 0.2:
+            targets[TopicPartition("nowhere", 0)] = self._replicas(chance)
+        self._operator.move(targets)
+        if chance.random() < 0.3:
+            other = None if chance.random() < 0.5 else self._replicas(chance)
+            self._soon(chance, lambda: self._admin.reassign(chosen[0].topic_partition, other))
+
+    # Leaders
+
+    def _elect_preferred(self, fault: "Fault") -> None:
+        record = self._record(fault)
+        chosen = None if record is None or fault.other % 2 else [record.topic_partition]
+        self._admin.elect(ElectionType.PREFERRED, chosen)
+
+    def _elect_preferred_by_node(self, fault: "Fault") -> None:
+        chosen = [record.topic_partition for record in self._cluster.checks.records.living()]
+        if fault.other % 4 == 0:
+            chosen.append(TopicPartition("nowhere", 7))
+        self._operator.elect_preferred(chosen)
+
+    def _elect_unclean(self, fault: "Fault") -> None:
+        record = self._record(fault)
+        if record is not None:
+            self._cluster.checks.unclean_allowed(record)
+            self._admin.elect(ElectionType.UNCLEAN, [record.topic_partition])
+
+    # Topics
+
+    def _grow_topic(self, fault: "Fault") -> None:
+        topics = sorted(self._cluster.checks.records.topic_ids)
+        if topics:
+            topic = topics[fault.pick % len(topics)]
+            known = self._cluster.checks.records.partitions_of(topic)
+            if known < MAX_PARTITIONS:
+                self._admin.grow(topic, min(MAX_PARTITIONS, known + 1 + fault.other % 2))
+
+    def _recreate_topic(self, fault: "Fault") -> None:
+        topics = sorted(self._cluster.checks.records.topic_ids)
+        if topics:
+            self._admin.recreate(topics[fault.pick % len(topics)])
+
+    def _delete_with_broker_away(self, fault: "Fault") -> None:
+        """A deletion that has to be halted, and to go on when the broker is back."""
+        machine = list(self._cluster.brokers.values())[fault.pick % len(self._cluster.brokers)]
+        chance = self._chance(fault)
+        if fault.other % 2:
+            machine.crash()
+            self._soon(chance, lambda: self._recreate_topic(fault))
+        else:
+            self._recreate_topic(fault)
+            self._soon(chance, machine.crash)
+        self._cluster.world.after(
+            (3_000 + fault.duration_ms) * MILLISECOND, lambda: None if self._healed else machine.start()
+        )
+
+    def _create_topic_by_node(self, fault: "Fault") -> None:
+        """A topic as Kafka's old tools made it, with or without a topic id of its own."""
+        name = f"n{fault.pick % MAX_EXTRA_TOPICS}"
+        if name in self._cluster.checks.records.topic_ids or self._operator.exists(znodes.delete_topic_path(name)):
+            return
+        chance = self._chance(fault)
+        placement = {number: self._replicas(chance) for number in range(chance.choice((1, 1, 2)))}
+        topic_id = new_id(chance) if chance.random() < 0.5 else None
+        self._operator.create_topic(name, placement, topic_id)
+
+    def _delete_topic_by_node(self, fault: "Fault") -> None:
+        """Of an extra topic for good; a marker for what does not exist goes by itself."""
+        records = self._cluster.checks.records
+        extra = [topic for topic in sorted(records.topic_ids) if topic not in self._admin.wanted]
+        if not extra:
+            self._operator.mark_for_deletion("nowhere")
+            return
+        topic = extra[fault.pick % len(extra)]
+        self._cluster.checks.topic_doomed(topic)
+        self._operator.mark_for_deletion(topic)
+
+    # Settings
+
+    def _change_min_isr(self, fault: "Fault") -> None:
+        value = 1 + fault.other % self._cluster.profile.replication_factor
+        self._configure(fault, {"min.insync.replicas": str(value)})
+
+    def _change_unclean(self, fault: "Fault") -> None:
+        self._configure(fault, {"unclean.leader.election.enable": "true" if fault.other % 3 else "false"})
+
+    def _configure(self, fault: "Fault", overrides: dict[str, str]) -> None:
+        topics = sorted(self._cluster.checks.records.topic_ids)
+        if not topics:
+            return
+        topic = topics[fault.pick % len(topics)]
+        if self._chance(fault).random() < 0.5:
+            self._admin.configure(topic, overrides)
+        else:
+            self._operator.configure(topic, overrides)
+
+    # Mistakes
+
+    def _spoil_node(self, fault: "Fault") -> None:
+        """Foreign data where Kafka's is expected: it harms the topic it names, and nothing else."""
+        chance = self._chance(fault)
+        data = chance.choice(FOREIGN)
+        extra = [topic for topic in sorted(self._cluster.checks.records.topic_ids) if topic not in self._admin.wanted]
+        kind = chance.randrange(9)
+        if kind == 0 or (kind <= 3 and not extra):
+            self._spoil(znodes.topic_path("spoilt"), data)
+        elif kind == 1:
+            self._cluster.checks.topic_harmed(extra[fault.pick % len(extra)])
+            self._spoil(znodes.topic_path(extra[fault.pick % len(extra)]), data)
+        elif kind == 2:
+            self._cluster.checks.topic_harmed(extra[fault.pick % len(extra)])
+            self._spoil(znodes.partition_state_path(TopicPartition(extra[fault.pick % len(extra)], 0)), data)
+        elif kind == 3:
+            self._spoil(znodes.topic_config_path(extra[fault.pick % len(extra)]), data)
+            self._spoil(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
+        elif kind == 4:
+            self._spoil(znodes.REASSIGN_PARTITIONS, data)
+        elif kind == 5:
+            self._spoil(znodes.PREFERRED_REPLICA_ELECTION, data)
+        elif kind == 6:
+            self._spoil(znodes.ISR_CHANGE_PREFIX, data, sequential=True)
+        elif kind == 7:
+            self._spoil(znodes.LOG_DIR_EVENT_PREFIX, data, sequential=True)
+        else:
+            self._spoil(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
+
+    def _spoil(self, path: str, data: bytes, sequential: bool = False) -> None:
+        self._cluster.checks.verdicts.exercise("H26")
+        self._operator.spoil(path, data, sequential)
