@@ -118,15 +118,18 @@ def on_broker_failure(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow
     yield from on_replicas_become_offline(parts, parts.context.replicas_on(broker_ids))
 
 
-def on_replicas_become_offline(parts: ControllerParts, replicas: Sequence[Replica]) -> Flow[None]:
-    """Elect first, remove from the ISR afterwards: the other order costs an extra write each (trap 4)."""
+def on_replicas_become_offline(parts: ControllerParts, replicas: Sequence[Replica], fence: bool = False) -> Flow[None]:
+    """Elect first, remove from the ISR afterwards: the other order costs an extra write each (trap 4).
+
+    With ``fence`` the partitions get a new leader epoch in any case.
+    """
     context = parts.context
     for_deletion = [r for r in replicas if context.is_queued_for_deletion(r.topic_partition.topic)]
     others = [r for r in replicas if not context.is_queued_for_deletion(r.topic_partition.topic)]
     leaderless = context.partitions_with_offline_leader()
     yield from parts.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
     yield from parts.partitions.trigger_online()
-    yield from parts.replicas.handle_state_changes(others, ReplicaState.OFFLINE)
+    yield from parts.replicas.handle_state_changes(others, ReplicaState.OFFLINE, fence)
     if for_deletion:
         yield from parts.deletion.fail_replicas(for_deletion)
     if not leaderless:
@@ -159,7 +162,8 @@ def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrRespon
     newly_offline = [tp for tp in failed if tp not in before]
     if newly_offline:
         LOG.warning("broker %d has lost the log directories of %d replicas", event.broker_id, len(newly_offline))
-        yield from on_replicas_become_offline(parts, [Replica(tp, event.broker_id) for tp in newly_offline])
+        lost = [Replica(tp, event.broker_id) for tp in newly_offline]
+        yield from on_replicas_become_offline(parts, lost, fence=True)
     come_back = [tp for tp in errors if tp in before and tp in online and context.knows(tp)]
     if come_back:
         yield from _on_replicas_come_back(parts, come_back)

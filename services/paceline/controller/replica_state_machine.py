@@ -65,8 +65,12 @@ class ReplicaStateMachine:
         yield from self.handle_state_changes(online, ReplicaState.ONLINE)
         yield from self.handle_state_changes(offline, ReplicaState.OFFLINE)
 
-    def handle_state_changes(self, replicas: Sequence[Replica], target: ReplicaState) -> Flow[None]:
+    def handle_state_changes(
+        self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False
+    ) -> Flow[None]:
         """Move replicas to ``target`` and send what follows from it.
+
+        With ``fence`` replicas that go offline give their partitions a new leader epoch even from outside the ISR.
 
         Raises:
             ControllerMovedError: the fence failed.
@@ -80,7 +84,7 @@ class ReplicaStateMachine:
         try:
             self._batch.new_batch()
             for broker_id in sorted(by_broker):
-                yield from self._apply(broker_id, self._valid(by_broker[broker_id], target), target)
+                yield from self._apply(broker_id, self._valid(by_broker[broker_id], target), target, fence)
             self._batch.send()
         except (ControllerMovedError, IllegalStateError):
             raise
@@ -100,13 +104,13 @@ class ReplicaStateMachine:
                 )  # fmt: skip
         return valid
 
-    def _apply(self, broker_id: int, replicas: list[Replica], target: ReplicaState) -> Flow[None]:
+    def _apply(self, broker_id: int, replicas: list[Replica], target: ReplicaState, fence: bool) -> Flow[None]:
         if target is ReplicaState.NEW:
             self._become_new(replicas)
         elif target is ReplicaState.ONLINE:
             self._become_online(replicas)
         elif target is ReplicaState.OFFLINE:
-            yield from self._become_offline(broker_id, replicas)
+            yield from self._become_offline(broker_id, replicas, fence)
         else:
             for replica in replicas:
                 if target is ReplicaState.DELETION_STARTED:
@@ -142,12 +146,12 @@ class ReplicaStateMachine:
                 self._batch.add_leader_and_isr((replica.broker_id,), topic_partition, known, assignment, is_new=False)
             self._set(replica, ReplicaState.ONLINE)
 
-    def _become_offline(self, broker_id: int, replicas: Sequence[Replica]) -> Flow[None]:
+    def _become_offline(self, broker_id: int, replicas: Sequence[Replica], fence: bool) -> Flow[None]:
         context = self._context
         for replica in replicas:
             self._batch.add_stop_replica((broker_id,), replica.topic_partition, delete=False)
         led = [replica.topic_partition for replica in replicas if replica.topic_partition in context.leadership]
-        removed = yield from self._remove_from_isr(broker_id, led)
+        removed = yield from self._remove_from_isr(broker_id, led, fence)
         for topic_partition, state in removed.items():
             if not context.is_queued_for_deletion(topic_partition.topic):
                 assignment = context.assignment(topic_partition)
@@ -189,13 +193,13 @@ class ReplicaStateMachine:
     # removal from the ISR
 
     def _remove_from_isr(
-        self, broker_id: int, topic_partitions: Sequence[TopicPartition]
+        self, broker_id: int, topic_partitions: Sequence[TopicPartition], fence: bool
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
         """Return the leadership of every partition the broker is out of the ISR of now, written or not."""
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         remaining = list(topic_partitions)
-        failed = context.on_offline_dirs.get(broker_id, set()) - context.seen_in_event
+        failed = set(topic_partitions) - context.seen_in_event if fence else ()
         limit = self._committer.chunk_limit
         while remaining:
             yield from self._refresh_absentees(broker_id, remaining)
@@ -223,7 +227,7 @@ class ReplicaStateMachine:
             remaining = []
             for topic_partition, found in outcome.conflicted.items():
                 if found is None:
-                    context.leadership.pop(topic_partition, None)
+                    context.forget_leadership(topic_partition)
                     self._report_failure(broker_id, topic_partition, None)
                 else:
                     context.remember(topic_partition, found)
@@ -251,7 +255,7 @@ class ReplicaStateMachine:
             if topic_partition in found:
                 context.remember(topic_partition, found[topic_partition])
             else:
-                context.leadership.pop(topic_partition, None)
+                context.forget_leadership(topic_partition)
 
     def _report_failure(self, broker_id: int, topic_partition: TopicPartition, known: LeaderAndIsr | None) -> None:
         if known is None and self._context.is_queued_for_deletion(topic_partition.topic):
