@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import random
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,8 @@ from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LoadReport, LogManager
 from paceline.log.os_files import OsFiles
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
+from paceline.model.state_change import StateChange
+from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
 from paceline.runtime.logging import StateChangeWriter
@@ -57,7 +60,8 @@ class BrokerProcess:
         self._scheduler = AsyncioScheduler(loop)
         self._metrics = Metrics()
         self._core = CoreHandle()
-        self._servers = BrokerServers(settings, self._core, self._scheduler, self._metrics, self._node_id)
+        self._hub = WatchHub(secrets.token_hex(6))
+        self._servers = BrokerServers(settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub)
         self._transport = GrpcBrokerTransport(self._scheduler.post)
         self._state_changes = StateChangeWriter()
         self._broker_id = settings.keys.broker_id
@@ -99,6 +103,7 @@ class BrokerProcess:
         await self._resolve_broker_id()
         self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         node = self._node = self._make_node(self._zookeeper, report)
+        node.metadata.revisions.on_change = self._hub.wake
         self._core.set(node)
         ready = self._loop.create_future()
         node.start(lambda: None if ready.done() else ready.set_result(None))
@@ -169,7 +174,7 @@ class BrokerProcess:
             self._logs,
             self._transport,
             random.Random(os.urandom(16)),
-            self._state_changes.put,
+            self._state_changed,
             self._fatal,
             unclean_restart=report.is_unclean_restart(_boot_id()),
             background=ExecutorWork(self._loop),
@@ -265,6 +270,7 @@ class BrokerProcess:
                 await asyncio.wait_for(stopped, timeout_s)
             except TimeoutError:
                 _log.warning("the broker was not stopped in order within %.0f s; its logs may need recovery", timeout_s)
+        self._hub.close()
         await self._servers.stop(_STOP_GRACE_S)
         await self._loop.run_in_executor(None, self._transport.close)
         if self._node is None and self._logs is not None:
@@ -284,6 +290,10 @@ class BrokerProcess:
     def _stop_asked(self, signal_name: str) -> None:
         if not self._over.done():
             self._over.set_result(signal_name)
+
+    def _state_changed(self, change: StateChange) -> None:
+        self._state_changes.put(change)
+        self._hub.put(change)
 
     def _fatal(self, failure: Exception) -> None:
         if not self._over.done():

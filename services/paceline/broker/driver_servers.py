@@ -1,6 +1,7 @@
 """The broker's listeners: which services each one serves, and on what kind of server."""
 
 import asyncio
+import secrets
 from collections.abc import Callable
 
 from paceline.broker.core_port import CoreHandle
@@ -9,6 +10,7 @@ from paceline.broker.servicer_internal import REPLICATION_SERVICE, ReplicaManage
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
 from paceline.runtime.metrics import Metrics
@@ -28,12 +30,14 @@ class BrokerServers:
         scheduler: AsyncioScheduler,
         metrics: Metrics,
         node_id: Callable[[], int],
+        hub: WatchHub | None = None,
     ) -> None:
         self._settings = settings
         self._core = core
         self._scheduler = scheduler
         self._metrics = metrics
         self._node_id = node_id
+        self._hub = hub or WatchHub(secrets.token_hex(6))
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
@@ -95,7 +99,7 @@ class BrokerServers:
     def _client_services(self, name: str) -> list[Service]:
         fetch_max_bytes = self._settings.keys.fetch_max_bytes
         log = LogServicer(self._core, name, self._scheduler, self._budget, fetch_max_bytes)
-        metadata = MetadataServicer(self._core, name, self._node_id)
+        metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
         return [
             Service(LOG_SERVICE, log.add_to),
             Service(

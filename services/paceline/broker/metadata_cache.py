@@ -5,11 +5,12 @@ request; partitions it does not name stay. A cached partition never moves back t
 of the same topic id (design 3.10). Source: spec/replica-manager.md section 8.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataPartition, UpdateMetadataRequest
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
+from paceline.model.metadata_revisions import MetadataRevisions
 
 Partitions = Mapping[int, UpdateMetadataPartition]
 
@@ -55,6 +56,8 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self._snapshot = MetadataSnapshot()
+        self.revisions = MetadataRevisions()
+        """When which topic changed, for those who watch."""
 
     @property
     def snapshot(self) -> MetadataSnapshot:
@@ -66,6 +69,7 @@ class MetadataCache:
         old = self._snapshot
         topics: dict[str, Partitions] = dict(old.topics)
         touched: dict[str, dict[int, UpdateMetadataPartition]] = {}
+        changed: dict[str, None] = {}
         removed: list[TopicPartition] = []
         for state in request.partitions:
             topic, index = state.topic_partition
@@ -77,14 +81,17 @@ class MetadataCache:
                 if known is not None and _same_topic(known, state):
                     del partitions[index]
                     removed.append(state.topic_partition)
+                    changed[topic] = None
             elif known is None or not _is_older(state, known):
+                if topic not in changed and state != known:
+                    changed[topic] = None
                 partitions[index] = state
         for topic, partitions in touched.items():
             if partitions:
                 topics[topic] = partitions
             else:
                 topics.pop(topic, None)
-        self._snapshot = MetadataSnapshot(
+        snapshot = self._snapshot = MetadataSnapshot(
             version=old.version + 1,
             brokers={broker.broker_id: broker for broker in request.live_brokers},
             topics=topics,
@@ -92,7 +99,15 @@ class MetadataCache:
             controller_epoch=request.stamp.controller_epoch,
             controller_endpoints=request.controller_endpoints,
         )
+        self._note(changed, snapshot)
         return tuple(removed)
+
+    def _note(self, changed: Iterable[str], snapshot: MetadataSnapshot) -> None:
+        cluster = (tuple(snapshot.brokers.values()), snapshot.controller_id, snapshot.controller_epoch)
+        self.revisions.changed((topic for topic in changed if topic in snapshot.topics), cluster)
+        for topic in changed:
+            if topic not in snapshot.topics:
+                self.revisions.gone(topic)
 
 
 def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) -> bool:

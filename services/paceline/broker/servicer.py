@@ -6,7 +6,7 @@ addresses of the listener it was asked on.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -20,17 +20,21 @@ from paceline.model.control import Endpoint, UpdateMetadataPartition
 from paceline.model.errors import (
     ErrorCode,
     InvalidRequestError,
+    NotControllerError,
     PacelineError,
     RequestTimedOutError,
     ThrottledError,
     error_for,
 )
 from paceline.model.identifiers import validate_topic_name
+from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
+from paceline.rpc.watch_hub import WatchHub
+from paceline.rpc.watch_servicer import WatchServicer
 from paceline.runtime.ports import Scheduler
-from paceline.v1 import errors_pb2, metadata_service_pb2_grpc
+from paceline.v1 import errors_pb2
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 
@@ -262,10 +266,11 @@ class LogServicer:
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
 
 
-class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
+class MetadataServicer(WatchServicer):
     """Describes the cluster from the broker's cache."""
 
-    def __init__(self, core: CoreHandle, listener: str, node_id: Callable[[], int]) -> None:
+    def __init__(self, core: CoreHandle, listener: str, node_id: Callable[[], int], hub: WatchHub) -> None:
+        super().__init__(hub)
         self._core = core
         self._listener = Listener(listener, core)
         self._node_id = node_id
@@ -274,6 +279,9 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self, request: metadata_pb.DescribeClusterRequest, context: Any
     ) -> metadata_pb.DescribeClusterResponse:
         """List the live brokers and name the controller."""
+        return self._cluster()
+
+    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
         core = self._core.get()
         snapshot = core.metadata.snapshot
         brokers = []
@@ -305,7 +313,23 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         """Describe topics."""
         topics = self._core.get().metadata.snapshot.topics
         names = list(convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")) or sorted(topics)
-        return metadata_pb.DescribeTopicsResponse(topics=[_topic_description(name, topics.get(name)) for name in names])
+        return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
+
+    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
+        topics = self._core.get().metadata.snapshot.topics
+        return [_topic_description(name, topics.get(name)) for name in names]
+
+    def _revisions(self) -> MetadataRevisions:
+        return self._core.get().metadata.revisions
+
+    def _check_active(self) -> None:
+        snapshot, endpoint = self._core.get().metadata.snapshot, self._listener.controller_address()
+        error = NotControllerError("a broker is no controller")
+        if snapshot.controller_id is not None:
+            error = error.with_metadata(controller_id=snapshot.controller_id)
+        if endpoint is not None:
+            error = error.with_metadata(host=endpoint.host, port=endpoint.port, address=endpoint.address)
+        raise error
 
     async def DescribeReplicas(  # noqa: N802
         self, request: metadata_pb.DescribeReplicasRequest, context: Any

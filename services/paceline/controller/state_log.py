@@ -59,6 +59,7 @@ class StateChangeLog:
         replica: int | None = None,
         cause: str | None = None,
         topic_partition: TopicPartition | None = None,
+        topic: str | None = None,
     ) -> None:
         """Report something that is no transition of one partition: about the controller, a broker, a topic."""
         self._sink(
@@ -67,8 +68,31 @@ class StateChangeLog:
                 wall_ms=self._wall_ms(),
                 kind=kind,
                 topic_partition=topic_partition,
+                topic=topic,
+                topic_id=None if topic is None else self._context.topic_ids.get(topic),
                 replica=replica,
                 controller_epoch=self._context.epoch,
                 cause=cause or self.cause,
+            )
+        )
+
+    def isr_changed(self, topic_partition: TopicPartition, old_isr: tuple[int, ...]) -> None:
+        """Report an ISR that its leader has written; the leader's own record has the offsets."""
+        known = self._context.leadership[topic_partition]
+        grown = any(broker_id not in old_isr for broker_id in known.isr)
+        self._sink(
+            StateChange(
+                who=self._who,
+                wall_ms=self._wall_ms(),
+                kind=StateChangeKind.ISR_EXPANDED if grown else StateChangeKind.ISR_SHRUNK,
+                topic_partition=topic_partition,
+                topic_id=self._context.topic_ids.get(topic_partition.topic),
+                controller_epoch=self._context.epoch,
+                leader=known.leader,
+                leader_epoch=known.leader_epoch,
+                isr=known.isr,
+                old_isr=old_isr,
+                zk_version=known.zk_version,
+                cause=self.cause,
             )
         )

@@ -30,7 +30,7 @@ def on_topic_change(parts: ControllerParts) -> Flow[None]:
         forget_topic(parts, topic)
     added = add_topics(parts, new, nodes)
     for topic in new:
-        parts.log.note(StateChangeKind.TOPIC_CREATED, cause=f"topic {topic}")
+        parts.log.note(StateChangeKind.TOPIC_CREATED, topic=topic)
     yield from create_partitions(parts, added)
 
 

@@ -63,6 +63,8 @@ class StateChange:
     """Milliseconds since the epoch on the emitter's clock."""
     kind: StateChangeKind = StateChangeKind.TRANSITION
     topic_partition: TopicPartition | None = None
+    topic: str | None = None
+    """The topic, when the change is about a topic and not about one of its partitions."""
     topic_id: str | None = None
     replica: int | None = None
     """Broker id of the replica the change is about; None when it is about the partition or the process."""

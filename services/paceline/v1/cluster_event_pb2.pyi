@@ -79,6 +79,10 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """A topic is gone."""
     CLUSTER_EVENT_KIND_REASSIGNMENT: _ClusterEventKind.ValueType  # 26
     """A reassignment began or ended."""
+    CLUSTER_EVENT_KIND_LOG_DAMAGED: _ClusterEventKind.ValueType  # 27
+    """A stretch of a replica's log does not match its checksums."""
+    CLUSTER_EVENT_KIND_LOG_SET_ASIDE: _ClusterEventKind.ValueType  # 28
+    """A damaged log was set aside, to be copied anew from a good replica."""
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
     """ClusterEventKind says what happened; the state-change log uses the same words in lower case with dashes."""
@@ -137,6 +141,10 @@ CLUSTER_EVENT_KIND_TOPIC_DELETED: ClusterEventKind.ValueType  # 25
 """A topic is gone."""
 CLUSTER_EVENT_KIND_REASSIGNMENT: ClusterEventKind.ValueType  # 26
 """A reassignment began or ended."""
+CLUSTER_EVENT_KIND_LOG_DAMAGED: ClusterEventKind.ValueType  # 27
+"""A stretch of a replica's log does not match its checksums."""
+CLUSTER_EVENT_KIND_LOG_SET_ASIDE: ClusterEventKind.ValueType  # 28
+"""A damaged log was set aside, to be copied anew from a good replica."""
 global___ClusterEventKind = ClusterEventKind
 
 @typing.final

@@ -81,6 +81,10 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_DELETED ClusterEventKind = 25
 	// A reassignment began or ended.
 	ClusterEventKind_CLUSTER_EVENT_KIND_REASSIGNMENT ClusterEventKind = 26
+	// A stretch of a replica's log does not match its checksums.
+	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DAMAGED ClusterEventKind = 27
+	// A damaged log was set aside, to be copied anew from a good replica.
+	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_SET_ASIDE ClusterEventKind = 28
 )
 
 // Enum value maps for ClusterEventKind.
@@ -113,6 +117,8 @@ var (
 		24: "CLUSTER_EVENT_KIND_TOPIC_CREATED",
 		25: "CLUSTER_EVENT_KIND_TOPIC_DELETED",
 		26: "CLUSTER_EVENT_KIND_REASSIGNMENT",
+		27: "CLUSTER_EVENT_KIND_LOG_DAMAGED",
+		28: "CLUSTER_EVENT_KIND_LOG_SET_ASIDE",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -142,6 +148,8 @@ var (
 		"CLUSTER_EVENT_KIND_TOPIC_CREATED":       24,
 		"CLUSTER_EVENT_KIND_TOPIC_DELETED":       25,
 		"CLUSTER_EVENT_KIND_REASSIGNMENT":        26,
+		"CLUSTER_EVENT_KIND_LOG_DAMAGED":         27,
+		"CLUSTER_EVENT_KIND_LOG_SET_ASIDE":       28,
 	}
 )
 
@@ -465,7 +473,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x11_controller_epochB\t\n" +
 	"\a_leaderB\x0f\n" +
 	"\r_leader_epochB\r\n" +
-	"\v_zk_version*\x97\b\n" +
+	"\v_zk_version*\xe1\b\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CLUSTER_EVENT_KIND_BECAME_LEADER\x10\x01\x12&\n" +
@@ -494,7 +502,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"!CLUSTER_EVENT_KIND_LEADER_ELECTED\x10\x17\x12$\n" +
 	" CLUSTER_EVENT_KIND_TOPIC_CREATED\x10\x18\x12$\n" +
 	" CLUSTER_EVENT_KIND_TOPIC_DELETED\x10\x19\x12#\n" +
-	"\x1fCLUSTER_EVENT_KIND_REASSIGNMENT\x10\x1aB\x81\x01\n" +
+	"\x1fCLUSTER_EVENT_KIND_REASSIGNMENT\x10\x1a\x12\"\n" +
+	"\x1eCLUSTER_EVENT_KIND_LOG_DAMAGED\x10\x1b\x12$\n" +
+	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1cB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (

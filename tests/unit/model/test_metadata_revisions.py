@@ -1,0 +1,123 @@
+"""When which topic changed last."""
+
+import random
+
+from paceline.model.metadata_revisions import CLUSTER, MetadataPosition, MetadataRevisions
+
+
+def names(revisions: MetadataRevisions, since: MetadataPosition | None) -> list[str]:
+    return [name for name, _ in revisions.since(since, 100).entries]
+
+
+def now(revisions: MetadataRevisions) -> MetadataPosition:
+    return MetadataPosition(revisions.revision, 0)
+
+
+def test_a_newcomer_gets_everything_and_then_only_what_changes() -> None:
+    revisions = MetadataRevisions()
+    revisions.changed(["a", "b"], cluster=(1, 2))
+    first = revisions.since(None, 100)
+    assert [name for name, _ in first.entries] == ["a", "b", CLUSTER]
+    assert first.anew and not first.more
+    assert names(revisions, first.position) == []
+    revisions.changed(["b"], cluster=(1, 2))
+    again = revisions.since(first.position, 100)
+    assert ([name for name, _ in again.entries], again.anew) == (["b"], False)
+
+
+def test_a_topic_that_changes_often_has_one_entry() -> None:
+    revisions = MetadataRevisions()
+    for _ in range(1_000):
+        revisions.changed(["a", "b"], cluster=None)
+    assert names(revisions, None) == ["a", "b"]
+    assert revisions.revision == 2_000
+
+
+def test_brokers_and_controller_count_only_when_they_differ() -> None:
+    revisions = MetadataRevisions()
+    revisions.changed([], cluster=("one",))
+    at = now(revisions)
+    revisions.changed([], cluster=("one",))
+    assert names(revisions, at) == []
+    revisions.changed([], cluster=("two",))
+    assert names(revisions, at) == [CLUSTER]
+
+
+def test_what_is_gone_is_told_to_those_who_knew_it() -> None:
+    revisions = MetadataRevisions()
+    revisions.changed(["a", "b"], cluster=None)
+    at = now(revisions)
+    revisions.gone("a")
+    assert names(revisions, at) == ["a"]
+
+
+def test_who_comes_back_too_late_begins_anew() -> None:
+    revisions = MetadataRevisions(gone_topics_kept=2)
+    revisions.changed(["a", "b", "c", "d"], cluster=None)
+    early = now(revisions)
+    for topic in ("a", "b"):
+        revisions.gone(topic)
+    late = now(revisions)
+    revisions.gone("c")
+    assert revisions.since(early, 100).anew, "that a is gone is forgotten"
+    assert not revisions.since(late, 100).anew
+    assert names(revisions, None) == ["d", "b", "c"]
+
+
+def test_a_revision_of_the_future_begins_anew() -> None:
+    assert MetadataRevisions().since(MetadataPosition(5, 0), 100).anew
+
+
+def test_a_restart_forgets_and_begins_a_generation() -> None:
+    revisions = MetadataRevisions()
+    revisions.changed(["a"], cluster=(1,))
+    revisions.restart()
+    assert (revisions.generation, revisions.revision, names(revisions, None)) == (1, 0, [])
+    revisions.changed([], cluster=(1,))
+    assert names(revisions, None) == [CLUSTER]
+
+
+def test_whoever_lets_people_watch_hears_of_every_change() -> None:
+    revisions = MetadataRevisions()
+    heard: list[int] = []
+    revisions.on_change = lambda: heard.append(revisions.revision)
+    revisions.changed(["a"], cluster=None)
+    revisions.gone("a")
+    revisions.restart()
+    assert heard == [1, 2, 0]
+
+
+def test_a_reader_in_small_steps_ends_with_the_state_whatever_changes_meanwhile() -> None:
+    for seed in range(50):
+        rng = random.Random(seed)
+        revisions = MetadataRevisions(gone_topics_kept=rng.randrange(1, 6))
+        actual: dict[str, int] = {}
+        known: dict[str, int] = {}
+        at: MetadataPosition | None = None
+        for step in range(300):
+            topic = f"t{rng.randrange(12)}"
+            if rng.random() < 0.3 and topic in actual:
+                del actual[topic]
+                revisions.gone(topic)
+            elif rng.random() < 0.6:
+                actual[topic] = step
+                revisions.changed([topic], cluster=None)
+            if rng.random() < 0.2:
+                at, _ = read(revisions, at, actual, known, rng.randrange(1, 4))
+        more = True
+        for _ in range(30):
+            at, more = read(revisions, at, actual, known, 2) if more else (at, more)
+        assert (known, more) == (actual, False), f"seed {seed}"
+
+
+def read(
+    revisions: MetadataRevisions, at: MetadataPosition | None, actual: dict[str, int], known: dict[str, int], most: int
+) -> tuple[MetadataPosition, bool]:
+    found = revisions.since(at, most)
+    if found.anew:
+        known.clear()
+    for name, _ in found.entries:
+        known.pop(name, None)
+        if name in actual:
+            known[name] = actual[name]
+    return found.position, found.more

@@ -1,0 +1,364 @@
+"""Watching and polling: cursors, gaps, limits; and every state change on the wire."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from paceline.model.errors import (
+    InvalidRequestError,
+    NotControllerError,
+    PacelineError,
+    ShuttingDownError,
+    ThrottledError,
+)
+from paceline.model.event_ring import EventRing
+from paceline.model.identifiers import TopicPartition
+from paceline.model.metadata_revisions import MetadataRevisions
+from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
+from paceline.rpc import watch_servicer
+from paceline.rpc.convert_events import event_from_proto, event_kind_to_proto, event_to_proto
+from paceline.rpc.watch_hub import WatchHub
+from paceline.rpc.watch_servicer import WatchServicer
+from paceline.v1 import cluster_event_pb2, errors_pb2
+from paceline.v1 import metadata_service_pb2 as pb
+
+SOON_S = 5.0
+
+
+class Served(WatchServicer):
+    """A process with topics in a dictionary."""
+
+    def __init__(self, capacity: int = 100, max_watchers: int = 10) -> None:
+        super().__init__(WatchHub("run1", EventRing(capacity), max_watchers))
+        self.hub = self._hub
+        self.revisions = MetadataRevisions()
+        self.revisions.on_change = self.hub.wake
+        self.partitions: dict[str, int] = {}
+        self.active = True
+
+    def say(self, *causes: str, kind: StateChangeKind = StateChangeKind.TRANSITION, topic: str | None = None) -> None:
+        for cause in causes:
+            self.hub.put(StateChange(who="broker-1", wall_ms=int(cause) * 1_000, kind=kind, topic=topic, cause=cause))
+
+    def has(self, topic: str, partitions: int) -> None:
+        self.partitions[topic] = partitions
+        self.revisions.changed([topic], cluster="c")
+
+    def _revisions(self) -> MetadataRevisions:
+        self._check_active()
+        return self.revisions
+
+    def _cluster(self) -> pb.DescribeClusterResponse:
+        return pb.DescribeClusterResponse(cluster_id="c")
+
+    def _topics(self, names: Sequence[str]) -> list[pb.TopicDescription]:
+        return [self._topic(name) for name in names]
+
+    def _topic(self, name: str) -> pb.TopicDescription:
+        if name not in self.partitions:
+            return pb.TopicDescription(name=name, error=errors_pb2.TopicError(message="gone"))
+        described = [pb.PartitionDescription(partition=index) for index in range(self.partitions[name])]
+        return pb.TopicDescription(name=name, partitions=described)
+
+    def _check_active(self) -> None:
+        if not self.active:
+            raise NotControllerError("not active")
+
+
+async def first(stream: AsyncIterator[Any], count: int = 1) -> list[Any]:
+    return [await asyncio.wait_for(anext(stream), SOON_S) for _ in range(count)]
+
+
+def causes(batch: pb.EventBatch) -> list[str]:
+    return [event.cause for event in batch.events]
+
+
+async def poll(served: Served, **request: Any) -> pb.EventBatch:
+    answer = await asyncio.wait_for(served.PollEvents(pb.PollEventsRequest(**request), None), SOON_S)
+    return answer.batch
+
+
+async def poll_metadata(served: Served, **request: Any) -> pb.MetadataChanges:
+    answer = await asyncio.wait_for(served.PollMetadata(pb.PollMetadataRequest(**request), None), SOON_S)
+    return answer.changes
+
+
+async def test_a_watcher_gets_a_cursor_at_once_and_each_event_as_it_happens() -> None:
+    served = Served()
+    served.say("1")
+    stream = served.WatchEvents(pb.WatchEventsRequest(), None)
+    (opened,) = await first(stream)
+    assert causes(opened.batch) == [] and opened.batch.cursor
+    served.say("2", "3")
+    (said,) = await first(stream)
+    assert causes(said.batch) == ["2", "3"]
+    await stream.aclose()
+    assert served.hub.watcher_count == 0
+    served.say("4")
+    again = served.WatchEvents(pb.WatchEventsRequest(cursor=said.batch.cursor), None)
+    (resumed,) = await first(again)
+    assert causes(resumed.batch) == ["4"] and not resumed.batch.HasField("gap")
+
+
+async def test_a_slow_watcher_gets_a_gap_with_what_it_lost_and_goes_on() -> None:
+    served = Served(capacity=3)
+    stream = served.WatchEvents(pb.WatchEventsRequest(), None)
+    await first(stream)
+    served.say(*(str(number) for number in range(10)))
+    (late,) = await first(stream)
+    assert causes(late.batch) == ["7", "8", "9"]
+    assert (late.batch.gap.reason, late.batch.gap.lost_events) == (pb.EVENT_GAP_REASON_LAGGED, 7)
+    served.say("10")
+    (after,) = await first(stream)
+    assert causes(after.batch) == ["10"] and not after.batch.HasField("gap")
+
+
+async def test_a_cursor_of_another_process_is_a_gap_and_begins_where_it_is_told() -> None:
+    served = Served()
+    served.say("1", "2", "3")
+    everything = await poll(served, cursor="e.run0.17")
+    assert causes(everything) == ["1", "2", "3"]
+    assert everything.gap.reason == pb.EVENT_GAP_REASON_OTHER_PROCESS and not everything.gap.HasField("lost_events")
+    assert causes(await poll(served, cursor="e.run0.17", since_ms=2_000)) == ["2", "3"]
+
+
+async def test_events_are_picked_by_topic_and_by_kind() -> None:
+    served = Served()
+    served.say("1", kind=StateChangeKind.TOPIC_CREATED, topic="a")
+    served.say("2", kind=StateChangeKind.TOPIC_CREATED, topic="b")
+    served.say("3", kind=StateChangeKind.TOPIC_DELETED, topic="a")
+    of_a = pb.EventFilter(topics=["a"])
+    assert causes(await poll(served, since_ms=0, filter=of_a)) == ["1", "3"]
+    gone = pb.EventFilter(topics=["a"], kinds=[event_kind_to_proto(StateChangeKind.TOPIC_DELETED)])
+    found = await poll(served, since_ms=0, filter=gone)
+    assert causes(found) == ["3"]
+    assert causes(await poll(served, cursor=found.cursor, filter=of_a)) == []
+
+
+async def test_a_poll_waits_for_an_event_and_no_longer_than_it_was_told() -> None:
+    served = Served()
+    waiting = asyncio.create_task(poll(served, since_ms=0, max_wait_ms=60_000))
+    while not served.hub.watcher_count:
+        await asyncio.sleep(0)
+    served.say("1")
+    assert causes(await waiting) == ["1"]
+    begin = asyncio.get_running_loop().time()
+    assert causes(await poll(served, max_wait_ms=50)) == []
+    assert 0.04 <= asyncio.get_running_loop().time() - begin < SOON_S
+
+
+async def test_a_long_list_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served()
+    served.say(*(str(number) for number in range(7)))
+    cursor, pieces = "", []
+    for _ in range(3):
+        batch = await poll(served, cursor=cursor, since_ms=0, max_events=3)
+        cursor = batch.cursor
+        pieces.append(causes(batch))
+    assert pieces == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"cursor": "nonsense"},
+        {"cursor": "e.run1.x"},
+        {"cursor": "e.run1.-1"},
+        {"cursor": "m.run1.0.1.1"},
+        {"cursor": "e.run1." + "9" * 200},
+        {"max_wait_ms": -1},
+        {"max_events": -1},
+        {"filter": pb.EventFilter(kinds=[99])},  # type: ignore[list-item]
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_what_makes_no_sense_is_refused(request_: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        await poll(Served(), **request_)
+
+
+async def test_a_watch_of_the_active_controller_ends_with_its_term_and_its_last_event() -> None:
+    served = Served()
+    stream = served.WatchEvents(pb.WatchEventsRequest(active_controller_only=True), None)
+    await first(stream)
+    served.active = False
+    served.say("1")
+    (last,) = await first(stream)
+    assert causes(last.batch) == ["1"]
+    with pytest.raises(NotControllerError):
+        await first(stream)
+    with pytest.raises(NotControllerError):
+        await poll(served, active_controller_only=True)
+
+
+async def test_watchers_are_counted_and_one_too_many_is_refused() -> None:
+    served = Served(max_watchers=2)
+    streams = [served.WatchEvents(pb.WatchEventsRequest(), None) for _ in range(3)]
+    await first(streams[0])
+    await first(streams[1])
+    with pytest.raises(ThrottledError):
+        await first(streams[2])
+    await streams[0].aclose()
+    await first(served.WatchEvents(pb.WatchEventsRequest(), None))
+
+
+async def test_many_watchers_hear_the_same_in_the_same_order() -> None:
+    served = Served(capacity=1_000, max_watchers=200)
+
+    async def collect() -> list[str]:
+        heard: list[str] = []
+        async with contextlib.aclosing(served.WatchEvents(pb.WatchEventsRequest(since_ms=0), None)) as stream:
+            async for message in stream:
+                heard += causes(message.batch)
+                if len(heard) == 300:
+                    return heard
+        return heard
+
+    tasks = [asyncio.create_task(collect()) for _ in range(200)]
+    for number in range(300):
+        served.say(str(number))
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    expected = [str(number) for number in range(300)]
+    assert all(heard == expected for heard in await asyncio.wait_for(asyncio.gather(*tasks), 30))
+
+
+async def test_a_process_that_stops_ends_its_watches() -> None:
+    served = Served()
+    served.has("a", 1)
+    streams: list[Any] = [
+        served.WatchEvents(pb.WatchEventsRequest(), None),
+        served.WatchMetadata(pb.WatchMetadataRequest(), None),
+    ]
+    for stream in streams:
+        await first(stream)
+    served.hub.close()
+    for stream in streams:
+        with pytest.raises(ShuttingDownError):
+            await first(stream)
+    with pytest.raises(ShuttingDownError):
+        await poll(served)
+
+
+async def test_a_stream_without_news_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_servicer, "ALIVE_S", 0.05)
+    served = Served()
+    events = await first(served.WatchEvents(pb.WatchEventsRequest(), None), 3)
+    assert all(not message.batch.events and message.batch.cursor for message in events)
+    served.has("a", 1)
+    _, *alive = await first(served.WatchMetadata(pb.WatchMetadataRequest(), None), 3)
+    assert all(not message.changes.topics and message.changes.cursor for message in alive)
+
+
+async def test_metadata_is_sent_whole_and_then_by_what_changes() -> None:
+    served = Served()
+    served.has("a", 2)
+    served.has("b", 1)
+    stream = served.WatchMetadata(pb.WatchMetadataRequest(), None)
+    (whole,) = await first(stream)
+    assert whole.changes.snapshot and whole.changes.cluster.cluster_id == "c" and not whole.changes.more
+    assert [(topic.name, len(topic.partitions)) for topic in whole.changes.topics] == [("a", 2), ("b", 1)]
+    served.has("b", 5)
+    (grown,) = await first(stream)
+    assert not grown.changes.snapshot and not grown.changes.HasField("cluster")
+    assert [(topic.name, len(topic.partitions)) for topic in grown.changes.topics] == [("b", 5)]
+    del served.partitions["a"]
+    served.revisions.gone("a")
+    (gone,) = await first(stream)
+    assert list(gone.changes.removed_topics) == ["a"]
+    resumed = await poll_metadata(served, cursor=grown.changes.cursor)
+    assert list(resumed.removed_topics) == ["a"] and not resumed.snapshot
+
+
+async def test_metadata_of_another_run_or_term_begins_anew() -> None:
+    served = Served()
+    served.has("a", 1)
+    before = await poll_metadata(served)
+    assert (await poll_metadata(served, cursor="m.run0.0.5.0")).snapshot
+    served.revisions.restart()
+    served.has("b", 1)
+    after = await poll_metadata(served, cursor=before.cursor)
+    assert after.snapshot and [topic.name for topic in after.topics] == ["b"]
+
+
+async def test_metadata_of_many_partitions_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_servicer, "MAX_PARTITIONS", 10)
+    served = Served()
+    for number in range(8):
+        served.has(f"t{number}", 4)
+    pieces, cursor, more = [], "", True
+    while more:
+        changes = await poll_metadata(served, cursor=cursor)
+        cursor, more = changes.cursor, changes.more
+        pieces.append([topic.name for topic in changes.topics])
+    assert pieces == [["t0", "t1", "t2"], ["t3", "t4", "t5"], ["t6", "t7"]]
+    assert await answered_empty(served, cursor)
+
+
+async def answered_empty(served: Served, cursor: str) -> bool:
+    changes = await poll_metadata(served, cursor=cursor)
+    return not (changes.snapshot or changes.topics or changes.removed_topics or changes.HasField("cluster"))
+
+
+async def test_metadata_of_the_topics_asked_for_only() -> None:
+    served = Served()
+    for name in ("a", "b", "c"):
+        served.has(name, 1)
+    whole = await poll_metadata(served, topics=["b"])
+    assert [topic.name for topic in whole.topics] == ["b"]
+    served.has("c", 2)
+    assert await answered_empty_of(served, whole.cursor, "b")
+    served.active = False
+    with pytest.raises(PacelineError, match="not active"):
+        await poll_metadata(served)
+
+
+async def answered_empty_of(served: Served, cursor: str, topic: str) -> bool:
+    changes = await poll_metadata(served, cursor=cursor, topics=[topic])
+    return not changes.topics and changes.cursor != cursor
+
+
+def test_every_kind_of_state_change_has_a_number() -> None:
+    words = {kind.name for kind in StateChangeKind}
+    numbers = {
+        name.removeprefix("CLUSTER_EVENT_KIND_")
+        for name, number in cluster_event_pb2.ClusterEventKind.items()
+        if number
+    }
+    assert words == numbers
+
+
+@pytest.mark.parametrize("kind", StateChangeKind)
+def test_a_state_change_survives_the_wire(kind: StateChangeKind) -> None:
+    full = StateChange(
+        who="broker-1",
+        wall_ms=1_700_000_000_000,
+        kind=kind,
+        topic_partition=TopicPartition("t", 0),
+        topic_id="x" * 22,
+        replica=0,
+        from_state="A",
+        to_state="B",
+        controller_epoch=0,
+        leader=-1,
+        leader_epoch=7,
+        isr=(1, 2),
+        old_isr=(1, 2, 3),
+        zk_version=0,
+        replicas=(ReplicaOffsets(1, 10, 8), ReplicaOffsets(2, None)),
+        cause="why",
+    )
+    bare = StateChange(who="controller-1000001", wall_ms=0, kind=kind)
+    about_topic = StateChange(who="controller-1000001", wall_ms=0, kind=kind, topic="t")
+    for change in (full, bare, about_topic):
+        message = cluster_event_pb2.ClusterEvent.FromString(event_to_proto(change).SerializeToString())
+        assert event_from_proto(message) == change
+
+
+def test_a_kind_of_a_newer_release_is_shown_by_its_number() -> None:
+    message = cluster_event_pb2.ClusterEvent(who="broker-1", kind=77, cause="new")  # type: ignore[arg-type]
+    change = event_from_proto(message)
+    assert (change.kind, change.cause) == (StateChangeKind.TRANSITION, "event kind 77: new")
