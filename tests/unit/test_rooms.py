@@ -33,7 +33,7 @@ DOOR_FILES = {
         "servicer_internal.py",
         "servicer_records.py",
     },
-    "controller": {"driver_transport.py", "servicer_admin.py"},
+    "controller": {"driver_standby.py", "driver_transport.py", "servicer_admin.py", "servicer_log_dirs.py"},
     "log": {"os_files.py"},
     "coordination": {"zookeeper.py", "zookeeper_wire.py", "embedded.py"},
 }

@@ -1,6 +1,6 @@
 """What the broker's doors use of its core, `BrokerNode`, as a protocol: tests put a small one behind real servers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from paceline.broker.metadata_cache import MetadataCache
@@ -19,6 +19,8 @@ from paceline.model.client_io import (
 )
 from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.errors import BrokerNotAvailableError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 
 
@@ -56,6 +58,12 @@ class BrokerCore(Protocol):
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show what this broker knows of the replicas of partitions it leads; no partitions means all of them."""
+
+    def describe_log_dirs(self, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
+        """Return what lies in the log directories; None means every replica."""
+
+    def alter_replica_log_dirs(self, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
+        """Return per wish why it is refused, None when the replica lies there."""
 
     def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
         """Reply with (producer id that nobody else has, its epoch), or with why there is none."""

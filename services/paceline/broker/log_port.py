@@ -97,6 +97,10 @@ class ReplicaLog(Protocol):
     def latest_epoch(self) -> int | None:
         """Largest leader epoch known."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+
     def update_high_watermark(self, high_watermark: int) -> object:
         """Set the high watermark, within log start and log end."""
 

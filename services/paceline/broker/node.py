@@ -5,7 +5,7 @@ ports and knows no thread, socket or clock, so the service and the simulator run
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
 from paceline.broker.broker_configs import BrokerConfigs
@@ -15,6 +15,7 @@ from paceline.broker.control_requests import ControlRequests
 from paceline.broker.controller_heartbeats import ControllerHeartbeats
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.isr_writer import IsrWriter
+from paceline.broker.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.log_housekeeping import InlineWork, LogHousekeeping
 from paceline.broker.log_port import ReplicaLogs
 from paceline.broker.metadata_cache import MetadataCache
@@ -62,6 +63,7 @@ from paceline.model.errors import (
     ShuttingDownError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
@@ -438,6 +440,14 @@ class BrokerNode:
     def log_dir_failed(self) -> None:
         """A log directory has gone offline; callers other than the log itself may say so too."""
         self.replica_manager.take_failed_dirs_offline()
+
+    def describe_log_dirs(self, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
+        """Return what lies in the log directories; None means every replica."""
+        return describe_log_dirs(self.replica_manager, wanted)
+
+    def alter_replica_log_dirs(self, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
+        """Return per wish why it is refused, None when the replica lies there."""
+        return alter_replica_log_dirs(self.replica_manager, wishes)
 
     def _log_dir_failed(self, log_dir: str) -> None:
         self._emit(StateChangeKind.LOG_DIR_FAILED, log_dir)

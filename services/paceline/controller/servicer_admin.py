@@ -26,7 +26,9 @@ from paceline.controller.admin_values import (
 )
 from paceline.controller.events import PartitionReassignmentResult
 from paceline.controller.servicer import MAX_TOPICS, NodeHandle, not_controller, topic_error
+from paceline.controller.servicer_log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.model.control import LiveBroker
 from paceline.model.errors import (
     InvalidRequestError,
     NotControllerError,
@@ -249,6 +251,32 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 for result in results
             ]
         )
+
+    async def DescribeLogDirs(  # noqa: N802
+        self, request: admin_pb.DescribeLogDirsRequest, context: Any
+    ) -> admin_pb.DescribeLogDirsResponse:
+        """Ask brokers what lies in their log directories."""
+        partitions = convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
+        named = convert.bounded(request.broker_ids, MAX_TOPICS, "brokers")
+        timeout_s = _timeout_ms(request.timeout_ms) / 1000
+        brokers = self._live_brokers()
+        found = await describe_log_dirs(brokers, named or sorted(brokers), partitions, timeout_s)
+        return admin_pb.DescribeLogDirsResponse(brokers=found)
+
+    async def AlterReplicaLogDirs(  # noqa: N802
+        self, request: admin_pb.AlterReplicaLogDirsRequest, context: Any
+    ) -> admin_pb.AlterReplicaLogDirsResponse:
+        """Tell brokers in which log directory replicas shall lie."""
+        wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
+        timeout_s = _timeout_ms(request.timeout_ms) / 1000
+        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s)
+        return admin_pb.AlterReplicaLogDirsResponse(results=results)
+
+    def _live_brokers(self) -> dict[int, LiveBroker]:
+        node = self._handle.get()
+        if not node.is_active:
+            raise not_controller(node, self._listener)
+        return {broker.broker_id: broker for broker in node.describe_cluster().brokers}
 
     async def _ask(
         self, call: Callable[[Callable[[T | Exception], None]], None], timeout_ms: int, grace_ms: int = 0

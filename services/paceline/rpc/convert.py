@@ -7,4 +7,5 @@
 from paceline.rpc.convert_client import *  # noqa: F403
 from paceline.rpc.convert_common import *  # noqa: F403
 from paceline.rpc.convert_control import *  # noqa: F403
+from paceline.rpc.convert_log_dirs import *  # noqa: F403
 from paceline.rpc.convert_replica import *  # noqa: F403

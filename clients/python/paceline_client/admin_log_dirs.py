@@ -1,0 +1,151 @@
+"""The part of `Admin` about log directories: what lies in them, and where a replica shall lie."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from paceline.model.errors import PacelineError, error_for
+from paceline.model.identifiers import TopicPartition
+from paceline.v1 import admin_service_pb2 as pb
+from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
+from paceline_client.admin_connection import AdminConnection, checked
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOnDisk:
+    """One replica in a log directory."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    """Records its leader had committed, when it last said so, that are not there yet."""
+    is_future: bool = False
+    """Whether it is a copy being made in another directory of the same broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """One log directory; with an ``error`` it has failed and its replicas are offline."""
+
+    path: str
+    error: PacelineError | None
+    replicas: tuple[ReplicaOnDisk, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the replicas listed."""
+        return sum(replica.size_bytes for replica in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogDirs:
+    """The log directories of one broker; with an ``error`` it could not be asked."""
+
+    broker_id: int
+    error: PacelineError | None
+    log_dirs: tuple[LogDirDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLogDirResult:
+    """What became of one wish; ``error`` is None when the replica lies there."""
+
+    broker_id: int
+    topic_partition: TopicPartition
+    error: PacelineError | None = None
+
+
+class LogDirAdmin(AdminConnection):
+    """Log directories; use `Admin`."""
+
+    def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> list[BrokerLogDirs]:
+        """Return what lies in the log directories of brokers; None as brokers means every live one.
+
+        Args:
+            brokers: broker ids. One that is not live, or does not answer in time, has an ``error`` in the result.
+            partitions: only these replicas; None means all of them.
+            timeout_ms: longest wait.
+        """
+        named = None if brokers is None else list(dict.fromkeys(brokers))
+        wanted = [] if partitions is None else list(partitions)
+        if named == [] or (partitions is not None and not wanted):
+            return []
+        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.DescribeLogDirsRequest(
+            broker_ids=named or [],
+            partitions=[pb.TopicPartition(topic=topic, partition=partition) for topic, partition in wanted],
+            timeout_ms=timeout_ms,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).DescribeLogDirs(request, timeout=left_s),
+            timeout_ms,
+            only_reads=True,
+        )
+        return [
+            BrokerLogDirs(
+                each.broker_id,
+                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                tuple(_log_dir(log_dir) for log_dir in each.log_dirs),
+            )
+            for each in answer.brokers
+        ]
+
+    def alter_replica_log_dirs(
+        self,
+        wishes: Mapping[tuple[str, int, int], str],
+        *,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> list[ReplicaLogDirResult]:
+        """Say in which log directory of its broker a replica shall lie; brokers of this version do not move any.
+
+        Args:
+            wishes: path per ``(topic, partition, broker)``.
+            timeout_ms: longest wait.
+            raise_errors: raise the first wish's error; False returns errors in the results.
+
+        Raises:
+            LogDirNotFoundError: the broker has no such directory.
+            ReplicaNotAvailableError: the broker has no such replica.
+            PolicyViolationError: the replica lies in another directory and would have to be moved.
+            KafkaStorageError: the directory has failed.
+            BrokerNotAvailableError: the broker is not live.
+        """
+        if not wishes:
+            return []
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        request = pb.AlterReplicaLogDirsRequest(
+            replicas=[
+                pb.ReplicaLogDir(broker_id=broker, topic=topic, partition=partition, path=path)
+                for (topic, partition, broker), path in wishes.items()
+            ],
+            timeout_ms=timeout_ms,
+        )
+        answer = self._on_controller(
+            lambda channel, left_s: AdminServiceStub(channel).AlterReplicaLogDirs(request, timeout=left_s), timeout_ms
+        )
+        results = [
+            ReplicaLogDirResult(
+                each.broker_id,
+                TopicPartition(each.topic, each.partition),
+                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+            )
+            for each in answer.results
+        ]
+        return checked(results, raise_errors)
+
+
+def _log_dir(wire: pb.LogDir) -> LogDirDescription:
+    return LogDirDescription(
+        wire.path,
+        error_for(wire.error.code, wire.error.message) if wire.HasField("error") else None,
+        tuple(
+            ReplicaOnDisk(TopicPartition(each.topic, each.partition), each.size_bytes, each.offset_lag, each.is_future)
+            for each in wire.replicas
+        ),
+    )

@@ -1,0 +1,91 @@
+"""Log directories for AdminService: the active controller asks the brokers on their CONTROL listeners.
+
+It is a go-between here and decides nothing: a caller reaches one controller, not every broker.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1.replica_manager_service_pb2_grpc import ReplicaManagerServiceStub
+from paceline.model.control import LiveBroker
+from paceline.model.errors import BrokerNotAvailableError, PacelineError
+from paceline.rpc import convert
+from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_aio_channel
+from paceline.rpc.errors import from_rpc_error
+from paceline.v1 import admin_service_pb2 as pb
+
+CONTROL: Final = "CONTROL"
+BROKERS_AT_ONCE: Final = 32
+
+T = TypeVar("T")
+
+
+async def describe_log_dirs(
+    brokers: Mapping[int, LiveBroker],
+    wanted: Iterable[int],
+    partitions: Sequence[pb.TopicPartition],
+    timeout_s: float,
+) -> list[pb.BrokerLogDirs]:
+    """Return one entry per broker wanted; one that is not live, or does not answer in time, has an error."""
+    request = control_pb.DescribeLogDirsRequest(partitions=partitions)
+
+    async def ask(broker_id: int) -> pb.BrokerLogDirs:
+        answer = await _asked(
+            brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s)
+        )
+        if isinstance(answer, PacelineError):
+            return pb.BrokerLogDirs(broker_id=broker_id, error=convert.log_dir_error_to_proto(answer))
+        return pb.BrokerLogDirs(broker_id=broker_id, log_dirs=answer.log_dirs)
+
+    return await _all([ask(broker_id) for broker_id in dict.fromkeys(wanted)])
+
+
+async def alter_replica_log_dirs(
+    brokers: Mapping[int, LiveBroker], wishes: Sequence[pb.ReplicaLogDir], timeout_s: float
+) -> list[pb.AlterReplicaLogDirResult]:
+    """Return one result per wish, in their order."""
+    by_broker: dict[int, list[int]] = {}
+    for index, wish in enumerate(wishes):
+        by_broker.setdefault(wish.broker_id, []).append(index)
+
+    async def ask(broker_id: int, indexes: list[int]) -> list[tuple[int, pb.AlterReplicaLogDirResult]]:
+        mine = [wishes[index] for index in indexes]
+        request = control_pb.AlterReplicaLogDirsRequest(replicas=mine)
+        answer = await _asked(
+            brokers.get(broker_id), broker_id, lambda stub: stub.AlterReplicaLogDirs(request, timeout=timeout_s)
+        )
+        if isinstance(answer, PacelineError):
+            results = convert.log_dir_results_to_proto(mine, [answer] * len(mine))
+        else:
+            results = list(answer.results)
+        return list(zip(indexes, results, strict=True))
+
+    found = await _all([ask(broker_id, indexes) for broker_id, indexes in by_broker.items()])
+    return [result for _, result in sorted((pair for pairs in found for pair in pairs), key=lambda pair: pair[0])]
+
+
+async def _asked(broker: LiveBroker | None, broker_id: int, call: Callable[[Any], Awaitable[T]]) -> T | PacelineError:
+    endpoint = None if broker is None else broker.endpoint(CONTROL)
+    if endpoint is None:
+        return BrokerNotAvailableError(f"broker {broker_id} is not live")
+    async with open_aio_channel(endpoint.address, CONTROL_MAX_MESSAGE_BYTES) as channel:
+        try:
+            return await call(ReplicaManagerServiceStub(channel))
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+            return type(error)(f"broker {broker_id}: {error}")
+
+
+async def _all(asked: Sequence[Awaitable[T]]) -> list[T]:
+    """Wait for all of them, some at a time."""
+    limit = asyncio.Semaphore(BROKERS_AT_ONCE)
+
+    async def one(call: Awaitable[T]) -> T:
+        async with limit:
+            return await call
+
+    return list(await asyncio.gather(*(one(call) for call in asked)))

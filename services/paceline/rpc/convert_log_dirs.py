@@ -1,0 +1,56 @@
+"""Log directories: `model.log_dirs` <-> ``paceline.v1`` AdminService and ``paceline.internal.v1``."""
+
+from collections.abc import Iterable, Sequence
+
+from paceline.model.errors import PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.log_dirs import LogDirView, LogDirWish
+from paceline.v1 import admin_service_pb2 as pb
+
+
+def log_dir_error_to_proto(error: PacelineError | None) -> pb.LogDirError | None:
+    """Return the error, None for none."""
+    if error is None:
+        return None
+    return pb.LogDirError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
+
+
+def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
+    """Return log directories as messages."""
+    return [
+        pb.LogDir(
+            path=view.path,
+            error=log_dir_error_to_proto(view.error),
+            replicas=[
+                pb.LogDirReplica(
+                    topic=replica.topic_partition.topic,
+                    partition=replica.topic_partition.partition,
+                    size_bytes=replica.size_bytes,
+                    offset_lag=replica.offset_lag,
+                    is_future=replica.is_future,
+                )
+                for replica in view.replicas
+            ],
+        )
+        for view in views
+    ]
+
+
+def log_dir_wishes_from_proto(messages: Iterable[pb.ReplicaLogDir]) -> list[LogDirWish]:
+    """Return the wishes of a request."""
+    return [LogDirWish(TopicPartition(one.topic, one.partition), one.path) for one in messages]
+
+
+def log_dir_results_to_proto(
+    messages: Sequence[pb.ReplicaLogDir], errors: Sequence[PacelineError | None]
+) -> list[pb.AlterReplicaLogDirResult]:
+    """Return one result per wish."""
+    return [
+        pb.AlterReplicaLogDirResult(
+            broker_id=wish.broker_id,
+            topic=wish.topic,
+            partition=wish.partition,
+            error=log_dir_error_to_proto(error),
+        )
+        for wish, error in zip(messages, errors, strict=True)
+    ]

@@ -1,0 +1,109 @@
+"""DescribeLogDirs and AlterReplicaLogDirs at a broker: what is there, and what cannot be done."""
+
+from paceline.model.errors import (
+    InvalidRequestError,
+    KafkaStorageError,
+    LogDirNotFoundError,
+    PacelineError,
+    PolicyViolationError,
+    ReplicaNotAvailableError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.log_dirs import LogDirWish, ReplicaOnDisk
+from tests.support.broker_cluster import TP, BrokerCluster
+
+OTHER = TopicPartition("payments", 3)
+
+
+def two_directories() -> BrokerCluster:
+    """Broker 1 with two directories and a replica in each."""
+    cluster = BrokerCluster(())
+    cluster.boot(1, dirs=("/one", "/two"))
+    cluster.time.run_until(lambda: cluster[1].node.ready, 10_000)
+    cluster.update_metadata()
+    cluster.decide(1, 0, (1,), (1,), is_new=True)
+    cluster.decide(1, 0, (1,), (1,), tp=OTHER, is_new=True)
+    return cluster
+
+
+def where(cluster: BrokerCluster) -> dict[TopicPartition, str]:
+    views = cluster[1].node.describe_log_dirs(None)
+    return {replica.topic_partition: view.path for view in views for replica in view.replicas}
+
+
+def wish(cluster: BrokerCluster, *wishes: tuple[TopicPartition, str]) -> list[PacelineError | None]:
+    return cluster[1].node.alter_replica_log_dirs([LogDirWish(tp, path) for tp, path in wishes])
+
+
+def test_every_directory_lists_its_replicas_with_their_sizes() -> None:
+    cluster = two_directories()
+    answer = cluster[1].produce(b"x" * 1_000)
+    cluster.time.run_until(lambda: bool(answer), 1_000)
+    views = cluster[1].node.describe_log_dirs(None)
+    assert [view.path for view in views] == ["/one", "/two"]
+    assert [len(view.replicas) for view in views] == [1, 1]
+    sizes = {replica.topic_partition: replica.size_bytes for view in views for replica in view.replicas}
+    assert sizes[OTHER] == 0
+    assert 1_000 < sizes[TP] == len(cluster[1].log().read(0, 10_000, 1))
+
+
+def test_only_the_replicas_asked_for_are_listed_and_every_directory_is() -> None:
+    cluster = two_directories()
+    views = cluster[1].node.describe_log_dirs([OTHER, TopicPartition("nobody", 0)])
+    assert [view.replicas for view in views if view.replicas] == [(ReplicaOnDisk(OTHER, 0, 0),)]
+    assert len(views) == 2
+
+
+def test_a_follower_that_is_behind_says_by_how_much() -> None:
+    cluster = BrokerCluster((1, 2), replica_fetch_max_bytes=1_000, replica_fetch_response_max_bytes=1_000)
+    cluster.decide(1, 0, (1,), (1,), is_new=True)
+    for _ in range(10):
+        cluster[1].produce(b"x" * 900)
+    cluster[2].transport.hold = lambda _leader, _answer: bool(cluster[2].values()[2:])
+    cluster.decide(1, 1, (1,), (1, 2))
+    cluster.time.run_for(500)
+    ((replica,),) = (view.replicas for view in cluster[2].node.describe_log_dirs(None))
+    held = len(cluster[2].values())
+    assert 0 < held < 10
+    assert replica.offset_lag == 10 - held
+    ((leader,),) = (view.replicas for view in cluster[1].node.describe_log_dirs(None))
+    assert leader.offset_lag == 0
+
+
+def test_a_directory_that_has_failed_says_so_and_lists_nothing() -> None:
+    cluster = two_directories()
+    failed = where(cluster)[TP]
+    cluster[1].log().directory.fail(KafkaStorageError("broken"))
+    cluster[1].node.log_dir_failed()
+    views = {view.path: view for view in cluster[1].node.describe_log_dirs(None)}
+    assert isinstance(views[failed].error, KafkaStorageError)
+    assert views[failed].replicas == ()
+    assert isinstance(wish(cluster, (OTHER, failed))[0], KafkaStorageError)
+    assert isinstance(wish(cluster, (TP, where(cluster)[OTHER]))[0], KafkaStorageError)
+
+
+def test_a_replica_that_lies_there_already_is_fine() -> None:
+    cluster = two_directories()
+    assert wish(cluster, *where(cluster).items()) == [None, None]
+
+
+def test_a_replica_elsewhere_stays_and_the_answer_says_that_it_cannot_be_moved() -> None:
+    cluster = two_directories()
+    before = where(cluster)
+    (error,) = wish(cluster, (TP, before[OTHER]))
+    assert isinstance(error, PolicyViolationError)
+    assert f"{TP} stays in {before[TP]}" in str(error)
+    assert where(cluster) == before
+
+
+def test_what_is_not_there_is_refused_each_with_its_own_error() -> None:
+    cluster = two_directories()
+    errors = wish(cluster, (TP, "/three"), (TopicPartition("nobody", 0), "/one"))
+    assert [type(error) for error in errors] == [LogDirNotFoundError, ReplicaNotAvailableError]
+    assert "it has /one, /two" in str(errors[0])
+
+
+def test_a_replica_named_twice_is_refused_twice() -> None:
+    cluster = two_directories()
+    errors = wish(cluster, (TP, "/one"), (TP, "/two"))
+    assert [type(error) for error in errors] == [InvalidRequestError, InvalidRequestError]
