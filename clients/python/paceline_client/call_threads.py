@@ -7,6 +7,7 @@ costs half (docs/decisions/0008).
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -17,7 +18,7 @@ class CallThreads:
         self._name = name
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._count = 0
+        self._threads: list[threading.Thread] = []
         self._free = 0
         self._closed = False
 
@@ -32,17 +33,25 @@ class CallThreads:
             if self._free:
                 self._free -= 1
             else:
-                self._count += 1
-                threading.Thread(target=self._run, name=f"{self._name}-{self._count}", daemon=True).start()
+                name = f"{self._name}-{len(self._threads) + 1}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
         self._work.put(work)
 
     def close(self) -> None:
         """Let every thread end when its present work is done; closing the channel ends a call under way."""
         with self._lock:
             self._closed = True
-            count = self._count
+            count = len(self._threads)
         for _ in range(count):
             self._work.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for at most ``timeout_s`` until every thread has ended; call `close` first, and close the channels."""
+        deadline = time.monotonic() + timeout_s
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

@@ -367,6 +367,7 @@ class Producer:
         finally:
             self._metadata.close()
             self._channels.close()
+            self._sender.join_calls()
 
     def partitions_for(self, topic: str) -> int:
         """Return how many partitions a topic has, waiting for metadata for at most ``max_block_ms``."""

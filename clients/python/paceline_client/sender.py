@@ -1,8 +1,9 @@
 """The producer's background thread: drains the accumulator, sends Produce requests, takes in the answers.
 
-One request per leader at a time carries a batch of every ready partition; several requests per broker are in flight.
-Answers arrive on threads that make the calls and only queue them; every decision is made on this thread under the
-producer's lock, and callbacks of users run on it without the lock.
+A request carries a batch of every ready partition of one leader; several requests per broker are in flight, each on a
+stream of its own, or in a unary call where a broker knows no streams. Answers arrive on the streams' threads: plain
+success is taken in there, under the producer's lock; everything else is queued for this thread. Callbacks of users run
+on this thread only, without the lock.
 """
 
 import logging
@@ -27,6 +28,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error
+from paceline.rpc.stream_caller import StreamCaller
 from paceline.v1.log_service_pb2 import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -43,7 +45,7 @@ from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.wire import PRODUCE_METHOD, ProducePiece, encode_produce_request
+from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD, ProducePiece, encode_produce_request
 
 _log = logging.getLogger("paceline.client")
 
@@ -52,6 +54,9 @@ _LONGEST_SLEEP_S: Final = 1.0
 _PRODUCER_ID_TIMEOUT_S: Final = 5.0
 _ANSWER_GRACE_MS: Final = 1_000
 """The broker is asked to answer this much before our own deadline, so that its reason arrives."""
+_DEADLINE_CHECK_MS: Final = 250
+_STREAM_IDLE_S: Final = 60.0
+"""A stream that was not used for so long is closed: it takes a place at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,19 @@ class SenderConfig:
     max_request_bytes: int
     max_in_flight: int
     """Requests per broker."""
+
+
+class _Streams:
+    """The streams to one broker. Each carries one request at a time: a broker looks at the next one after its answer."""
+
+    __slots__ = ("all", "free", "unary")
+
+    def __init__(self) -> None:
+        self.all: list[StreamCaller] = []
+        self.free: deque[StreamCaller] = deque()
+        """The one used last is used next, so that those not needed get idle."""
+        self.unary = False
+        """The broker has said that it knows no such method."""
 
 
 @dataclass(slots=True)
@@ -121,6 +139,12 @@ class Sender:
         self._calls: set[Any] = set()
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
+        self._name = name
+        self._streams: dict[str, _Streams] = {}
+        self._stream_count = 0
+        self._next_deadline_check_ms = 0
+        self._unreported: list[ProducerBatch] = []
+        """Batches that have ended, with callbacks to be run."""
         self._asking_for_id = False
         self._ask_again_ms = 0
         self._id_attempts = 0
@@ -159,8 +183,15 @@ class Sender:
         self._threads.close()
         for call in calls:
             call.cancel()
+        for streams in list(self._streams.values()):
+            for caller in list(streams.all):
+                caller.close()
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
+
+    def join_calls(self) -> None:
+        """Wait a little for the threads of calls under way; they end once the channels are closed."""
+        self._threads.join(5.0)
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -175,7 +206,8 @@ class Sender:
         with self._lock:
             self._accumulator.fail_all(error)
             self._stopped = True
-            ended = self._accumulator.take_ended()
+            ended = self._unreported + self._accumulator.take_ended()
+            self._unreported = []
         self._report(ended)
 
     def _round(self) -> bool:
@@ -187,7 +219,9 @@ class Sender:
             now_ms = monotonic_ms()
             self._accumulator.expire(now_ms)
             requests, wait_ms = self._collect(now_ms)
-            ended = self._accumulator.take_ended()
+            wait_ms = min(wait_ms, self._check_deadlines(now_ms))
+            ended = self._unreported + self._accumulator.take_ended()
+            self._unreported = []
             if not requests and not ended:
                 if self._draining and not self._accumulator.incomplete():
                     return False
@@ -263,11 +297,79 @@ class Sender:
             body = encode_produce_request(
                 WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
             )
+            caller = self._free_caller(sent.broker.address)
             method = self._method(sent.broker.address)
         except Exception as failure:
             self._post(partial(self._ended_oddly, sent, failure, answered=True))
             return
-        self._threads.submit(partial(self._call, sent, method, body, timeout_ms / 1000))
+        unary = partial(self._threads.submit, partial(self._call, sent, method, body, timeout_ms / 1000))
+        if caller is None:
+            unary()
+        else:
+            caller.ask(body, timeout_ms / 1000, partial(self._answered, sent, caller, unary))
+
+    def _free_caller(self, address: str) -> StreamCaller | None:
+        """Return a stream that carries no request, a new one if need be; None when the broker knows no streams."""
+        streams = self._streams.get(address)
+        if streams is None:
+            streams = self._streams[address] = _Streams()
+        if streams.unary:
+            return None
+        try:
+            return streams.free.pop()
+        except IndexError:
+            self._stream_count += 1
+            caller = StreamCaller(
+                self._channels.get(address), PRODUCE_STREAM_METHOD, f"{self._name}-stream-{self._stream_count}"
+            )
+            streams.all.append(caller)
+            return caller
+
+    def _check_deadlines(self, now_ms: int) -> int:
+        """Give up overdue requests now and then; return when to look again, in ms."""
+        if now_ms >= self._next_deadline_check_ms:
+            self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
+            for streams in self._streams.values():
+                for caller in streams.all:
+                    caller.expire(_STREAM_IDLE_S)
+        if any(self._in_flight.values()):
+            return self._next_deadline_check_ms - now_ms
+        return int(_LONGEST_SLEEP_S * 1000)
+
+    def _answered(
+        self, sent: _Sent, caller: StreamCaller, unary: Callable[[], None], outcome: bytes | Exception
+    ) -> None:
+        """Take in what a stream brought, on its thread."""
+        streams = self._streams[sent.broker.address]
+        streams.free.append(caller)
+        if isinstance(outcome, bytes):
+            self._take_response(sent, outcome)
+        elif not isinstance(outcome, grpc.RpcError):
+            self._post(partial(self._not_answered, sent, outcome))
+        elif outcome.code() is grpc.StatusCode.UNIMPLEMENTED:
+            streams.unary = True
+            unary()
+        else:
+            self._post(partial(self._refused, sent, outcome))
+
+    def _take_response(self, sent: _Sent, data: bytes) -> None:
+        try:
+            response = ProduceResponse.FromString(data)
+        except Exception as failure:
+            self._post(partial(self._ended_oddly, sent, failure, answered=False))
+            return
+        if any(result.HasField("error") for result in response.partitions):
+            self._post(partial(self._succeeded, sent, response))
+            return
+        # Without a hand-over to the sender's thread who waits hears it a twentieth of a millisecond sooner.
+        with self._lock:
+            self._succeeded(sent, response)
+            ended = self._accumulator.take_ended()
+            self._unreported += [batch for batch in ended if batch.callbacks]
+            if self._unreported or self._draining or self._accumulator.has_incomplete():
+                self._woken = True
+                self._wake.notify()
+        self._report([batch for batch in ended if not batch.callbacks])
 
     def _call(self, sent: _Sent, method: Any, body: bytes, timeout_s: float) -> None:
         """Make the call on this thread and hand its outcome to the sender's."""
@@ -311,6 +413,14 @@ class Sender:
 
     def _refused(self, sent: _Sent, failure: grpc.RpcError) -> None:
         self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
+
+    def _not_answered(self, sent: _Sent, failure: Exception) -> None:
+        """The stream has ended without an answer: its time was over, it was closed, or something went wrong."""
+        if isinstance(failure, PacelineError):
+            error: PacelineError = type(failure)(f"{sent.broker}: {failure}")
+        else:
+            error = UnknownServerError(f"{sent.broker}: the request failed: {failure!r}")
+        self._failed(sent, error, answered=False)
 
     def _ended_oddly(self, sent: _Sent, failure: BaseException, answered: bool) -> None:
         """``answered`` says that the request surely did not leave."""

@@ -46,6 +46,19 @@ def test_threads_end_when_closed_even_while_they_work() -> None:
     assert working.wait(WAIT_S)
     (thread,) = named("closing")
     threads.close()
+    threads.join(0.01)
+    assert thread.is_alive(), "joining ends with its time"
     release.set()
-    thread.join(WAIT_S)
+    threads.join(WAIT_S)
     assert not thread.is_alive()
+
+
+def test_closing_and_joining_leaves_no_thread_that_was_free() -> None:
+    threads = CallThreads("left-over")
+    barrier = threading.Barrier(6, timeout=WAIT_S)
+    for _ in range(5):
+        threads.submit(barrier.wait)
+    barrier.wait()
+    threads.close()
+    threads.join(WAIT_S)
+    assert named("left-over") == []
