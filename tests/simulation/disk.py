@@ -183,6 +183,15 @@ class SimulatedDisk:
         for file in self._files.values():
             file.locked = False
 
+    def flip_byte(self, path: str, position: int, mask: int = 0x40) -> None:
+        """Change one byte where it lies, durably: nothing tells before somebody reads it."""
+        file = self._file(path)
+        file.data[position] ^= mask
+        if position < len(file.durable):
+            durable = bytearray(file.durable)
+            durable[position] = file.data[position]
+            file.durable = bytes(durable)
+
     def lose_power(self) -> None:
         """Lose a random part of what was never synced, and the names that were never synced."""
         survivors = self._chance.randint(0, len(self._pending_names))

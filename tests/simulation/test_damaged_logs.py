@@ -1,0 +1,134 @@
+"""Bytes that flip on a disk: real controllers move the leadership, and the replica is rebuilt from its peers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from paceline.log.record_batch import iterate_headers
+from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, Isolation, RequiredAcks
+from tests.simulation.clients import Producer
+from tests.simulation.health import why_not_quiet, why_not_whole
+from tests.simulation.machines import BrokerMachine
+from tests.simulation.partition_record import PartitionRecord
+from tests.simulation.profile import draw_profile
+from tests.simulation.run import Run
+from tests.simulation.world import World
+
+
+@contextmanager
+def quiet_run(seed: int, replication_factor: int = 3) -> Iterator[Run]:
+    """A cluster of three brokers that has taken some records, with nothing broken and nobody sending."""
+    profile = replace(
+        draw_profile(World(seed)),
+        brokers=3,
+        controllers=2,
+        replication_factor=replication_factor,
+        min_insync_replicas=1,
+        partitions=1,
+        producers=1,
+        readers=0,
+        acks_all=1.0,
+        log_dirs=1,
+        lease_ms=0,
+        operation_count=0,
+        segment_bytes=3_000,
+    )
+    run = Run(seed, faults=[], profile=profile)
+    with run.cluster.checks.control.probes():
+        run.cluster.start()
+        run.admin.create("events", 1)
+        assert run._until(lambda: why_not_whole(run.cluster) is None and run.admin.is_done, 60_000)
+        producer = Producer(run.cluster, "producer-0", RequiredAcks.ALL)
+        run.producers.append(producer)
+        producer.start()
+        run._for(5_000)
+        producer.stop()
+        assert run._until(lambda: not producer.open and why_not_quiet(run.cluster) is None, 30_000)
+        yield run
+
+
+def only_record(run: Run) -> PartitionRecord:
+    (record,) = run.cluster.checks.records.living()
+    return record
+
+
+def leader_of(run: Run) -> BrokerMachine:
+    zk = only_record(run).zk
+    assert zk is not None
+    return run.cluster.brokers[zk.leader]
+
+
+def flip_in_first_segment(machine: BrokerMachine, record: PartitionRecord) -> None:
+    assert machine.life is not None
+    log = machine.life.logs.get(record.topic_partition)
+    assert log is not None
+    segment = log.segments[0]
+    machine.disk.flip_byte(segment.log_path, segment.size // 2)
+
+
+def read_everything(run: Run) -> int:
+    """Read the leader's log from the start; return the bytes, or raise what it raises."""
+    record = only_record(run)
+    offset = total = 0
+    while True:
+        life = leader_of(run).life
+        assert life is not None
+        answers: list[FetchResponse] = []
+        wanted = [FetchPartition(record.topic_partition, None, offset, 1_000)]
+        life.node.fetch(FetchRequest(0, 1, 1_000, Isolation.READ_UNCOMMITTED, wanted), answers.append)
+        result = answers[0].results[0]
+        if result.failure is not None:
+            raise LookupError(result.failure.code.name)
+        if not result.batches:
+            return total
+        total += len(result.batches)
+        offset = [header.last_offset for _, header in iterate_headers(result.batches)][-1] + 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_flipped_byte_in_the_leaders_log_is_healed(seed: int) -> None:
+    with quiet_run(seed) as run:
+        damaged = leader_of(run)
+        size = read_everything(run)
+        flip_in_first_segment(damaged, only_record(run))
+        with pytest.raises(LookupError, match="KAFKA_STORAGE_ERROR"):
+            read_everything(run)
+        assert run._until(lambda: leader_of(run) is not damaged, 30_000)
+        assert run._until(lambda: why_not_whole(run.cluster) is None and why_not_quiet(run.cluster) is None, 60_000), (
+            why_not_whole(run.cluster)
+        )
+        assert read_everything(run) == size
+        assert damaged.life is not None and len(damaged.life.logs.set_aside) == 1
+        run._finish()
+        verdicts = run.cluster.checks.verdicts
+        assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
+
+
+def test_a_flipped_byte_in_the_only_copy_is_left_alone() -> None:
+    with quiet_run(4, replication_factor=1) as run:
+        machine = leader_of(run)
+        flip_in_first_segment(machine, only_record(run))
+        with pytest.raises(LookupError, match="CORRUPT_MESSAGE"):
+            read_everything(run)
+        run._for(60_000)
+        assert leader_of(run) is machine and why_not_whole(run.cluster) is None
+        assert machine.life is not None and machine.life.logs.set_aside == []
+
+
+def test_a_new_controller_knows_of_a_replica_that_waits_to_be_rebuilt() -> None:
+    with quiet_run(5) as run:
+        damaged = leader_of(run)
+        size = read_everything(run)
+        flip_in_first_segment(damaged, only_record(run))
+        with pytest.raises(LookupError):
+            read_everything(run)
+        for controller in run.cluster.controllers.values():
+            if controller.life is not None and controller.life.node.is_active:
+                controller.crash()
+        assert run._until(lambda: leader_of(run) is not damaged, 60_000)
+        for controller in run.cluster.controllers.values():
+            controller.start()
+        assert run._until(lambda: why_not_whole(run.cluster) is None and why_not_quiet(run.cluster) is None, 60_000)
+        assert read_everything(run) == size
