@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.model.errors import ErrorCode, PacelineError
     from paceline.model.identifiers import TopicPartition
+    from paceline.model.state_change import StateChange, StateChangeKind
     from paceline_client.admin import (
         Admin,
         ClusterDescription,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         Reassignment,
         ReassignmentResult,
     )
+    from paceline_client.admin_watch import EventGap, WatchedEvents, WatchedMetadata
     from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
     from paceline_client.consumer import Consumer
     from paceline_client.errors import (
@@ -74,6 +76,7 @@ __all__ = [
     "DeliveryFailedError",
     "ElectionResult",
     "ErrorCode",
+    "EventGap",
     "FetchedBatches",
     "LogDirDescription",
     "LogTruncatedError",
@@ -96,9 +99,13 @@ __all__ = [
     "ReplicaDescription",
     "ReplicaLogDirResult",
     "ReplicaOnDisk",
+    "StateChange",
+    "StateChangeKind",
     "TopicDescription",
     "TopicPartition",
     "TopicResult",
+    "WatchedEvents",
+    "WatchedMetadata",
 ]
 
 _HOMES = {
@@ -119,6 +126,7 @@ _HOMES = {
     "DeliveryFailedError": "paceline_client.errors",
     "ElectionResult": "paceline_client.admin_partitions",
     "ErrorCode": "paceline.model.errors",
+    "EventGap": "paceline_client.admin_watch",
     "FetchedBatches": "paceline_client.records",
     "LogDirDescription": "paceline_client.admin_log_dirs",
     "LogTruncatedError": "paceline_client.errors",
@@ -141,9 +149,13 @@ _HOMES = {
     "ReplicaDescription": "paceline_client.admin",
     "ReplicaLogDirResult": "paceline_client.admin_log_dirs",
     "ReplicaOnDisk": "paceline_client.admin_log_dirs",
+    "StateChange": "paceline.model.state_change",
+    "StateChangeKind": "paceline.model.state_change",
     "TopicDescription": "paceline_client.metadata",
     "TopicPartition": "paceline.model.identifiers",
     "TopicResult": "paceline_client.admin",
+    "WatchedEvents": "paceline_client.admin_watch",
+    "WatchedMetadata": "paceline_client.admin_watch",
 }
 
 

@@ -1,8 +1,8 @@
 """`Admin`: everything an operator asks of a cluster.
 
 Topics, the cluster and the leaders' view of replicas are here; `admin_partitions.py` has partitions, moves and
-elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_connection.py` who is asked
-and what is retried.
+elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_watch.py` what happens,
+`admin_connection.py` who is asked and what is retried.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from paceline_client.admin_configs import ConfigAdmin
 from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
+from paceline_client.admin_watch import WatchAdmin
 from paceline_client.metadata import Broker, PartitionDescription, TopicDescription, broker_of, topic_of
 
 
@@ -99,7 +100,7 @@ class PartitionReplicasDescription:
     replicas: tuple[ReplicaDescription, ...]
 
 
-class Admin(PartitionAdmin, ConfigAdmin, LogDirAdmin):
+class Admin(PartitionAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
     """Administration. Safe to share between threads; close it, or use it with ``with``. Has no threads of its own.
 
     ``bootstrap`` may name brokers or controllers. Calls that change something find the active controller and follow it

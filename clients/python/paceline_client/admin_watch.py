@@ -1,0 +1,229 @@
+"""Following a cluster: its events and its metadata, live, from one process to the next when the controller moves."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import BrokerNotAvailableError, NotControllerError, PacelineError, RequestTimedOutError
+from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.rpc.convert_events import event_from_proto, event_kind_to_proto
+from paceline.rpc.errors import is_retriable
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.metadata_service_pb2 import (
+    EVENT_GAP_REASON_OTHER_PROCESS,
+    EventBatch,
+    EventFilter,
+    MetadataChanges,
+    WatchEventsRequest,
+    WatchMetadataRequest,
+)
+from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.addresses import address_of
+from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, describe_cluster_once, named
+from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of
+
+STREAM_S: Final = 30.0
+"""A stream is begun anew this often, at its cursor: a process that hangs is left after no longer than this."""
+PATIENCE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class EventGap:
+    """Events are missing, or may be."""
+
+    lost_count: int | None
+    """How many; None when that cannot be known."""
+    other_process: bool
+    """Whether the watch goes on at another process, which has events of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedEvents:
+    """Some events in the order they happened at one process."""
+
+    events: tuple[StateChange, ...]
+    address: str
+    """``host:port`` of that process."""
+    gap: EventGap | None = None
+    """Present when events are missing before these."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedMetadata:
+    """What changed; state, not history."""
+
+    address: str
+    snapshot: bool
+    """Whether this begins anew: everything known before is to be forgotten."""
+    topics: tuple[TopicDescription, ...]
+    """New or changed topics, whole."""
+    removed_topics: tuple[str, ...]
+    more: bool
+    """Whether more is waiting already; until this is False the picture has holes."""
+    brokers: tuple[Broker, ...] | None = None
+    """None when brokers and controller have not changed."""
+    controller_id: int | None = None
+    controller_epoch: int = 0
+
+
+class WatchAdmin(AdminConnection):
+    """The part of `Admin` that watches. Both methods are iterators without an end; `close` them, or the `Admin`."""
+
+    def watch_events(
+        self,
+        *,
+        since_ms: int | None = None,
+        topics: Collection[str] = (),
+        kinds: Collection[StateChangeKind] = (),
+        broker_id: int | None = None,
+        patience_ms: int = PATIENCE_MS,
+    ) -> Iterator[WatchedEvents]:
+        """Yield what happens, as it happens: the active controller's events, wherever it moves, or one broker's.
+
+        The first item comes with the connection and may be empty; later ones have events, or a gap.
+
+        Args:
+            since_ms: begin with events of this moment, milliseconds since the epoch, as far as they are kept; None
+                begins now.
+            topics: events about these topics only; none means events about any topic and about none.
+            kinds: events of these kinds only; none means all.
+            broker_id: a broker to watch instead of the controller.
+            patience_ms: how long nobody may answer before the watch is given up.
+
+        Raises:
+            BootstrapError, NotControllerError, BrokerNotAvailableError: nobody to watch for ``patience_ms``.
+            PacelineError: the watch was refused.
+        """
+        wanted = EventFilter(topics=sorted(topics), kinds=[event_kind_to_proto(kind) for kind in kinds])
+        began_ms = int(time.time() * 1000)
+        cursor, last_ms, before = "", since_ms, ""
+
+        def ask(stub: Any, timeout_s: float) -> Any:
+            request = WatchEventsRequest(
+                cursor=cursor, since_ms=last_ms, filter=wanted, active_controller_only=broker_id is None
+            )
+            return stub.WatchEvents(request, timeout=timeout_s)
+
+        for address, message in self._messages(ask, broker_id, patience_ms):
+            batch: EventBatch = message.batch
+            cursor = batch.cursor
+            events = tuple(event_from_proto(event) for event in batch.events)
+            # After a move only what the next process saw since is of interest.
+            last_ms = max([last_ms or began_ms, *(event.wall_ms for event in events)])
+            gap = _gap(batch) if batch.HasField("gap") else None
+            if events or gap or address != before:
+                yield WatchedEvents(events, address, gap)
+            before = address
+
+    def watch_metadata(
+        self, topics: Collection[str] = (), *, broker_id: int | None = None, patience_ms: int = PATIENCE_MS
+    ) -> Iterator[WatchedMetadata]:
+        """Yield the metadata of brokers and topics, then what changes of it.
+
+        Args:
+            topics: these topics only; none means all.
+            broker_id: a broker whose view to watch instead of the active controller's.
+            patience_ms: how long nobody may answer before the watch is given up.
+
+        Raises:
+            BootstrapError, NotControllerError, BrokerNotAvailableError: nobody to watch for ``patience_ms``.
+            PacelineError: the watch was refused.
+        """
+        cursor = ""
+
+        def ask(stub: Any, timeout_s: float) -> Any:
+            return stub.WatchMetadata(WatchMetadataRequest(cursor=cursor, topics=sorted(topics)), timeout=timeout_s)
+
+        for address, message in self._messages(ask, broker_id, patience_ms):
+            changes: MetadataChanges = message.changes
+            cursor = changes.cursor
+            item = _metadata(address, changes)
+            if item.snapshot or item.topics or item.removed_topics or item.brokers is not None:
+                yield item
+
+    def _messages(
+        self, ask: Callable[[Any, float], Any], broker_id: int | None, patience_ms: int
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield (address, message) of one stream after the other."""
+        policy = RetryPolicy(deadline_ms=patience_ms)
+        while True:
+            address, call, first = call_with_retry(
+                policy, lambda left_s: self._opened(ask, broker_id, left_s), should_retry=is_retriable
+            )
+            try:
+                yield address, first
+                for message in call:
+                    yield address, message
+            except grpc.RpcError as failure:
+                self._left(address, failure)
+            finally:
+                call.cancel()
+
+    def _opened(
+        self, ask: Callable[[Any, float], Any], broker_id: int | None, left_s: float | None
+    ) -> tuple[str, Any, Any]:
+        """Open a stream and wait for its first message, which servers send at once."""
+        wait_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
+        address = self._watched(broker_id, wait_s)
+        call = ask(MetadataServiceStub(self._channel(address)), STREAM_S)
+        patience = threading.Timer(wait_s, call.cancel)
+        patience.daemon = True
+        patience.start()
+        try:
+            return address, call, next(call)
+        except StopIteration:
+            raise BrokerNotAvailableError(f"{address} ended the watch") from None
+        except grpc.RpcError as failure:
+            if call.code() is grpc.StatusCode.CANCELLED:
+                self._controller = ""
+                raise BrokerNotAvailableError(f"{address} has not answered within {wait_s:.1f} s") from failure
+            raise self._left(address, failure) from failure
+        finally:
+            patience.cancel()
+
+    def _watched(self, broker_id: int | None, timeout_s: float) -> str:
+        if broker_id is None:
+            return self._controller or self._find_controller(timeout_s)
+        answer = self._anywhere(describe_cluster_once, int(timeout_s * 1000))
+        for broker in answer.brokers:
+            if broker.id == broker_id:
+                return address_of(broker.host, broker.port)
+        raise BrokerNotAvailableError(f"broker {broker_id} is not alive")
+
+    def _left(self, address: str, failure: grpc.RpcError) -> PacelineError:
+        """Return why a stream ended; raise it when another one would end the same way."""
+        error = named(address, failure)
+        if isinstance(error, RequestTimedOutError):  # its time was up
+            return error
+        self._controller = error.metadata.get("address", "") if isinstance(error, NotControllerError) else ""
+        if not error.retriable:
+            raise error from failure
+        return error
+
+
+def _gap(batch: EventBatch) -> EventGap:
+    gap = batch.gap
+    lost = gap.lost_events if gap.HasField("lost_events") else None
+    return EventGap(lost, gap.reason == EVENT_GAP_REASON_OTHER_PROCESS)
+
+
+def _metadata(address: str, changes: MetadataChanges) -> WatchedMetadata:
+    topics = tuple(topic_of(topic) for topic in changes.topics)
+    removed = tuple(changes.removed_topics)
+    if not changes.HasField("cluster"):
+        return WatchedMetadata(address, changes.snapshot, topics, removed, changes.more)
+    cluster = changes.cluster
+    return WatchedMetadata(
+        address,
+        changes.snapshot,
+        topics,
+        removed,
+        changes.more,
+        tuple(broker_of(info) for info in cluster.brokers),
+        cluster.controller_id if cluster.HasField("controller_id") else None,
+        cluster.controller_epoch,
+    )
