@@ -4,8 +4,9 @@ The nouns are those of spec/reliability.md section 2.1. Whoever emits a record f
 rest at None; `kind` says which fields to expect.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any, Final
 
 from paceline.model.identifiers import TopicPartition
 
@@ -44,7 +45,7 @@ class StateChangeKind(Enum):
     REASSIGNMENT = "reassignment"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplicaOffsets:
     """Where one replica stood at the moment of a change, as far as the emitter knows; ends are exclusive."""
 
@@ -53,9 +54,12 @@ class ReplicaOffsets:
     high_watermark: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StateChange:
-    """One change, said by the process that made it."""
+    """One change, said by the process that made it; nobody alters one.
+
+    Not frozen: that would triple its cost, and an election of ten thousand partitions makes tens of thousands.
+    """
 
     who: str
     """The process, for example ``broker-1`` or ``controller-1000000``."""
@@ -80,3 +84,33 @@ class StateChange:
     """The emitter's own replica first, then the others it follows the progress of."""
     cause: str | None = None
     """Why, in words for people."""
+
+
+_STATE_CHANGE_FIELDS: Final = tuple(field.name for field in fields(StateChange))
+
+
+def state_change_fields(change: StateChange) -> dict[str, Any]:
+    """Return the fields of a state change that are known, as JSON values; a partition becomes topic and partition."""
+    found: dict[str, Any] = {}
+    for name in _STATE_CHANGE_FIELDS:
+        value = getattr(change, name)
+        if value is None or value == ():
+            continue
+        if name == "topic_partition":
+            found["topic"], found["partition"] = value
+        elif name == "replicas":
+            found["replicas"] = [_offsets_fields(replica) for replica in value]
+        elif isinstance(value, tuple):
+            found[name] = list(value)
+        else:
+            found[name] = value._value_ if isinstance(value, Enum) else value
+    return found
+
+
+def _offsets_fields(replica: ReplicaOffsets) -> dict[str, int]:
+    found = {"broker_id": replica.broker_id}
+    if replica.log_end_offset is not None:
+        found["log_end_offset"] = replica.log_end_offset
+    if replica.high_watermark is not None:
+        found["high_watermark"] = replica.high_watermark
+    return found

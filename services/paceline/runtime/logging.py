@@ -11,17 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import structlog
 
-from paceline.model.state_change import ReplicaOffsets, StateChange
+from paceline.model.state_change import StateChange, state_change_fields
 
 STATE_CHANGE_LOGGER: Final = "paceline.state_change"
-_STATE_CHANGE_FIELDS: Final = tuple(field.name for field in fields(StateChange))
 _STATE_CHANGE_FLUSH_S: Final = 5.0
 _STATE_CHANGE_GATHER_S: Final = 0.02
 _STATE_CHANGES_AT_ONCE: Final = 500
@@ -121,33 +118,6 @@ def write_state_changes(changes: Sequence[StateChange]) -> None:
     lines = [_to_json(state_change_fields(change)) for change in changes]
     for text in lines if logger.propagate else ["\n".join(lines)]:
         logger.info(text)
-
-
-def state_change_fields(change: StateChange) -> dict[str, Any]:
-    """Return the fields of a state change that are known, as JSON values; a partition becomes topic and partition."""
-    found: dict[str, Any] = {}
-    for name in _STATE_CHANGE_FIELDS:
-        value = getattr(change, name)
-        if value is None or value == ():
-            continue
-        if name == "topic_partition":
-            found["topic"], found["partition"] = value
-        elif name == "replicas":
-            found["replicas"] = [_offsets_fields(replica) for replica in value]
-        elif isinstance(value, tuple):
-            found[name] = list(value)
-        else:
-            found[name] = value._value_ if isinstance(value, Enum) else value
-    return found
-
-
-def _offsets_fields(replica: ReplicaOffsets) -> dict[str, int]:
-    found = {"broker_id": replica.broker_id}
-    if replica.log_end_offset is not None:
-        found["log_end_offset"] = replica.log_end_offset
-    if replica.high_watermark is not None:
-        found["high_watermark"] = replica.high_watermark
-    return found
 
 
 class StateChangeWriter:

@@ -12,12 +12,11 @@ import pytest
 import structlog
 
 from paceline.model.identifiers import TopicPartition
-from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
+from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind, state_change_fields
 from paceline.runtime.logging import (
     STATE_CHANGE_LOGGER,
     StateChangeWriter,
     configure_logging,
-    state_change_fields,
     state_change_logger,
 )
 
