@@ -1,20 +1,20 @@
-"""`paceline broker`: what brokers hold, and leadership off one of them."""
+"""`paceline broker`: what brokers hold and are told, and leadership off one of them and back."""
 
 from collections import Counter
 from pathlib import Path
 
 import click
 
-from paceline.cli.broker_drain import plan_drain
+from paceline.cli.broker_drain import plan_drain, plan_undrain
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import output_option, show
-from paceline.cli.reassign_plan import encode_plan
+from paceline.cli.reassign_plan import encode_plan, read_plan
 
 
 @click.group()
 def broker() -> None:
-    """What brokers hold and lead; leadership off a broker."""
+    """What brokers hold, lead and are told; leadership off a broker and back."""
 
 
 @broker.command("list")
@@ -87,7 +87,7 @@ def describe(broker_id: int, output: str, bootstrap: str) -> None:
     "--save",
     "plan_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="keep the old order of replicas, for `paceline reassign start` when the broker shall lead again",
+    help="keep the old order of replicas, for `paceline broker undrain --file` when the broker shall lead again",
 )
 @click.option("--dry-run", is_flag=True, help="say what would change, change nothing")
 @bootstrap_option
@@ -122,3 +122,140 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
         click.echo(f"{len(found.single)} partitions have no other replica; only a move can help them", err=True)
     if found.stuck:
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+@broker.command()
+@click.argument("broker_id", metavar="ID", type=int)
+@click.option(
+    "--file",
+    "plan_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="what `paceline broker drain --save` has kept; without it the broker takes its share",
+)
+@click.option("--dry-run", is_flag=True, help="say what would change, change nothing")
+@bootstrap_option
+def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str) -> None:
+    """Bring leadership back to a broker that was drained; no record is copied.
+
+    The broker becomes the first choice again and is elected wherever it is in sync. Exits with 3 when a partition it
+    ought to lead cannot be led by it now; once it is in sync the periodic rebalance does that by itself.
+    """
+    with reported():
+        from paceline_client import Admin
+
+        before = None if plan_file is None else read_plan(plan_file)
+        with Admin(bootstrap) as admin:
+            moving = {move.topic_partition for move in admin.list_partition_reassignments()}
+            found = plan_undrain(admin.describe_topics(from_controller=True), broker_id, moving, before)
+            if not dry_run:
+                for change in admin.alter_partition_reassignments(found.order, raise_errors=False):
+                    if change.error is not None:
+                        found.stuck[change.topic_partition] = str(change.error)
+                wanted = [where for where in found.elect if where not in found.stuck]
+                for result in admin.elect_leaders("preferred", wanted, raise_errors=False):
+                    if result.error is not None and result.leader is None:
+                        found.stuck[result.topic_partition] = str(result.error)
+    moved = len([where for where in found.elect if where not in found.stuck])
+    click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} to broker {broker_id}")
+    for (topic, index), reason in sorted(found.stuck.items()):
+        click.echo(f"{topic}/{index} stays: {reason}", err=True)
+    if found.stuck:
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+@broker.command()
+@click.argument("broker_ids", metavar="[ID]...", nargs=-1, type=int)
+@click.option("--topic", "topics", multiple=True, help="only replicas of this topic; may be repeated")
+@click.option("--replicas", "each", is_flag=True, help="one row per replica instead of one per directory")
+@output_option
+@bootstrap_option
+def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, output: str, bootstrap: str) -> None:
+    """Show log directories with what lies in them; exits with 3 when one has failed or a broker does not answer."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            only = None
+            if topics:
+                only = [
+                    (topic.name, partition.partition)
+                    for topic in admin.describe_topics(topics)
+                    for partition in topic.partitions
+                ]
+            found = admin.describe_log_dirs(broker_ids or None, only)
+        rows = []
+        for one in found:
+            if one.error is not None:
+                click.echo(f"{one.error.code.name}: {one.error}", err=True)
+            for log_dir in one.log_dirs:
+                where = {"broker": one.broker_id, "directory": log_dir.path}
+                state = "online" if log_dir.error is None else "failed"
+                if not each:
+                    count, size = len(log_dir.replicas), log_dir.size_bytes
+                    rows.append({**where, "state": state, "replicas": count, "bytes": size})
+                    continue
+                rows += [
+                    {
+                        **where,
+                        "partition": f"{replica.topic_partition.topic}/{replica.topic_partition.partition}",
+                        "bytes": replica.size_bytes,
+                        "offset_lag": replica.offset_lag,
+                        "is_future": replica.is_future,
+                    }
+                    for replica in log_dir.replicas
+                ]
+        show(rows, output)
+    if any(one.error is not None or any(log_dir.error is not None for log_dir in one.log_dirs) for one in found):
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+def _which(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise click.BadParameter(f"{text!r} is neither a broker id nor all")
+    return int(text)
+
+
+_which_broker = click.argument("which", metavar="ID|all", callback=_which)
+
+
+@broker.command()
+@_which_broker
+@output_option
+@bootstrap_option
+def configs(which: int | None, output: str, bootstrap: str) -> None:
+    """Show what is set for a broker, or for all of them, while they run, each value with where it comes from."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            found = admin.describe_broker_configs([which])[which]
+        show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
+
+
+@broker.command()
+@_which_broker
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="give a key a value; may be repeated")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="back to the default; may be repeated")
+@click.option("--validate-only", is_flag=True, help="check, change nothing")
+@bootstrap_option
+def alter(
+    which: int | None, sets: tuple[str, ...], deletes: tuple[str, ...], validate_only: bool, bootstrap: str
+) -> None:
+    """Change what may be set for a broker, or for all of them, while they run; applied within moments."""
+    if not sets and not deletes:
+        raise click.UsageError("give at least one of --set and --delete")
+    pairs = [text.partition("=") for text in sets]
+    for key, separator, _ in pairs:
+        if not key or not separator:
+            raise click.BadParameter(f"{key!r} is not KEY=VALUE")
+    with reported():
+        from paceline_client import Admin, ConfigChange
+
+        changes = [ConfigChange(key, "delete") for key in deletes]
+        changes += [ConfigChange(key, "set", value) for key, _, value in pairs]
+        with Admin(bootstrap) as admin:
+            admin.alter_broker_configs({which: changes}, validate_only=validate_only)
+    said = "all brokers" if which is None else f"broker {which}"
+    click.echo(f"{said} can be altered" if validate_only else f"altered {said}")

@@ -1,11 +1,11 @@
-"""Leadership off a broker that stays up: which partitions change, and to whom. Pure.
+"""Leadership off a broker that stays up, and back: which partitions change, and to whom. Pure.
 
 The broker becomes the last replica in every list it heads, so that it is no longer preferred and the periodic rebalance
 does not bring leaders back; no record is copied. Whoever is in sync and is preferred least often takes its place.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,3 +66,81 @@ def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Col
             if leads:
                 drain.elect.append(where)
     return drain
+
+
+@dataclass(slots=True)
+class Undrain:
+    """What brings leadership back to a broker."""
+
+    order: dict[Partition, tuple[int, ...]] = field(default_factory=dict)
+    """New order of replicas; the broker comes first."""
+    elect: list[Partition] = field(default_factory=list)
+    """Partitions that the broker shall lead and does not lead yet."""
+    stuck: dict[Partition, str] = field(default_factory=dict)
+    """Partitions it ought to lead and cannot lead now, with the reason."""
+
+
+def plan_undrain(
+    topics: Sequence["TopicDescription"],
+    broker_id: int,
+    moving: Collection[tuple[str, int]],
+    before: Mapping[Partition, tuple[int, ...]] | None = None,
+) -> Undrain:
+    """Return how to bring leadership back to ``broker_id``; partitions of ``moving`` are left alone.
+
+    With ``before``, the orders a drain has saved, exactly those come back. Without, the broker takes its share: one
+    leadership of as many partitions it holds as each has replicas, first from whoever is preferred most.
+    """
+    held = {
+        (topic.name, partition.partition): partition
+        for topic in topics
+        for partition in topic.partitions
+        if broker_id in partition.replicas
+    }
+    undrain = Undrain()
+    wanted = (
+        _fair_share(topics, broker_id, moving)
+        if before is None
+        else {where: order for where, order in before.items() if order[:1] == (broker_id,)}
+    )
+    for where, order in wanted.items():
+        known = held.get(where)
+        if known is None or set(known.replicas) != set(order):
+            undrain.stuck[where] = "it has other replicas by now"
+        elif where in moving:
+            undrain.stuck[where] = "it is being moved"
+        elif known.replicas != order:
+            undrain.order[where] = order
+    for where, partition in held.items():
+        first = undrain.order.get(where, partition.replicas)[0]
+        if first != broker_id or partition.leader == broker_id or where in undrain.stuck or where in moving:
+            continue
+        if broker_id in partition.isr and broker_id not in partition.offline_replicas:
+            undrain.elect.append(where)
+        else:
+            undrain.stuck[where] = f"broker {broker_id} is not in sync yet"
+    return undrain
+
+
+def _fair_share(
+    topics: Sequence["TopicDescription"], broker_id: int, moving: Collection[tuple[str, int]]
+) -> dict[Partition, tuple[int, ...]]:
+    partitions = {
+        (topic.name, partition.partition): partition.replicas
+        for topic in topics
+        for partition in topic.partitions
+        if partition.replicas
+    }
+    preferred = Counter(replicas[0] for replicas in partitions.values())
+    share = int(sum(1 / len(replicas) for replicas in partitions.values() if broker_id in replicas))
+    free = {
+        where: replicas for where, replicas in partitions.items() if broker_id in replicas[1:] and where not in moving
+    }
+    order: dict[Partition, tuple[int, ...]] = {}
+    while preferred[broker_id] < share and free:
+        where = max(sorted(free), key=lambda one: preferred[free[one][0]])
+        replicas = free.pop(where)
+        order[where] = (broker_id, *(replica for replica in replicas if replica != broker_id))
+        preferred[broker_id] += 1
+        preferred[replicas[0]] -= 1
+    return order

@@ -1,7 +1,7 @@
 """`paceline reassign`: partitions to other brokers, from plan to done."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,15 @@ from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import Row, output_option, show
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
+from paceline.cli.reassign_progress import Progress, Speed, sizes_of
+from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle, throttled_brokers
 
 if TYPE_CHECKING:
     from paceline_client import Admin, Reassignment
 
 _WATCH_EVERY_S = 1.0
+_NO_SPEED = Speed(None, None, None)
+_preserve_option = click.option("--preserve-throttles", is_flag=True, help="leave throttles as they are")
 _plan_argument = click.argument("plan_file", metavar="PLAN.json", type=click.Path(dir_okay=False, path_type=Path))
 
 
@@ -61,17 +65,37 @@ def plan(
 @reassign.command()
 @_plan_argument
 @click.option("--validate-only", is_flag=True, help="check, move nothing")
+@click.option(
+    "--throttle",
+    "bytes_per_second",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="let no broker give or take more than so many bytes a second for these moves",
+)
 @bootstrap_option
-def start(plan_file: Path, validate_only: bool, bootstrap: str) -> None:
-    """Start the moves of a plan; they go on by themselves. A newer wish for a partition replaces an older one."""
+def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bootstrap: str) -> None:
+    """Start the moves of a plan; they go on by themselves. A newer wish for a partition replaces an older one.
+
+    Replicas in sync never wait for a throttle. It stays until `reassign status PLAN.json` finds the moves done, or
+    `reassign cancel` ends the last one. With a plan that is running already, --throttle changes the rate.
+    """
     with reported():
         from paceline_client import Admin
 
         moves = read_plan(plan_file)
         with Admin(bootstrap) as admin:
+            if bytes_per_second is not None:
+                # Refused moves leave no throttle behind, and none runs a moment without it.
+                checked = admin.alter_partition_reassignments(moves, validate_only=True, raise_errors=False)
+                fine = {each.topic_partition for each in checked if each.error is None}
+                if not validate_only:
+                    _throttle(
+                        admin, {where: target for where, target in moves.items() if where in fine}, bytes_per_second
+                    )
             results = admin.alter_partition_reassignments(moves, validate_only=validate_only, raise_errors=False)
         accepted = sum(result.error is None for result in results)
-        click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started")
+        pace = f", at {bytes_per_second} bytes a second" if bytes_per_second is not None else ""
+        click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}")
         _tell_failures(results)
 
 
@@ -79,11 +103,20 @@ def start(plan_file: Path, validate_only: bool, bootstrap: str) -> None:
 @click.argument("plan_file", metavar="[PLAN.json]", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--watch", is_flag=True, help="show every change until all moves are done")
 @click.option("--timeout", "timeout_s", type=float, help="seconds to watch; then the exit code is 3")
+@_preserve_option
 @output_option
 @bootstrap_option
-def status(plan_file: Path | None, watch: bool, timeout_s: float | None, output: str, bootstrap: str) -> None:
-    """Show running moves and what each waits for; with a plan, also which of its moves are done.
+def status(
+    plan_file: Path | None,
+    watch: bool,
+    timeout_s: float | None,
+    preserve_throttles: bool,
+    output: str,
+    bootstrap: str,
+) -> None:
+    """Show running moves, bytes left, speed and what each waits for; with a plan, also which of its moves are done.
 
+    When all moves of the plan are done and no other runs, the throttle of its topics and of all brokers is lifted.
     Exits with 3 when a move is stuck, or a move of the plan is not done.
     """
     with reported(output):
@@ -92,9 +125,10 @@ def status(plan_file: Path | None, watch: bool, timeout_s: float | None, output:
         wanted = {} if plan_file is None else read_plan(plan_file)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         shown: list[Row] | None = None
+        progress = Progress()
         with Admin(bootstrap) as admin:
             while True:
-                rows = _status_rows(admin, wanted)
+                rows = _status_rows(admin, wanted, progress)
                 if rows != shown:
                     show(rows, output)
                     shown = rows
@@ -102,6 +136,8 @@ def status(plan_file: Path | None, watch: bool, timeout_s: float | None, output:
                 if not watch or not running or (deadline is not None and time.monotonic() > deadline):
                     break
                 time.sleep(_WATCH_EVERY_S)
+            if not preserve_throttles:
+                _after_status(admin, wanted, shown)
     if any(row["state"] != "done" if wanted or watch else row["state"] == "stuck" for row in shown):
         raise SystemExit(NEGATIVE_VERDICT)
 
@@ -110,9 +146,15 @@ def status(plan_file: Path | None, watch: bool, timeout_s: float | None, output:
 @click.argument("which", nargs=-1, metavar="[TOPIC/PARTITION]...")
 @click.option("--plan", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="cancel what it has started")
 @click.option("--all", "everything", is_flag=True, help="cancel every running move")
+@_preserve_option
 @bootstrap_option
-def cancel(which: tuple[str, ...], plan_file: Path | None, everything: bool, bootstrap: str) -> None:
-    """Stop moves: replicas that were being added go, the others stay. What is done already is not undone."""
+def cancel(
+    which: tuple[str, ...], plan_file: Path | None, everything: bool, preserve_throttles: bool, bootstrap: str
+) -> None:
+    """Stop moves: replicas that were being added go, the others stay. What is done already is not undone.
+
+    When no move is left running, the throttle of these topics and of all brokers is lifted.
+    """
     if sum([bool(which), plan_file is not None, everything]) != 1:
         raise click.UsageError("name partitions, or give --plan, or --all")
     named = [_partition(text) for text in which]
@@ -124,6 +166,9 @@ def cancel(which: tuple[str, ...], plan_file: Path | None, everything: bool, boo
                 among = None if plan_file is None else list(read_plan(plan_file))
                 named = [move.topic_partition for move in admin.list_partition_reassignments(among)]
             results = admin.alter_partition_reassignments(dict.fromkeys(named), raise_errors=False)
+            if not preserve_throttles and not admin.list_partition_reassignments():
+                topics = [topic for topic, _ in (named if plan_file is None else read_plan(plan_file))]
+                _lift(admin, topics, ())
         click.echo(f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled")
         _tell_failures(results)
 
@@ -152,9 +197,61 @@ def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[i
     }
 
 
-def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]]) -> list[Row]:
+def _throttle(admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_per_second: int) -> None:
+    adding: dict[Partition, tuple[int, ...]] = {
+        move.topic_partition: move.adding for move in admin.list_partition_reassignments()
+    }
+    present = {
+        (topic.name, partition.partition): [
+            broker for broker in partition.replicas if broker not in adding.get((topic.name, partition.partition), ())
+        ]
+        for topic in admin.describe_topics(sorted({topic for topic, _ in moves}), from_controller=True)
+        for partition in topic.partitions
+    }
+    set_throttle(admin, plan_throttle(present, moves), bytes_per_second)
+
+
+def _after_status(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], rows: Sequence[Row]) -> None:
+    """Lift the throttle of a plan that is done; say that there is one when nothing moves and there is no plan."""
+    if any(row["state"] != "done" for row in rows) or admin.list_partition_reassignments():
+        return
+    if wanted:
+        _lift(admin, [topic for topic, _ in wanted], (broker for target in wanted.values() for broker in target))
+        return
+    slowed = throttled_brokers(admin)
+    if slowed:
+        brokers = ", ".join(map(str, slowed))
+        click.echo(f"nothing moves, and brokers {brokers} are throttled: reassign status PLAN.json lifts it", err=True)
+
+
+def _lift(admin: "Admin", topics: Iterable[str], brokers: Iterable[int]) -> None:
+    lifted = lift_throttle(admin, topics, brokers)
+    if lifted is not None:
+        click.echo(f"throttle lifted from {lifted}", err=True)
+
+
+def _look(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -> dict[Partition, Speed]:
+    copying = [move for move in moves if move.waiting_for]
+    if not copying:
+        return progress.look(moves, {}, time.monotonic())
+    involved = {
+        broker for move in copying for broker in (*move.target, *(() if move.leader is None else (move.leader,)))
+    }
+    answers = admin.describe_log_dirs(sorted(involved), [move.topic_partition for move in copying])
+    return progress.look(moves, sizes_of(answers), time.monotonic())
+
+
+def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], progress: Progress) -> list[Row]:
     moves = admin.list_partition_reassignments(list(wanted) or None)
-    rows = {tuple(move.topic_partition): _row(move) for move in moves}
+    speeds = _look(admin, moves, progress)
+    if moves and all(speed.bytes_per_second is None for speed in speeds.values()):
+        # A speed takes two looks.
+        time.sleep(_WATCH_EVERY_S)
+        moves = admin.list_partition_reassignments(list(wanted) or None)
+        speeds = _look(admin, moves, progress)
+    rows: dict[Partition, dict[str, Any]] = {
+        move.topic_partition: _row(move, speeds.get(move.topic_partition, _NO_SPEED)) for move in moves
+    }
     if wanted:
         placed = {
             (topic.name, partition.partition): partition
@@ -173,12 +270,18 @@ def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]]) ->
                     "isr": list(known.isr),
                     "leader": known.leader,
                     "state": "done" if done else "not started",
+                    "bytes_left": 0 if done else None,
+                    "bytes_per_s": None,
+                    "eta_s": None,
                     "reason": None if done else f"replicas are {','.join(map(str, known.replicas))}",
                 }
     return [rows[key] for key in sorted(rows)]
 
 
-def _row(move: "Reassignment") -> dict[str, Any]:
+def _row(move: "Reassignment", speed: Speed) -> dict[str, Any]:
+    reasons = [replica.message for replica in move.waiting_for]
+    if speed.bytes_per_second == 0 and speed.bytes_left:
+        reasons.append("nothing was copied since the last look")
     state = "stuck" if move.is_stuck else "copying" if move.waiting_for else "finishing"
     return {
         "partition": f"{move.topic_partition.topic}/{move.topic_partition.partition}",
@@ -188,7 +291,10 @@ def _row(move: "Reassignment") -> dict[str, Any]:
         "isr": list(move.isr),
         "leader": move.leader,
         "state": state,
-        "reason": "; ".join(replica.message for replica in move.waiting_for) or None,
+        "bytes_left": speed.bytes_left,
+        "bytes_per_s": speed.bytes_per_second,
+        "eta_s": speed.eta_s,
+        "reason": "; ".join(reasons) or None,
     }
 
 

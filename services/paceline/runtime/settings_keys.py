@@ -173,7 +173,7 @@ KEYS: Final[dict[str, str]] = {
 
 _ONE_LOOP = "a broker runs on one event loop"
 _INSECURE = "listeners carry no security protocol"
-_LIVE = "it is set while brokers run: paceline config set --broker"
+_LIVE = "it is set while brokers run: paceline broker alter"
 NOT_HERE: Final[dict[str, str]] = {
     "leader.replication.throttled.rate": _LIVE,
     "follower.replication.throttled.rate": _LIVE,

@@ -1,6 +1,8 @@
 """Leadership off a broker: who takes over, and what has to stay."""
 
-from paceline.cli.broker_drain import plan_drain
+from dataclasses import replace
+
+from paceline.cli.broker_drain import Undrain, plan_drain, plan_undrain
 from paceline_client import PartitionDescription, TopicDescription
 
 
@@ -53,3 +55,72 @@ def test_what_cannot_be_led_by_anybody_else_stays() -> None:
     }
     assert drain.single == [("t", 2)]
     assert (drain.order, drain.elect) == ({}, [])
+
+
+def test_a_saved_order_comes_back_exactly_and_the_broker_is_elected() -> None:
+    topics = topic(
+        PartitionDescription(0, 3, 0, (3, 2, 1), (1, 2, 3)),
+        PartitionDescription(1, 2, 0, (2, 3, 1), (1, 2, 3)),
+        PartitionDescription(2, 2, 0, (2, 1, 3), (1, 2, 3)),
+    )
+    undrain = plan_undrain(topics, 1, (), {("t", 0): (1, 2, 3), ("t", 1): (1, 2, 3)})
+    assert undrain.order == {("t", 0): (1, 2, 3), ("t", 1): (1, 2, 3)}
+    assert (undrain.elect, undrain.stuck) == ([("t", 0), ("t", 1)], {})
+
+
+def test_without_a_saved_order_the_broker_takes_its_share_from_those_preferred_most() -> None:
+    topics = topic(
+        PartitionDescription(0, 2, 0, (2, 3, 1), (1, 2, 3)),
+        PartitionDescription(1, 2, 0, (2, 3, 1), (1, 2, 3)),
+        PartitionDescription(2, 3, 0, (3, 2, 1), (1, 2, 3)),
+    )
+    undrain = plan_undrain(topics, 1, ())
+    assert undrain.order == {("t", 0): (1, 2, 3)}
+    assert undrain.elect == [("t", 0)]
+
+
+def test_a_broker_that_has_its_share_takes_no_more() -> None:
+    topics = topic(
+        PartitionDescription(0, 1, 0, (1, 2), (1, 2)),
+        PartitionDescription(1, 2, 0, (2, 1), (1, 2)),
+    )
+    assert plan_undrain(topics, 1, ()) == Undrain()
+
+
+def test_a_broker_that_is_not_in_sync_becomes_preferred_but_is_not_elected() -> None:
+    topics = topic(
+        PartitionDescription(0, 2, 0, (2, 1), (2,)),
+        PartitionDescription(1, 2, 0, (2, 1), (1, 2), (1,)),
+    )
+    undrain = plan_undrain(topics, 1, ())
+    assert undrain.order == {("t", 0): (1, 2)}
+    assert undrain.elect == []
+    assert undrain.stuck == {("t", 0): "broker 1 is not in sync yet"}
+
+
+def test_a_partition_that_is_moved_or_has_other_replicas_by_now_stays() -> None:
+    topics = topic(
+        PartitionDescription(0, 2, 0, (2, 4), (2, 4)),
+        PartitionDescription(1, 2, 0, (2, 1), (1, 2)),
+    )
+    undrain = plan_undrain(topics, 1, {("t", 1)}, {("t", 0): (1, 2), ("t", 1): (1, 2), ("t", 9): (1, 2)})
+    assert (undrain.order, undrain.elect) == ({}, [])
+    assert set(undrain.stuck) == {("t", 0), ("t", 1), ("t", 9)}
+
+
+def test_an_undrain_takes_back_what_a_drain_has_taken() -> None:
+    before = topic(*(PartitionDescription(i, 1 + i % 3, 0, _rotated(i), (1, 2, 3)) for i in range(9)))
+    drain = plan_drain(before, 1, ())
+    after = topic(
+        *(
+            replace(each, replicas=drain.order.get(("t", each.partition), each.replicas))
+            for each in before[0].partitions
+        )
+    )
+    assert not any(each.replicas[0] == 1 for each in after[0].partitions)
+    assert plan_undrain(after, 1, (), drain.before).order == drain.before
+    assert len(plan_undrain(after, 1, ()).order) == 3
+
+
+def _rotated(index: int) -> tuple[int, ...]:
+    return ((1, 2, 3), (2, 3, 1), (3, 1, 2))[index % 3]

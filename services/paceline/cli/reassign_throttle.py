@@ -1,0 +1,102 @@
+"""The throttle of a reassignment, as Kafka's tool sets it: lists per topic, a rate per broker; and its end.
+
+Whoever may have to give records of a moving partition is listed as a throttled leader, whoever receives them as a
+throttled follower. In-sync replicas never wait for it (KIP-73).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS
+from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.throttled_replicas import ALL_REPLICAS
+
+if TYPE_CHECKING:
+    from paceline_client import Admin
+
+Partition = tuple[str, int]
+LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """What a throttle consists of."""
+
+    topics: Mapping[str, tuple[str, str]]
+    """Per topic the list of leaders and that of followers."""
+    brokers: tuple[int, ...]
+    """Brokers that get a rate."""
+
+
+def plan_throttle(present: Mapping[Partition, Sequence[int]], targets: Mapping[Partition, Sequence[int]]) -> Throttle:
+    """Return the throttle of moves; ``present`` has the replicas that hold the records now. Pure."""
+    lists: dict[str, tuple[list[str], list[str]]] = {}
+    brokers: set[int] = set()
+    for (topic, index), target in sorted(targets.items()):
+        holders = present.get((topic, index), ())
+        receivers = [broker for broker in target if broker not in holders]
+        if not receivers:
+            continue
+        leaders, followers = lists.setdefault(topic, ([], []))
+        leaders += [f"{index}:{broker}" for broker in holders]
+        followers += [f"{index}:{broker}" for broker in receivers]
+        brokers.update(holders, receivers)
+    return Throttle(
+        {topic: (",".join(leaders), ",".join(followers)) for topic, (leaders, followers) in lists.items()},
+        tuple(sorted(brokers)),
+    )
+
+
+def set_throttle(admin: "Admin", throttle: Throttle, bytes_per_second: int) -> None:
+    """Set lists and rates; entries of lists that are there already stay."""
+    from paceline_client import ConfigChange
+
+    if not throttle.topics:
+        return
+    now = admin.describe_configs(list(throttle.topics), LISTS)
+    changes: dict[str, list[ConfigChange]] = {}
+    for topic, texts in throttle.topics.items():
+        known = {entry.key: entry.value for entry in now[topic]}
+        wanted = zip(LISTS, texts, strict=True)
+        mine = [ConfigChange(key, "append", text) for key, text in wanted if known.get(key) != ALL_REPLICAS]
+        if mine:
+            changes[topic] = mine
+    if changes:
+        admin.alter_configs(changes)
+    rate = {key: str(bytes_per_second) for key in BROKER_DYNAMIC_KEYS}
+    admin.alter_broker_configs(dict.fromkeys(throttle.brokers, rate))
+
+
+def lift_throttle(admin: "Admin", topics: Iterable[str], brokers: Iterable[int]) -> str | None:
+    """Take lists and rates away and return what was lifted, None when there was no throttle.
+
+    Rates are taken from ``brokers`` and from every live one, as Kafka's tool does.
+    """
+    listed = [topic for topic in dict.fromkeys(topics) if _has_lists(admin, topic)]
+    if listed:
+        admin.alter_configs({topic: dict.fromkeys(LISTS) for topic in listed})
+    slowed = throttled_brokers(admin, brokers)
+    if slowed:
+        admin.alter_broker_configs({broker: dict.fromkeys(BROKER_DYNAMIC_KEYS) for broker in slowed})
+    said = [f"brokers {', '.join(map(str, slowed))}"] if slowed else []
+    said += [f"topics {', '.join(listed)}"] if listed else []
+    return " and ".join(said) or None
+
+
+def throttled_brokers(admin: "Admin", also: Iterable[int] = ()) -> dict[int, int]:
+    """Return the lowest rate of every broker that has one of its own, live ones and those of ``also``."""
+    wanted = sorted({*(broker.broker_id for broker in admin.describe_cluster().brokers), *also})
+    found = {}
+    for broker, entries in admin.describe_broker_configs(wanted).items():
+        own = [int(entry.value) for entry in entries if entry.source == "broker"]
+        if own and broker is not None:
+            found[broker] = min(own)
+    return found
+
+
+def _has_lists(admin: "Admin", topic: str) -> bool:
+    try:
+        return any(entry.source == "topic" for entry in admin.describe_configs(topic, LISTS)[topic])
+    except UnknownTopicOrPartitionError:
+        return False
