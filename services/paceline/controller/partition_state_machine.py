@@ -82,15 +82,19 @@ class PartitionStateMachine:
         """Leaders elected since the process started, by kind."""
 
     def start(self) -> Flow[None]:
-        """Give every partition its state after a failover, then elect where a leader is missing."""
-        for topic_partition in self._context.partitions():
-            known = self._context.leadership.get(topic_partition)
+        """Give every partition its state after a failover, then elect where a leader is missing.
+
+        First states are no transitions: nothing has changed but who looks at it, so nothing is recorded.
+        """
+        context = self._context
+        for topic_partition in context.partitions():
+            known = context.leadership.get(topic_partition)
             if known is None:
-                self._set(topic_partition, PartitionState.NEW)
-            elif self._context.is_replica_online(known.leader, topic_partition):
-                self._set(topic_partition, PartitionState.ONLINE)
+                context.partition_states[topic_partition] = PartitionState.NEW
+            elif context.is_replica_online(known.leader, topic_partition):
+                context.partition_states[topic_partition] = PartitionState.ONLINE
             else:
-                self._set(topic_partition, PartitionState.OFFLINE)
+                context.partition_states[topic_partition] = PartitionState.OFFLINE
         yield from self.trigger_online()
 
     def trigger_online(self, topic: str | None = None) -> Flow[dict[TopicPartition, ElectionResult]]:

@@ -52,15 +52,16 @@ class ReplicaStateMachine:
         self._log = log
 
     def start(self) -> Flow[None]:
-        """Give every replica its state after a failover and tell every broker what it hosts."""
+        """Give every replica its state after a failover, unrecorded, and tell every broker what it hosts."""
         online, offline = [], []
-        for replica in list(self._context.replicas()):
+        states = self._context.replica_states
+        for replica in self._context.replicas():
             if self._context.is_replica_online(replica.broker_id, replica.topic_partition):
-                self._set(replica, ReplicaState.ONLINE)
+                states[replica] = ReplicaState.ONLINE
                 online.append(replica)
             else:
                 # Ineligible, so that a deletion found at failover knows that it has to wait for this replica.
-                self._set(replica, ReplicaState.DELETION_INELIGIBLE)
+                states[replica] = ReplicaState.DELETION_INELIGIBLE
                 offline.append(replica)
         yield from self.handle_state_changes(online, ReplicaState.ONLINE)
         yield from self.handle_state_changes(offline, ReplicaState.OFFLINE)

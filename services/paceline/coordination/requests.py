@@ -9,17 +9,13 @@ MAX_REQUEST_BYTES = 1024 * 1024 - 4096
 """Largest request sent. A server cuts the connection over a request above ``jute.maxbuffer`` (1 MiB), which a patient
 client would answer by sending it again, for ever; so it is refused here."""
 
-_NODE_NAME = re.compile("[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
+_PATH = re.compile("(?:/(?!\\.\\.?(?:/|\\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
 _OVERHEAD_BYTES = 64
 
 
 def is_valid_path(path: str) -> bool:
     """Whether ZooKeeper takes this path: absolute, no empty, ``.`` or ``..`` names, no control characters."""
-    if path == "/":
-        return True
-    if not path.startswith("/"):
-        return False
-    return all(_NODE_NAME.fullmatch(name) and name not in (".", "..") for name in path[1:].split("/"))
+    return path == "/" or _PATH.fullmatch(path) is not None
 
 
 def is_sendable(request: Request | Operation) -> bool:
