@@ -58,7 +58,7 @@ class Load:
     def stop(self) -> None:
         """Stop sending and wait for every outcome."""
         self._over.set()
-        self._thread.join(30.0)
+        self._thread.join(120.0)
         self._producer.flush(timeout_s=150.0)
         self._producer.close()
 
@@ -129,7 +129,7 @@ def _round(cluster: LocalCluster, rng: random.Random, number: int, say: Callable
     cluster.kill(node)
     time.sleep(rng.choice([0.0, rng.uniform(0.0, 3.0), rng.uniform(6.0, 9.0)]))
     cluster.restart(node)
-    problem = wait_full_isr(cluster, 60.0)
+    problem = wait_full_isr(cluster, 180.0)
     say(f"round {number}: broker {victim} killed and back in every ISR after {time.monotonic() - began:.1f} s")
     return f"round {number}, broker {victim}: {problem}" if problem else None
 
@@ -164,8 +164,8 @@ def read_back(bootstrap: str, load: Load, outcome: Outcome) -> None:
         ends = consumer.end_offsets(partitions)
         progress = time.monotonic()
         while any(consumer.position(tp) < end for tp, end in ends.items()):
-            if time.monotonic() > progress + 60.0:
-                outcome.problems.append("reading back made no progress for 60 s")
+            if time.monotonic() > progress + 120.0:
+                outcome.problems.append("reading back made no progress for 120 s")
                 return
             for tp, records in consumer.poll(timeout_ms=1_000).items():
                 progress = time.monotonic()
@@ -189,7 +189,7 @@ def _settle(cluster: LocalCluster) -> dict[int, int]:
     addresses = {node.node_id: node.client_address for node in cluster.nodes.values() if node.kind == "broker"}
     observer = ClusterObserver(addresses)
     try:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 120.0
         while time.monotonic() < deadline:
             views = observer.leaders(TOPIC)
             ends = {partition: set(view.log_end_offset.values()) for partition, view in views.items()}
@@ -198,7 +198,7 @@ def _settle(cluster: LocalCluster) -> dict[int, int]:
             ):
                 return {partition: found.pop() for partition, found in ends.items()}
             time.sleep(0.1)
-        raise TimeoutError("the replicas did not reach the same log end within 30 s")
+        raise TimeoutError("the replicas did not reach the same log end within 120 s")
     finally:
         observer.close()
 

@@ -19,7 +19,7 @@ LOGS = ROOT / "build" / "containers"
 PROJECT_PREFIX = "paceline-test-"
 BROKERS = {1: "broker-1", 2: "broker-2", 3: "broker-3"}
 CONTROLLERS = {1_000_000: "controller-1", 1_000_001: "controller-2"}
-_COMMAND_TIMEOUT_S = 60.0
+_COMMAND_TIMEOUT_S = 180.0
 
 
 def run(command: Sequence[str], timeout_s: float = _COMMAND_TIMEOUT_S, **environment: str) -> str:
@@ -35,7 +35,7 @@ def engine_problem() -> str | None:
     """Return why no container can be started here, None when it can."""
     try:
         done = subprocess.run(
-            ["scripts/docker_engine.sh", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=30.0
+            ["scripts/docker_engine.sh", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120.0
         )
     except (OSError, subprocess.TimeoutExpired) as failure:
         return str(failure)
@@ -87,7 +87,7 @@ class ComposeCluster:
         ports = {f"PORT_{name.upper().replace('-', '_')}": str(port) for name, port in self._ports.items()}
         return run(["scripts/compose.sh", "-p", self.project, *arguments], timeout_s, **ports)
 
-    def up(self, timeout_s: float = 180.0) -> None:
+    def up(self, timeout_s: float = 600.0) -> None:
         """Start everything and return when every container is healthy."""
         deadline = time.monotonic() + timeout_s
         self.compose("up", "-d", "--no-build", timeout_s=timeout_s)
@@ -96,7 +96,7 @@ class ComposeCluster:
 
     def down(self) -> None:
         """Remove containers, volumes and the network."""
-        self.compose("down", "-v", "--remove-orphans", "-t", "5", timeout_s=120.0)
+        self.compose("down", "-v", "--remove-orphans", "-t", "5", timeout_s=300.0)
 
     def container(self, service: str) -> str:
         """Return the id of a service's container, running or not."""
@@ -116,7 +116,7 @@ class ComposeCluster:
         assert isinstance(details, dict)
         return details
 
-    def wait_healthy(self, service: str, timeout_s: float = 60.0) -> None:
+    def wait_healthy(self, service: str, timeout_s: float = 240.0) -> None:
         """Return when the engine calls the container healthy."""
         container = self.container(service)
         form = "{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}"
@@ -138,7 +138,7 @@ class ComposeCluster:
 
     def stop(self, service: str) -> int:
         """Stop the container the orderly way, within its grace period, and return its exit code."""
-        run(["docker", "stop", "-t", "30", self.container(service)], timeout_s=60.0)
+        run(["docker", "stop", "-t", "30", self.container(service)], timeout_s=240.0)
         return int(self.inspect(service)["State"]["ExitCode"])
 
     def start(self, service: str) -> None:

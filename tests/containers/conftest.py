@@ -26,7 +26,7 @@ def images() -> None:
     problem = engine_problem()
     if problem is not None:
         pytest.skip(f"containers cannot be started here: {problem}")
-    done = subprocess.run(["scripts/images.sh"], cwd=ROOT, capture_output=True, text=True, timeout=900.0)
+    done = subprocess.run(["scripts/images.sh"], cwd=ROOT, capture_output=True, text=True, timeout=1700.0)
     assert done.returncode == 0, f"scripts/images.sh failed:\n{done.stderr}"
     remove_leftovers()
 

@@ -9,7 +9,7 @@ from tests.support.stub_client import ResultError, StubClient, StubClientError
 from tests.support.verified_load import VerifiedLoad
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
 PARTITIONS = 3
 
@@ -19,7 +19,7 @@ def _make_topic(client: StubClient, name: str) -> None:
     _await_full_isr(client, name)
 
 
-def _await_full_isr(client: StubClient, topic: str, timeout_s: float = 60.0) -> None:
+def _await_full_isr(client: StubClient, topic: str, timeout_s: float = 240.0) -> None:
     eventually(
         lambda: all(len(partition.isr) == 3 for partition in client.describe_topic(topic).partitions),
         timeout_s,
@@ -32,7 +32,7 @@ def _leader(client: StubClient, topic: str, partition: int) -> int:
     return client.describe_topic(topic).partitions[partition].leader
 
 
-def _await_other_leader(client: StubClient, topic: str, old: int, timeout_s: float = 30.0) -> None:
+def _await_other_leader(client: StubClient, topic: str, old: int, timeout_s: float = 240.0) -> None:
     def moved() -> bool:
         partitions = client.describe_topic(topic).partitions
         return all(part.HasField("leader") and part.leader != old for part in partitions)
@@ -40,7 +40,7 @@ def _await_other_leader(client: StubClient, topic: str, old: int, timeout_s: flo
     eventually(moved, timeout_s, f"nothing of {topic} is led by broker {old}")
 
 
-def _await_progress(load: VerifiedLoad, records: int, timeout_s: float = 60.0) -> None:
+def _await_progress(load: VerifiedLoad, records: int, timeout_s: float = 240.0) -> None:
     """Wait until so many more records were acknowledged in every partition."""
     goal = [load.count(partition) + records for partition in range(PARTITIONS)]
 
@@ -116,7 +116,7 @@ def test_the_other_controller_takes_over_when_the_active_ones_container_is_kille
             now = client.describe_cluster()
             return now.HasField("controller_id") and now.controller_epoch > before.controller_epoch
 
-        eventually(taken_over, 30.0, "brokers name a controller of a later epoch")
+        eventually(taken_over, 240.0, "brokers name a controller of a later epoch")
         assert client.describe_cluster().controller_id != before.controller_id
         _await_progress(load, 100)
         _make_topic(client, "after-takeover")
@@ -141,7 +141,7 @@ def test_a_frozen_leader_is_replaced_and_its_writes_do_not_survive_it(
         _await_progress(load, 100)
         cluster.unpause(BROKERS[old])
         _await_full_isr(client, topic)
-        eventually(lambda: _agrees(cluster, client, topic, old), 30.0, f"broker {old} knows the leaders")
+        eventually(lambda: _agrees(cluster, client, topic, old), 240.0, f"broker {old} knows the leaders")
 
     assert load.problems(client) == []
 
@@ -159,7 +159,7 @@ def test_a_leader_cut_off_from_everybody_is_replaced_and_comes_back_with_the_sam
             _await_other_leader(client, topic, old)
             _await_progress(load, 100)
         _await_full_isr(client, topic)
-        eventually(lambda: _agrees(cluster, client, topic, old), 30.0, f"broker {old} knows the leaders")
+        eventually(lambda: _agrees(cluster, client, topic, old), 240.0, f"broker {old} knows the leaders")
         _await_progress(load, 100)
 
     assert load.problems(client) == []
@@ -176,7 +176,7 @@ def test_a_controller_that_was_cut_off_does_not_rule_when_it_comes_back(
         return now.HasField("controller_id") and now.controller_epoch > before.controller_epoch
 
     with cluster.cut_off(old):
-        eventually(taken_over, 30.0, "brokers name a controller of a later epoch")
+        eventually(taken_over, 240.0, "brokers name a controller of a later epoch")
         _make_topic(client, "while-cut-off")
 
     def stands_by() -> bool:
@@ -187,7 +187,7 @@ def test_a_controller_that_was_cut_off_does_not_rule_when_it_comes_back(
             return False
         return now.HasField("controller_id") and now.controller_id != before.controller_id
 
-    eventually(stands_by, 30.0, f"{old} knows that another one rules")
+    eventually(stands_by, 240.0, f"{old} knows that another one rules")
     assert client.describe_cluster().controller_id != before.controller_id
     _make_topic(client, "after-cut-off")
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.containers.compose import run
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
 IMAGE = "paceline:dev"
 SIZE_BUDGET_MB = 250

@@ -115,6 +115,8 @@ class Faults:
     """What every fetch as a whole is refused with."""
     hold_produce: threading.Event | None = None
     """While it is not set, Produce waits."""
+    no_streams: bool = False
+    """Brokers know no ProduceStream, as those of another make might not."""
     forget_sessions: int = 0
 
 
@@ -131,6 +133,8 @@ class FakeCluster:
         self.next_producer_id = 100
         self.hide_leader_changes = False
         self.produce_requests = 0
+        self.streamed_requests = 0
+        """How many of them came over streams."""
         self.fetched_partitions: list[int] = []
         """How many partitions each fetch named."""
         self.created: dict[str, admin.NewTopic] = {}
@@ -189,7 +193,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
 
     def start(self) -> None:
         self.server = grpc.server(
-            ThreadPoolExecutor(16),
+            ThreadPoolExecutor(64),
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 << 20)],
         )
         add_LogServiceServicer_to_server(self, self.server)
@@ -201,7 +205,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     def stop(self) -> None:
         """Break off at once, as a killed process does."""
         if self.server is not None:
-            self.server.stop(0).wait(5)
+            self.server.stop(0).wait(60)
             self.server = None
         self.sessions.clear()
 
@@ -319,7 +323,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     def Produce(self, request: Any, context: Any) -> Any:  # noqa: N802
         faults = self.cluster.faults
         if faults.hold_produce is not None:
-            faults.hold_produce.wait(20)
+            faults.hold_produce.wait(120)
         if not self.alive:
             context.abort(grpc.StatusCode.UNAVAILABLE, "stopped")
         with self.cluster.lock:
@@ -333,6 +337,13 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                 faults.drop_after -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
         return pb.ProduceResponse() if request.acks == pb.ACKS_NONE else answer
+
+    def ProduceStream(self, requests: Any, context: Any) -> Any:  # noqa: N802
+        if self.cluster.faults.no_streams:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        for request in requests:
+            self.cluster.streamed_requests += 1
+            yield self.Produce(request, context)
 
     def _produce_one(self, piece: Any) -> Any:
         tp = TopicPartition(piece.topic, piece.partition)
@@ -463,7 +474,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         return result if result.batches or not incremental else None
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition") -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 60.0, what: str = "the condition") -> None:
     """Return once ``condition()`` is true.
 
     Raises:

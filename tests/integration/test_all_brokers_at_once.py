@@ -19,7 +19,7 @@ CHECKPOINT = "replication-offset-checkpoint"
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_acked_is_lost_and_no_high_watermark_is_beyond_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(
         tmp_path, CONFIG_FILE, settings={"replica.high.watermark.checkpoint.interval.ms": "50"}, ports=free_plan(2, 3)
@@ -34,7 +34,7 @@ def test_nothing_acked_is_lost_and_no_high_watermark_is_beyond_its_log(tmp_path:
         folders = [cluster.directory / f"broker-{broker}" / "data" for broker in range(1, BROKERS + 1)]
         for _ in range(2):
             enough = len(load.acked) + 2_000
-            eventually(lambda enough=enough: len(load.acked) > enough, 30.0, "records are acknowledged")  # type: ignore[misc]
+            eventually(lambda enough=enough: len(load.acked) > enough, 120.0, "records are acknowledged")  # type: ignore[misc]
             for node in brokers:
                 assert node.process is not None
                 node.process.kill()
@@ -46,8 +46,8 @@ def test_nothing_acked_is_lost_and_no_high_watermark_is_beyond_its_log(tmp_path:
             for node in brokers:
                 cluster.restart(node, wait=False)
             for node in brokers:
-                cluster.wait_ready(node, 60.0)
-            assert wait_full_isr(cluster, 60.0) is None
+                cluster.wait_ready(node, 120.0)
+            assert wait_full_isr(cluster, 180.0) is None
         load.stop()
         outcome = Outcome(sent=load.sent, acked=len(load.acked))
         read_back(cluster.bootstrap, load, outcome)

@@ -52,7 +52,7 @@ def admin(local_cluster: LocalCluster, client: StubClient) -> Iterator[admin_grp
 def nothing_changes(client: StubClient) -> Iterator[None]:
     topics = [topic.name for topic in client.describe_topics()]
     yield
-    assert [topic.name for topic in client.describe_topics()] == topics
+    eventually(lambda: [topic.name for topic in client.describe_topics()] == topics, 60.0, f"the topics are {topics}")
     assert client.read_all(TOPIC, 0) == {0: b"first"}
 
 
@@ -106,13 +106,13 @@ def _reason(failure: grpc.RpcError) -> str:
 def test_a_topic_that_cannot_be_is_refused(
     admin: admin_grpc.AdminServiceStub, topic: dict[str, Any], code: int
 ) -> None:
-    (result,) = admin.CreateTopics(admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(**topic)]), timeout=20).topics
+    (result,) = admin.CreateTopics(admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(**topic)]), timeout=60).topics
     assert result.error.code == code, result
     assert result.error.message
 
 
 def test_deleting_an_unknown_topic_is_an_error(admin: admin_grpc.AdminServiceStub) -> None:
-    (result,) = admin.DeleteTopics(admin_pb.DeleteTopicsRequest(topics=["never-was"]), timeout=20).topics
+    (result,) = admin.DeleteTopics(admin_pb.DeleteTopicsRequest(topics=["never-was"]), timeout=60).topics
     assert result.error.code == errors.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -201,7 +201,7 @@ def test_an_unknown_acks_value_is_refused(leader: log_grpc.LogServiceStub) -> No
 
 def _outcome(leader: log_grpc.LogServiceStub, request: log_pb.ProduceRequest) -> int:
     try:
-        (result,) = leader.Produce(request, timeout=20).partitions
+        (result,) = leader.Produce(request, timeout=60).partitions
     except grpc.RpcError as failure:
         return int(errors.ErrorCode.Value(f"ERROR_CODE_{_reason(failure)}"))
     assert result.HasField("error")
@@ -216,7 +216,7 @@ def _outcome(leader: log_grpc.LogServiceStub, request: log_pb.ProduceRequest) ->
 def test_an_offset_out_of_range_is_told_with_the_range(leader: log_grpc.LogServiceStub, offset: int) -> None:
     part = log_pb.FetchPartition(topic=TOPIC, partition=0, fetch_offset=offset)
     try:
-        (result,) = leader.Fetch(log_pb.FetchRequest(session_epoch=-1, partitions=[part]), timeout=20).partitions
+        (result,) = leader.Fetch(log_pb.FetchRequest(session_epoch=-1, partitions=[part]), timeout=60).partitions
     except grpc.RpcError as failure:
         assert offset < 0
         assert _reason(failure) in {"OFFSET_OUT_OF_RANGE", "INVALID_REQUEST"}
@@ -241,7 +241,7 @@ def test_a_control_request_of_an_old_controller_or_for_an_old_life_is_refused(
     assert local_cluster.terminate(stopped) == 0
     cluster = eventually(
         lambda: next((c for c in [client.describe_cluster()] if c.controller_epoch > before.controller_epoch), None),
-        30.0,
+        120.0,
         "the other controller takes over",
     )
     assert cluster is not None
@@ -252,12 +252,12 @@ def test_a_control_request_of_an_old_controller_or_for_an_old_life_is_refused(
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = control_grpc.ReplicaManagerServiceStub(channel)
         old_controller = control_pb.ControllerStamp(controller_id=9, controller_epoch=cluster.controller_epoch - 1)
-        answer = stub.LeaderAndIsr(control_pb.LeaderAndIsrRequest(stamp=old_controller, partitions=[entry]), timeout=20)
+        answer = stub.LeaderAndIsr(control_pb.LeaderAndIsrRequest(stamp=old_controller, partitions=[entry]), timeout=60)
         assert answer.error == errors.ERROR_CODE_STALE_CONTROLLER_EPOCH
         old_life = control_pb.ControllerStamp(
             controller_id=9, controller_epoch=cluster.controller_epoch, broker_epoch=1
         )
-        answer = stub.LeaderAndIsr(control_pb.LeaderAndIsrRequest(stamp=old_life, partitions=[entry]), timeout=20)
+        answer = stub.LeaderAndIsr(control_pb.LeaderAndIsrRequest(stamp=old_life, partitions=[entry]), timeout=60)
         assert answer.error == errors.ERROR_CODE_STALE_BROKER_EPOCH
     assert node.running
     assert client.describe_topic(TOPIC).partitions[0].leader_epoch == partition.leader_epoch

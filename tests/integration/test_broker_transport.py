@@ -51,7 +51,7 @@ class Leader(
 
     def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.peers.append(context.peer())
-        self.hold.wait(30)
+        self.hold.wait(120)
         result = replication_service_pb2.FetchPartitionResult(topic="t", high_watermark=4, batches=b"\x01" * 5_000)
         return replication_service_pb2.FetchResponse(session_id=7, partitions=[result])
 
@@ -77,7 +77,7 @@ def leader() -> Iterator[tuple[Leader, int]]:
     server.start()
     yield servicer, port
     servicer.hold.set()
-    server.stop(0).wait(10)
+    server.stop(0).wait(60)
 
 
 @pytest.fixture
@@ -101,22 +101,22 @@ async def outcome(start: Callable[[Callable[[Any], None]], None]) -> Any:
         future.set_result(value)
 
     start(done)
-    return await asyncio.wait_for(future, 30)
+    return await asyncio.wait_for(future, 120)
 
 
 async def test_fetches_epochs_and_shutdowns_are_answered(
     transport: GrpcBrokerTransport, leader: tuple[Leader, int]
 ) -> None:
     _, port = leader
-    fetched = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 5_000, done))
+    fetched = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 60_000, done))
     assert isinstance(fetched, ReplicaFetchResponse)
     assert (fetched.session_id, fetched.error, fetched.results[0].high_watermark) == (7, ErrorCode.NONE, 4)
     assert fetched.results[0].batches == b"\x01" * 5_000
     queries = [EpochQuery(TP, 3)]
-    epochs = await outcome(lambda done: transport.offsets_for_leader_epoch(broker(port), 0, 2, queries, 5_000, done))
+    epochs = await outcome(lambda done: transport.offsets_for_leader_epoch(broker(port), 0, 2, queries, 60_000, done))
     assert epochs == [EpochAnswer(TP, None, EpochEnd(3, 12))]
     controller, request = Endpoint("CONTROL", "127.0.0.1", port), ControlledShutdownRequest(2, 9)
-    moved = await outcome(lambda done: transport.controlled_shutdown(controller, request, 5_000, done))
+    moved = await outcome(lambda done: transport.controlled_shutdown(controller, request, 60_000, done))
     assert moved == ControlledShutdownResponse(ErrorCode.NONE, (TopicPartition("t", 2),))
 
 
@@ -124,7 +124,7 @@ async def test_each_fetcher_has_its_own_connection(transport: GrpcBrokerTranspor
     servicer, port = leader
     for fetcher_id in (0, 1, 0, 1):
         await outcome(
-            lambda done, number=fetcher_id: transport.replica_fetch(broker(port), number, REQUEST, 5_000, done)
+            lambda done, number=fetcher_id: transport.replica_fetch(broker(port), number, REQUEST, 60_000, done)
         )  # type: ignore[misc]
     assert len(set(servicer.peers)) == 2
     assert servicer.peers[:2] == servicer.peers[2:]
@@ -135,11 +135,11 @@ async def test_a_leader_that_is_not_there_is_an_error_and_found_again_when_it_is
 ) -> None:
     gone = grpc.server(futures.ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
     port = gone.add_insecure_port("127.0.0.1:0")
-    gone.stop(0).wait(10)
-    error = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 5_000, done))
+    gone.stop(0).wait(60)
+    error = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 60_000, done))
     assert isinstance(error, BrokerNotAvailableError)
     _, new_port = leader
-    answer = await outcome(lambda done: transport.replica_fetch(broker(new_port), 0, REQUEST, 5_000, done))
+    answer = await outcome(lambda done: transport.replica_fetch(broker(new_port), 0, REQUEST, 60_000, done))
     assert isinstance(answer, ReplicaFetchResponse), "the leader has moved to another address"
 
 
@@ -175,5 +175,5 @@ async def test_closing_a_fetcher_ends_its_call_in_flight_and_what_is_queued_behi
 
 async def test_a_leader_without_a_replication_listener_is_an_error(transport: GrpcBrokerTransport) -> None:
     nowhere = LiveBroker(1, (Endpoint("CLIENT", "127.0.0.1", 1),))
-    error = await outcome(lambda done: transport.replica_fetch(nowhere, 0, REQUEST, 5_000, done))
+    error = await outcome(lambda done: transport.replica_fetch(nowhere, 0, REQUEST, 60_000, done))
     assert isinstance(error, InvalidRequestError)

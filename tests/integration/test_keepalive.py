@@ -29,7 +29,7 @@ def test_an_idle_connection_that_pings_within_the_limit_is_not_closed(monkeypatc
     options = list((dict(channel_options(own_connection=True)) | {"grpc.keepalive_time_ms": PING_EVERY_MS}).items())
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5.0)
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60.0)
 
             def on_state(state: Any) -> None:
                 if state is not grpc.ChannelConnectivity.READY:
@@ -37,7 +37,7 @@ def test_an_idle_connection_that_pings_within_the_limit_is_not_closed(monkeypatc
 
             connected = threading.Event()
             channel.subscribe(lambda state: connected.set() if state is grpc.ChannelConnectivity.READY else None)
-            assert connected.wait(5.0)
+            assert connected.wait(60.0)
             channel.subscribe(on_state)
             closed.clear()
             assert not closed.wait(LONG_ENOUGH_S)

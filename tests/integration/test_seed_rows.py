@@ -17,7 +17,7 @@ from paceline_client import Producer
 from tests.integration.fake_brokers import FakeCluster
 from tests.integration.test_broker_process import (
     LONG_S,
-    SESSION_TIMEOUT_MS,
+    SHORT_SESSION_MS,
     Broker,
     Process,
     Stubs,
@@ -27,7 +27,7 @@ from tests.integration.test_broker_process import (
 )
 
 TICK_MS = 500
-SLACK_S = 10.0
+SLACK_S = 40.0
 """A busy machine stretches everything."""
 
 
@@ -43,14 +43,15 @@ def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_
     zookeeper: str, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
-        client = KazooClient(zookeeper)
-        client.start()
+        client = KazooClient(zookeeper, timeout=30.0)
+        client.start(timeout=60)
         stack.callback(client.close)
         stack.callback(client.stop)
         connect = f"{zookeeper}/rows"
+        session = f"--zookeeper-session-timeout-ms={SHORT_SESSION_MS}"
         controller = started(stack, Process("controller", tmp_path, connect, "--controller-id=1000000"))
         brokers = {
-            number: started(stack, Broker(tmp_path, connect, f"b{number}", f"--broker-id={number}"))
+            number: started(stack, Broker(tmp_path, connect, f"b{number}", f"--broker-id={number}", session))
             for number in (1, 2, 3)
         }
         addresses = {number: broker.ready().client for number, broker in brokers.items()}
@@ -70,8 +71,8 @@ def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_
         assert client.exists(node(1)), "the node outlives the process"
         until(lambda: client.exists(node(1)) is None)
         took_s = time.monotonic() - killed_s
-        # The last heartbeat may have come up to a third of the timeout before the end.
-        assert SESSION_TIMEOUT_MS * 0.6 <= took_s * 1000 <= SESSION_TIMEOUT_MS + TICK_MS + SLACK_S * 1000
+        # The last heartbeat may have come up to a third of the timeout before the end, and later on a busy machine.
+        assert SHORT_SESSION_MS * 0.4 <= took_s * 1000 <= SHORT_SESSION_MS + TICK_MS + SLACK_S * 1000
         controller.wait_said(r"dead \[1\]")
 
         stopped_s = time.monotonic()
@@ -87,14 +88,14 @@ def test_s3_7_a_producer_is_told_leader_not_available_and_goes_on_when_the_repli
     try:
         fake.topic("one")
         fake.move(TopicPartition("one", 0), None)
-        with Producer(fake.bootstrap, linger_ms=0, delivery_timeout_ms=1_500, request_timeout_ms=1_000) as producer:
-            refused = producer.send("one", b"a").exception(20)
+        with Producer(fake.bootstrap, linger_ms=0, delivery_timeout_ms=4_000, request_timeout_ms=2_000) as producer:
+            refused = producer.send("one", b"a").exception(60)
             assert refused is not None and isinstance(refused.__cause__, LeaderNotAvailableError)
         with Producer(fake.bootstrap, linger_ms=0) as producer:
             waiting = producer.send("one", b"b")
             assert not waiting.done()
             fake.move(TopicPartition("one", 0), 1)
-            assert waiting.result(20).offset == 0
+            assert waiting.result(60).offset == 0
         assert fake.values("one") == {0: [b"b"]}
     finally:
         fake.stop()

@@ -11,7 +11,7 @@ ROUNDS, SEED = 5, 20_261_121
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(1200)
 def test_brokers_killed_under_load_lose_nothing_and_end_identical(tmp_path: Path) -> None:
     outcome = soak(tmp_path, ROUNDS, SEED)
     assert outcome.problems == []

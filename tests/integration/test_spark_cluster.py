@@ -29,9 +29,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         CONFIG_FILE,
         brokers=3,
         controllers=1,
-        settings={"zookeeper.session.timeout.ms": "3000"},
     )
-    running.start(timeout_s=120)
+    running.start(timeout_s=240)
     yield running
     close_channels()
     running.stop(force=True)
@@ -74,11 +73,11 @@ def produce_batch(client: StubClient, topic: str, partition: int, batch: bytes) 
     request.partitions.add(topic=topic, partition=partition, batch=batch)
 
     def attempt(log: log_service_pb2_grpc.LogServiceStub) -> None:
-        (result,) = log.Produce(request, timeout=15).partitions
+        (result,) = log.Produce(request, timeout=60).partitions
         if result.HasField("error"):
             raise ResultError(result.error)
 
-    client._until(60, f"writing to {topic}-{partition}", lambda: client._at_leader(topic, partition, attempt))
+    client._until(180, f"writing to {topic}-{partition}", lambda: client._at_leader(topic, partition, attempt))
 
 
 def options(cluster: LocalCluster, topic: str, **more: str) -> dict[str, str]:

@@ -225,7 +225,9 @@ def test_closing_ends_the_session_at_once_and_nothing_follows(backend: Backend) 
     late = client.recorder.submit(Exists("/"))
     backend.time.run_until(lambda: bool(answers) and bool(late) and CLOSED in client.recorder.states)
     assert late[0].code is ZkCode.SESSION_EXPIRED
-    backend.time.run_until(lambda: backend.ask(other, Exists("/e"))[0].code is ZkCode.NO_NODE, within_ms=1_500 + backend.slack_ms)
+    backend.time.run_until(
+        lambda: backend.ask(other, Exists("/e"))[0].code is ZkCode.NO_NODE, within_ms=1_500 + backend.slack_ms
+    )
     assert client.recorder.states == [CONNECTED, CLOSED]
 
 

@@ -24,7 +24,7 @@ from paceline.v1 import (
 T = TypeVar("T")
 
 _PAUSE_S = 0.1
-_CALL_TIMEOUT_S = 10.0
+_CALL_TIMEOUT_S = 20.0
 _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -93,21 +93,21 @@ class StubClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def describe_cluster(self, timeout_s: float = 30.0) -> metadata_service_pb2.DescribeClusterResponse:
+    def describe_cluster(self, timeout_s: float = 120.0) -> metadata_service_pb2.DescribeClusterResponse:
         """Return the first answer of any bootstrap address."""
         return self._until(timeout_s, "describing the cluster", lambda: self._any(self._cluster_of))
 
-    def describe_topic(self, topic: str, timeout_s: float = 30.0) -> metadata_service_pb2.TopicDescription:
+    def describe_topic(self, topic: str, timeout_s: float = 120.0) -> metadata_service_pb2.TopicDescription:
         """Return the topic as the first of the bootstrap addresses knows it."""
         return self._until(timeout_s, f"describing {topic}", lambda: self._any(lambda to: self._topic_of(to, topic)))
 
-    def describe_topics(self, timeout_s: float = 30.0) -> list[metadata_service_pb2.TopicDescription]:
+    def describe_topics(self, timeout_s: float = 120.0) -> list[metadata_service_pb2.TopicDescription]:
         """Return every topic as the first of the bootstrap addresses knows it."""
         request = metadata_service_pb2.DescribeTopicsRequest()
 
         def ask(address: str) -> list[metadata_service_pb2.TopicDescription]:
             stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
-            return list(stub.DescribeTopics(request, timeout=2.0).topics)
+            return list(stub.DescribeTopics(request, timeout=5.0).topics)
 
         return self._until(timeout_s, "describing all topics", lambda: self._any(ask))
 
@@ -121,7 +121,7 @@ class StubClient:
         return self._topic_of(address, topic)
 
     def create_topic(
-        self, topic: str, partitions: int = 1, replication_factor: int = 3, timeout_s: float = 60.0, **configs: str
+        self, topic: str, partitions: int = 1, replication_factor: int = 3, timeout_s: float = 180.0, **configs: str
     ) -> None:
         """Create a topic at the active controller; underscores in ``configs`` stand for dots."""
         request = admin_service_pb2.CreateTopicsRequest(
@@ -147,7 +147,7 @@ class StubClient:
 
         self._until(timeout_s, f"creating {topic}", attempt)
 
-    def produce(self, topic: str, partition: int, values: Iterable[bytes], timeout_s: float = 60.0) -> int:
+    def produce(self, topic: str, partition: int, values: Iterable[bytes], timeout_s: float = 180.0) -> int:
         """Append records with acks from every in-sync replica and return the first one's offset."""
         records = record_pb2.RecordList(records=[record_pb2.Record(key=value, value=value) for value in values])
         request = log_service_pb2.ProduceRequest(
@@ -170,7 +170,7 @@ class StubClient:
         what = f"writing to {topic}/{partition}"
         return self._until(timeout_s, what, lambda: self._at_leader(topic, partition, attempt))
 
-    def read_all(self, topic: str, partition: int, end: int = 0, timeout_s: float = 60.0) -> dict[int, bytes]:
+    def read_all(self, topic: str, partition: int, end: int = 0, timeout_s: float = 180.0) -> dict[int, bytes]:
         """Return value by offset, from the first record to the high watermark, which must reach ``end``."""
         found: dict[int, bytes] = {}
         position = 0
@@ -210,12 +210,12 @@ class StubClient:
 
     def _cluster_of(self, address: str) -> metadata_service_pb2.DescribeClusterResponse:
         stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
-        return stub.DescribeCluster(metadata_service_pb2.DescribeClusterRequest(), timeout=2.0)
+        return stub.DescribeCluster(metadata_service_pb2.DescribeClusterRequest(), timeout=5.0)
 
     def _topic_of(self, address: str, topic: str) -> metadata_service_pb2.TopicDescription:
         stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
         (description,) = stub.DescribeTopics(
-            metadata_service_pb2.DescribeTopicsRequest(topics=[topic]), timeout=2.0
+            metadata_service_pb2.DescribeTopicsRequest(topics=[topic]), timeout=5.0
         ).topics
         if description.HasField("error"):
             raise ResultError(description.error)

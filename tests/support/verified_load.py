@@ -41,7 +41,7 @@ class VerifiedLoad:
             return len(self.acknowledged[partition])
         return sum(len(offsets) for offsets in self.acknowledged)
 
-    def stop(self, timeout_s: float = 30.0) -> None:
+    def stop(self, timeout_s: float = 120.0) -> None:
         """End the thread; a batch in flight is finished or given up.
 
         Raises:
@@ -55,7 +55,7 @@ class VerifiedLoad:
         if self.failure is not None:
             raise AssertionError(f"the load on {self.topic} failed: {self.failure}") from self.failure
 
-    def problems(self, reader: StubClient, timeout_s: float = 60.0) -> list[str]:
+    def problems(self, reader: StubClient, timeout_s: float = 180.0) -> list[str]:
         """Read everything back and return what is not as acknowledged, one line each; call after `stop`."""
         found = []
         extra = 0

@@ -82,7 +82,7 @@ class LocalCluster:
     def __post_init__(self) -> None:
         self.directory = self.directory.resolve()
 
-    def start(self, timeout_s: float = 90.0, say: Callable[[str], None] = lambda _: None) -> None:
+    def start(self, timeout_s: float = 180.0, say: Callable[[str], None] = lambda _: None) -> None:
         """Start everything and return when every process says it is serving.
 
         Raises:
@@ -137,7 +137,7 @@ class LocalCluster:
         """Send SIGKILL and wait until the process is gone."""
         assert node.process is not None
         node.process.kill()
-        node.process.wait(timeout=10)
+        node.process.wait(timeout=60)
         node.paused = False
 
     def pause(self, node: Node) -> None:
@@ -168,7 +168,7 @@ class LocalCluster:
             self.kill(node)
             raise LocalClusterError(f"{node.name} did not stop within {timeout_s:g} s\n{log_tail(node)}") from None
 
-    def restart(self, node: Node, timeout_s: float = 60.0, wait: bool = True) -> None:
+    def restart(self, node: Node, timeout_s: float = 120.0, wait: bool = True) -> None:
         """Start a stopped process again, with the same ports and data."""
         assert not node.running
         self._spawn(node)
