@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.broker.node import BrokerNode
 from paceline.controller.node import ControllerNode
+from paceline.controller.takeover import Takeover
 from paceline.coordination.interface import Request, SessionEvent, SessionState
 from paceline.coordination.memory import Link, MemoryZooKeeper, MemoryZooKeeperServer
 from paceline.coordination.patient import PatientZooKeeper
@@ -16,7 +17,11 @@ from paceline.model.state_change import StateChange
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Peer
 from tests.simulation.observed_log import ObservedLogManager
-from tests.simulation.transports import SimulatedBrokerTransport, SimulatedControlTransport
+from tests.simulation.transports import (
+    SimulatedBrokerTransport,
+    SimulatedControlTransport,
+    SimulatedStandbyTransport,
+)
 from tests.simulation.world import NodeScheduler, Skew, World
 
 if TYPE_CHECKING:
@@ -121,10 +126,17 @@ class ControllerLife(Life):
             cluster.world.chance(f"{machine.name}/{number}"),
             self._changed,
             on_event_handled=lambda event, _queued, _handled: cluster.checks.event_handled(self, event.name),
+            standby_transport=SimulatedStandbyTransport(self),
+            on_takeover=self._taken_over,
         )
 
     def _changed(self, change: StateChange) -> None:
         self.cluster.checks.controller_changed(self, change)
+
+    def _taken_over(self, takeover: Takeover) -> None:
+        states = takeover.states
+        read = f"{states.states_read} of {states.partitions} states read"
+        self.cluster.note(self.name, f"takes over {states.kind.value}, {read} {states.reason}")
 
 
 class ControllerMachine:

@@ -4,6 +4,7 @@ In a share of the runs every message between nodes is encoded with the real conv
 the other end, so that nothing gets lost in the protos.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from paceline.model.control import (
 )
 from paceline.model.errors import InvalidRequestError, NotControllerError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.model.standby import StateUpdate
 from paceline.rpc import convert, wire
 
 if TYPE_CHECKING:
@@ -71,6 +73,123 @@ class SimulatedControlTransport:
 
     def close(self, broker_id: int) -> None:
         """Nothing to close: an answer on its way meets a channel that is closed."""
+
+
+STREAM_TIMEOUT_MS = 1_000
+"""A message of a stream that has not arrived by then breaks the stream."""
+MAX_WAITING_UPDATES = 100
+
+
+class SimulatedStandbyTransport:
+    """Streams of controller state to one life of one controller: in order, and broken by the first loss."""
+
+    def __init__(self, life: "ControllerLife") -> None:
+        self._life = life
+
+    def follow(
+        self,
+        controller: Endpoint,
+        standby_id: int,
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> Callable[[], None]:
+        """Open a stream."""
+        life = self._life
+        stream = _FollowedStream(life, on_update, on_end)
+
+        def handle(reply: Callable[[Exception | None], None]) -> None:
+            target = life.cluster.controller_named(controller.host)
+            if target is None:
+                return
+            try:
+                target.node.follow_state(standby_id, _StreamSink(target, stream))
+            except NotControllerError as error:
+                reply(error)
+            else:
+                reply(None)
+
+        def opened(answer: Exception | None) -> None:
+            if answer is not None:
+                stream.end(answer)
+
+        life.cluster.network.call(life.peer, controller.host, handle, STREAM_TIMEOUT_MS, opened)
+        return stream.close
+
+
+class _FollowedStream:
+    """The receiving end."""
+
+    def __init__(
+        self,
+        life: "ControllerLife",
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> None:
+        self.life = life
+        self.closed = False
+        self._on_update = on_update
+        self._on_end = on_end
+
+    def deliver(self, update: StateUpdate | None) -> None:
+        """Hand a message over; None is the end."""
+        if update is None:
+            self.end(None)
+        elif not self.closed:
+            self._on_update(update)
+
+    def end(self, error: Exception | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self._on_end(error)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _StreamSink:
+    """The sending end: one message on its way at a time."""
+
+    def __init__(self, sender: "ControllerLife", stream: _FollowedStream) -> None:
+        self._sender = sender
+        self._stream = stream
+        self._waiting: deque[StateUpdate | None] = deque()
+        self._sending = False
+        self._broken = False
+
+    def put(self, update: StateUpdate) -> bool:
+        if self._broken or len(self._waiting) >= MAX_WAITING_UPDATES:
+            return False
+        self._waiting.append(update)
+        self._send_next()
+        return True
+
+    def end(self) -> None:
+        self._waiting.append(None)
+        self._send_next()
+
+    def _send_next(self) -> None:
+        if self._sending or self._broken or not self._waiting:
+            return
+        self._sending = True
+        update = self._waiting.popleft()
+        network, receiver = self._sender.cluster.network, self._stream.life
+        if update is not None and self._sender.cluster.profile.protobuf:
+            message = convert.state_update_to_proto(update).SerializeToString()
+            update = convert.state_update_from_proto(controller_pb.FollowStateResponse.FromString(message))
+
+        def handle(reply: Callable[[bool | Exception], None]) -> None:
+            if network.peers.get(receiver.name) is not receiver.peer or self._stream.closed:
+                reply(False)
+                return
+            self._stream.deliver(update)
+            reply(True)
+
+        def arrived(answer: bool | Exception) -> None:
+            self._sending = False
+            self._broken = answer is not True
+            self._send_next()
+
+        network.call(self._sender.peer, receiver.name, handle, STREAM_TIMEOUT_MS, arrived)
 
 
 class SimulatedBrokerTransport:

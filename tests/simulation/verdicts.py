@@ -47,6 +47,7 @@ INVARIANTS: dict[str, str] = {
     "K9": "a reassignment drops nobody before all targets are in sync",
     "K10": "what was begun is finished",
     "K12": "metadata becomes current",
+    "K13": "a new controller's states are those in ZooKeeper, but for ISR writes of leaders",
     "H26": "foreign data in a node harms nothing but the topic it names",
     "X1": "no callback and no event handler fails unexpectedly",
 }

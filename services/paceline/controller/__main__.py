@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from paceline import __version__
-from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent
+from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent, raise_open_file_limit
 from paceline.runtime.logging import configure_logging
 from paceline.runtime.settings import ControllerSettings, SettingsError, load_controller, process_options
 from paceline.runtime.settings_help import help_text
@@ -41,6 +41,7 @@ def run(settings: ControllerSettings) -> int:
 
     keys = settings.keys
     configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)
+    raise_open_file_limit()
 
     async def process() -> ExitCode:
         return await ControllerProcess(settings, asyncio.get_running_loop()).run()

@@ -68,6 +68,10 @@ class ControllerContext:
     """Keys of state nodes outside Kafka's schema; they are written back as they were."""
     seen_in_event: set[TopicPartition] = field(default_factory=set)
     """Partitions whose cached leadership was read or written by the running event, so it need not be read again."""
+    changed: dict[TopicPartition, None] = field(default_factory=dict)
+    """Partitions whose cached leadership was read, written or lost since `take_changes`."""
+    dropped_topics: dict[str, None] = field(default_factory=dict)
+    """Topics forgotten since `take_changes`."""
     being_reassigned: set[TopicPartition] = field(default_factory=set)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
@@ -166,9 +170,11 @@ class ControllerContext:
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic with everything known about it."""
+        self.dropped_topics[topic] = None
         for partition, assignment in self.topics.pop(topic, {}).items():
             topic_partition = TopicPartition(topic, partition)
             self.leadership.pop(topic_partition, None)
+            self.changed.pop(topic_partition, None)
             self.state_extras.pop(topic_partition, None)
             self.partition_states.pop(topic_partition, None)
             self.being_reassigned.discard(topic_partition)
@@ -224,6 +230,18 @@ class ControllerContext:
         """Cache leadership that the running event has just read or written."""
         self.leadership[topic_partition] = state
         self.seen_in_event.add(topic_partition)
+        self.changed[topic_partition] = None
+
+    def forget_leadership(self, topic_partition: TopicPartition) -> None:
+        """The state node is gone."""
+        self.leadership.pop(topic_partition, None)
+        self.changed[topic_partition] = None
+
+    def take_changes(self) -> tuple[dict[TopicPartition, None], tuple[str, ...]]:
+        """Return what changed since the last call, and begin anew: partitions, and topics that were forgotten."""
+        changed, dropped = self.changed, tuple(self.dropped_topics)
+        self.changed, self.dropped_topics = {}, {}
+        return changed, dropped
 
     def clear(self) -> None:
         """Forget everything: the controller resigned."""
@@ -238,6 +256,8 @@ class ControllerContext:
             self.leadership,
             self.state_extras,
             self.seen_in_event,
+            self.changed,
+            self.dropped_topics,
             self.being_reassigned,
             self.partition_states,
             self.replica_states,

@@ -14,11 +14,14 @@ import time
 from typing import Any, Final
 
 from paceline import __version__
+from paceline.controller.driver_standby import GrpcStandbyTransport
 from paceline.controller.driver_transport import GrpcControlTransport
 from paceline.controller.events import Event
 from paceline.controller.node import ControllerNode
 from paceline.controller.servicer import ControllerServicer, MetadataServicer, NodeHandle
 from paceline.controller.servicer_admin import AdminServicer
+from paceline.controller.state_publisher import MAX_FOLLOWERS
+from paceline.controller.takeover import Takeover
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.zookeeper import KazooZooKeeper
 from paceline.internal.v1 import controller_service_pb2_grpc
@@ -27,6 +30,7 @@ from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcS
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
 from paceline.runtime.logging import StateChangeWriter
+from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.settings import ControllerSettings
 from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
@@ -40,7 +44,8 @@ _STOP_LIMIT_S: Final = 15.0
 _GC_YOUNG_OBJECTS: Final = 200_000
 """Allocations between two collections. The context is large and has no cycles; at Python's default of 700 an election
 of ten thousand partitions would walk all of it again and again."""
-CONTROL_THREADS: Final = 4
+CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS
+"""Each standby's stream keeps one of them for as long as it lasts."""
 
 
 class ControllerServers:
@@ -141,6 +146,7 @@ class ControllerProcess:
         self._handle = NodeHandle()
         self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics)
         self._transport = GrpcControlTransport(self._scheduler.post)
+        self._standby_transport = GrpcStandbyTransport(self._scheduler.post)
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str] = loop.create_future()
         self._node: ControllerNode | None = None
@@ -170,13 +176,12 @@ class ControllerProcess:
     async def _start(self, begin: float) -> None:
         await self._servers.start()
         metrics_port = self._serve_metrics()
-        zookeeper = PatientZooKeeper(
-            KazooZooKeeper(
-                self._settings.zookeeper_hosts,
-                self._settings.keys.zookeeper_session_timeout_ms,
-                self._scheduler.post,
-            )
+        kazoo = KazooZooKeeper(
+            self._settings.zookeeper_hosts,
+            self._settings.keys.zookeeper_session_timeout_ms,
+            self._scheduler.post,
         )
+        zookeeper = PatientZooKeeper(MeasuredZooKeeper(kazoo, self._metrics.zk_request_seconds.observe))
         self._node = ControllerNode(
             self._settings.config,
             self._servers.advertised,
@@ -186,6 +191,8 @@ class ControllerProcess:
             random.Random(os.urandom(16)),
             self._state_changes.put,
             self._event_handled,
+            standby_transport=self._standby_transport,
+            on_takeover=self._taken_over,
         )
         self._handle.set(self._node)
         self._node.start()
@@ -234,6 +241,7 @@ class ControllerProcess:
             self._node.stop()
         await self._servers.stop(_STOP_GRACE_S)
         await self._loop.run_in_executor(None, self._transport.close_all)
+        await self._loop.run_in_executor(None, self._standby_transport.close_all)
         await self._loop.run_in_executor(None, self._state_changes.close)
         self._metrics.close()
         finished()
@@ -253,6 +261,9 @@ class ControllerProcess:
         if elected != self._elected:
             self._elected = elected
             self._metrics.leader_election_seconds.observe(handled_ms / 1000)
+
+    def _taken_over(self, takeover: Takeover) -> None:
+        self._metrics.controller_takeover_seconds.labels(takeover.states.kind.value).observe(takeover.elapsed_ms / 1000)
 
     async def _refresh(self) -> None:
         """Carry the core's figures to where others look, once a second."""
@@ -274,5 +285,6 @@ class ControllerProcess:
                     "topics": gauges.topics,
                     "partitions": gauges.partitions,
                     "topics_to_delete": gauges.topics_to_delete,
+                    "standby_in_sync": gauges.standby_in_sync,
                 }
             )

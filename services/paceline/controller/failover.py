@@ -1,35 +1,42 @@
 """What a controller does between its election and its first event.
 
-Source: spec/controller.md section 4; Kafka 2.8 KafkaController.onControllerFailover.
+Source: spec/controller.md section 4; design.md 3.12; Kafka 2.8 KafkaController.onControllerFailover.
 """
 
 import logging
+from collections.abc import Collection, Iterable
 
 from paceline.controller.config_changes import watch_config_changes
-from paceline.controller.isr_notifications import delete_all_notifications
+from paceline.controller.isr_notifications import take_all_notifications
 from paceline.controller.parts import ControllerParts
 from paceline.controller.preferred_election import elect_preferred_leaders, wanted_preferred_elections
 from paceline.controller.reassignment import on_reassignment_node, resume_reassignments
+from paceline.controller.standby import StateMirror
+from paceline.controller.takeover import StatesLoaded, load_states, read_journal
 from paceline.controller.topic_changes import add_topics, read_topics
 from paceline.controller.unclean_restart import distrust_unclean_brokers
 from paceline.coordination import znodes
+from paceline.coordination.znode_journal import JournalEntry
+from paceline.model.identifiers import TopicPartition
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
 
 
-def on_failover(parts: ControllerParts) -> Flow[None]:
+def on_failover(parts: ControllerParts, mirror: StateMirror | None = None) -> Flow[StatesLoaded]:
     """Load the cluster, tell every broker everything, elect where leaders are missing, go on with what was begun.
 
-    Every read arms its watch, so nothing that changes from here on is missed.
+    Every read arms its watch, so nothing that changes from here on is missed. ``mirror`` is what this process has
+    learnt of the partition states while it stood by.
     """
     context = parts.context
-    yield from delete_all_notifications(parts)
+    journal = yield from read_journal(parts)
+    noticed = yield from take_all_notifications(parts)
     yield from watch_config_changes(parts)
-    yield from _load(parts)
+    marked = yield from parts.storage.children(znodes.DELETE_TOPICS, watch=True)
+    loaded = yield from _load(parts, mirror, journal, noticed, marked)
     for broker_id in context.registered_broker_ids():
         parts.channels.add_broker(context.brokers[broker_id])
-    marked = yield from parts.storage.children(znodes.DELETE_TOPICS, watch=True)
     yield from parts.deletion.start(sorted(marked), _halted_topics(parts))
     yield from distrust_unclean_brokers(parts, context.registered_broker_ids())
     # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
@@ -44,18 +51,24 @@ def on_failover(parts: ControllerParts) -> Flow[None]:
         "controller epoch %d: %d brokers, %d topics, %d partitions",
         context.epoch, len(context.brokers), len(context.topics), len(context.leadership),
     )  # fmt: skip
+    return loaded
 
 
-def _load(parts: ControllerParts) -> Flow[None]:
+def _load(
+    parts: ControllerParts,
+    mirror: StateMirror | None,
+    journal: JournalEntry | None,
+    noticed: Iterable[TopicPartition],
+    marked: Collection[str],
+) -> Flow[StatesLoaded]:
     context = parts.context
     context.brokers.update((yield from parts.storage.brokers()))
     topics = yield from parts.storage.topic_names()
     nodes = yield from read_topics(parts, topics)
     topic_partitions = add_topics(parts, topics, nodes)
     context.being_reassigned.update(tp for tp in topic_partitions if context.assignment(tp).is_being_reassigned)
-    states = yield from parts.storage.partition_states(topic_partitions)
-    for topic_partition, state in states.items():
-        context.remember(topic_partition, state)
+    loaded = yield from load_states(parts, mirror, journal, topic_partitions, noticed, marked)
+    return loaded
 
 
 def _halted_topics(parts: ControllerParts) -> list[str]:

@@ -28,21 +28,27 @@ def on_isr_change_notification(parts: ControllerParts) -> Flow[None]:
     if not paths:
         return
     changed = sorted({tp for notice in notices for tp in notice if parts.context.knows(tp)})
+    stale_elsewhere = changed
     try:
-        yield from _refresh(parts, changed)
+        stale_elsewhere = yield from _refresh(parts, changed)
         parts.send_update_metadata(parts.context.brokers, changed)
         yield from complete_finished_reassignments(parts, changed)
     except (ControllerMovedError, IllegalStateError):
         raise
     except Exception:
         LOG.exception("handling %d ISR changes failed", len(changed))
+    # Once the notices are gone nobody tells a standby, unless the journal does.
+    yield from parts.committer.touch(stale_elsewhere)
     yield from parts.storage.delete_fenced(paths)
 
 
-def _refresh(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+def _refresh(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[list[TopicPartition]]:
+    """Read states into the cache and return those that were not what the cache had."""
     found = yield from parts.storage.partition_states(topic_partitions)
+    differing = [tp for tp in topic_partitions if found.get(tp) != parts.context.leadership.get(tp)]
     for topic_partition, state in found.items():
         parts.context.remember(topic_partition, state)
+    return differing
 
 
 def on_log_dir_event(parts: ControllerParts) -> Flow[None]:
@@ -55,11 +61,19 @@ def on_log_dir_event(parts: ControllerParts) -> Flow[None]:
     yield from parts.storage.delete_fenced(paths)
 
 
-def delete_all_notifications(parts: ControllerParts) -> Flow[None]:
-    """Empty both directories at failover: the full load that follows makes older notices redundant."""
-    for parent in (znodes.LOG_DIR_EVENT_NOTIFICATION, znodes.ISR_CHANGE_NOTIFICATION):
-        names = yield from parts.storage.children(parent, watch=True)
-        yield from parts.storage.delete_fenced([f"{parent}/{name}" for name in sorted(names)])
+def take_all_notifications(parts: ControllerParts) -> Flow[list[TopicPartition]]:
+    """Empty both directories at failover and return the partitions whose ISR changed: their states are read next.
+
+    A controller that reads all states has no need of the notices, but the standbys of the next takeover do: whatever a
+    notice named goes into the journal before the notice goes.
+    """
+    names = yield from parts.storage.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
+    yield from parts.storage.delete_fenced([f"{znodes.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in sorted(names)])
+    paths, notices = yield from _read(parts, znodes.ISR_CHANGE_NOTIFICATION, znodes.decode_partition_set)
+    noticed = sorted({topic_partition for notice in notices for topic_partition in notice})
+    yield from parts.committer.touch(noticed)
+    yield from parts.storage.delete_fenced(paths)
+    return noticed
 
 
 def _read(

@@ -33,6 +33,8 @@ from paceline.controller.reassignment import (
     complete_finished_reassignments,
     on_reassignment_node,
 )
+from paceline.controller.standby import Standby
+from paceline.controller.takeover import Takeover
 from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
 from paceline.coordination import znodes
 from paceline.coordination.errors import SessionLostError
@@ -55,12 +57,16 @@ class ControllerMachine:
         self,
         parts: ControllerParts,
         election: ControllerElection,
+        standby: Standby,
         on_office: Callable[[bool], None],
+        on_takeover: Callable[[Takeover], None],
     ) -> None:
         """``on_office`` is told True when failover is done and False on resignation."""
         self._parts = parts
         self._election = election
+        self._standby = standby
         self._on_office = on_office
+        self._on_takeover = on_takeover
         self._rebalance: Cancellable | None = None
         self.is_active = False
         self.cluster_id = ""
@@ -75,6 +81,7 @@ class ControllerMachine:
         context = self._parts.context
         context.seen_in_event.clear()
         self._parts.log.cause = event.name
+        self._parts.publisher.event_begins()
         try:
             yield from self._dispatch(event)
         except (ControllerMovedError, IllegalStateError, SessionLostError) as error:
@@ -87,6 +94,8 @@ class ControllerMachine:
         except Exception:
             LOG.exception("handling %s failed", event.name)
             event.abort()
+        self._parts.publisher.event_ends()
+        self._standby.follow(None if self.is_active else self.active_controller)
 
     # office
 
@@ -141,6 +150,7 @@ class ControllerMachine:
 
     def _take_office(self, term: Term) -> Flow[None]:
         parts = self._parts
+        begun_ms = parts.scheduler.now_ms()
         LOG.info("elected as controller with epoch %d", term.controller_epoch)
         parts.context.epoch = term.controller_epoch
         parts.context.epoch_zk_version = term.epoch_zk_version
@@ -148,7 +158,7 @@ class ControllerMachine:
         parts.log.note(StateChangeKind.CONTROLLER_ELECTED)
         self.active_controller = ActiveController(parts.config.controller_id, parts.endpoints)
         try:
-            yield from on_failover(parts)
+            states = yield from on_failover(parts, self._standby.mirror)
         except ControllerMovedError:
             raise
         except Exception:
@@ -157,8 +167,16 @@ class ControllerMachine:
             yield from self._election.withdraw()
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return
+        takeover = Takeover(term.controller_epoch, states, parts.scheduler.now_ms() - begun_ms)
+        LOG.info(
+            "%s takeover of controller epoch %d in %d ms: %d of %d partition states read from ZooKeeper%s",
+            states.kind.value, term.controller_epoch, takeover.elapsed_ms, states.states_read, states.partitions,
+            f" ({states.reason})" if states.reason else "",
+        )  # fmt: skip
+        self._standby.used(term.controller_epoch)
         parts.leases.grant(parts.context.registered_broker_ids())
         self._schedule_rebalance(FIRST_REBALANCE_MS)
+        self._on_takeover(takeover)
         self._on_office(True)
 
     def _schedule_rebalance(self, delay_ms: int) -> None:

@@ -18,7 +18,10 @@ from paceline.controller.controller_election import ActiveController, Controller
 from paceline.controller.event_queue import EventQueue
 from paceline.controller.machine import ControllerMachine
 from paceline.controller.parts import ControllerParts
-from paceline.controller.ports import ControlTransport
+from paceline.controller.ports import ControlTransport, NoStandbyTransport, StandbyTransport
+from paceline.controller.standby import Standby
+from paceline.controller.state_publisher import StateSink
+from paceline.controller.takeover import Takeover
 from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.controller.watches import event_for
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
@@ -92,6 +95,8 @@ class Gauges:
     offline_partitions: int = 0
     preferred_replica_imbalance: int = 0
     topics_to_delete: int = 0
+    standby_in_sync: int = 0
+    """1 at a controller that stands by with a copy of the state that is kept up to date."""
 
 
 class ControllerNode:
@@ -108,6 +113,8 @@ class ControllerNode:
         state_change_sink: Callable[[StateChange], None],
         on_event_handled: Callable[[ev.Event, int, int], None] | None = None,
         on_office: Callable[[bool], None] | None = None,
+        standby_transport: StandbyTransport | None = None,
+        on_takeover: Callable[[Takeover], None] | None = None,
     ) -> None:
         """``on_event_handled`` gets event, milliseconds queued and milliseconds handled; for metrics."""
         self._zookeeper = zookeeper
@@ -122,7 +129,10 @@ class ControllerNode:
             self._on_response,
         )
         election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
-        self._machine = ControllerMachine(self._parts, election, on_office or (lambda _: None))
+        self._standby = Standby(config.controller_id, scheduler, standby_transport or NoStandbyTransport(), rng)
+        self._machine = ControllerMachine(
+            self._parts, election, self._standby, on_office or (lambda _: None), on_takeover or (lambda _: None)
+        )
         self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
         self.admin = AdminCalls(self._ask)
         """What operators ask: partitions, moves, leaders, configuration."""
@@ -140,6 +150,7 @@ class ControllerNode:
         if self._stopped:
             return
         self._stopped = True
+        self._standby.stop()
         self._queue.close()
         self._machine.resign("the process stops")
         self._zookeeper.close()
@@ -215,6 +226,21 @@ class ControllerNode:
         self._parts.leases.renew(request.broker_id)
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
 
+    def follow_state(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
+        """Stream the partition states to a controller that stands by; return what ends the stream.
+
+        Raises:
+            NotControllerError: only the active controller has them.
+        """
+        if self._stopped or not self.is_active:
+            raise NotControllerError("this controller is not active")
+        return self._parts.publisher.follow(standby_id, sink)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether this controller stands by with a copy of the state that is kept up to date."""
+        return self._standby.in_sync
+
     def alter_partition_reassignments(
         self,
         targets: Mapping[TopicPartition, tuple[int, ...] | None],
@@ -282,7 +308,7 @@ class ControllerNode:
         """Return figures for metrics, computed now."""
         context = self._parts.context
         if not self.is_active:
-            return Gauges(event_queue_size=self._queue.size)
+            return Gauges(event_queue_size=self._queue.size, standby_in_sync=int(self.is_warm))
         imbalanced = [
             topic_partition
             for topic_partition, known in context.leadership.items()

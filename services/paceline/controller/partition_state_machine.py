@@ -340,7 +340,7 @@ class PartitionStateMachine:
             if topic_partition in found:
                 self._context.remember(topic_partition, found[topic_partition])
             else:
-                self._context.leadership.pop(topic_partition, None)
+                self._context.forget_leadership(topic_partition)
 
     def _strategy(
         self,

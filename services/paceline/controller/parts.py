@@ -7,6 +7,7 @@ from paceline.controller.broker_leases import BrokerLeases
 from paceline.controller.channel import ChannelManager, OnResponse
 from paceline.controller.context import ControllerContext
 from paceline.controller.events import BrokerLeaseChange, Event, PartitionReassignmentFromNode
+from paceline.controller.journal import ControllerJournal
 from paceline.controller.leader_waits import LeaderWaits
 from paceline.controller.partition_state_machine import PartitionStateMachine
 from paceline.controller.ports import ControlTransport
@@ -14,6 +15,7 @@ from paceline.controller.replica_state_machine import ReplicaStateMachine
 from paceline.controller.request_batch import RequestBatch
 from paceline.controller.state_commit import StateCommitter
 from paceline.controller.state_log import StateChangeLog
+from paceline.controller.state_publisher import StatePublisher
 from paceline.controller.storage import Storage
 from paceline.controller.topic_deletion import TopicDeletionManager
 from paceline.controller.topic_requests import TopicRequests
@@ -50,7 +52,9 @@ class ControllerParts:
         self.log = StateChangeLog(
             f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )
-        self.committer = StateCommitter(config, self.context, self.storage)
+        self.journal = ControllerJournal()
+        self.publisher = StatePublisher(self.context, self.journal, scheduler)
+        self.committer = StateCommitter(config, self.context, self.storage, self.journal, self.publisher.flush_soon)
         self.unclean_config = UncleanElectionConfig(
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
@@ -90,14 +94,19 @@ class ControllerParts:
     def _new_batch(self) -> RequestBatch:
         return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)
 
-    def send_update_metadata(self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition]) -> None:
-        """Send metadata, at least the list of live brokers, to brokers."""
+    def send_update_metadata(
+        self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition], initial: bool = False
+    ) -> None:
+        """Send metadata, at least the list of live brokers, to brokers; ``initial``: the first they get."""
         self.batch.new_batch()
         self.batch.add_update_metadata(broker_ids, topic_partitions)
+        if initial:
+            self.batch.mark_initial()
         self.batch.send()
 
     def reset(self) -> None:
         """Forget everything and send nothing more: the controller resigned."""
+        self.publisher.reset()
         self.leases.clear()
         self.channels.close()
         for batch in self._batches:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
+from paceline.model.control import ControlRequest, ControlResponse, Endpoint, LiveBroker
+from paceline.model.standby import StateUpdate
 
 
 class ControlTransport(Protocol):
@@ -24,3 +25,34 @@ class ControlTransport(Protocol):
 
     def close(self, broker_id: int) -> None:
         """End the connection to a broker; harmless when there is none."""
+
+
+class StandbyTransport(Protocol):
+    """Brings the active controller's state to one that stands by."""
+
+    def follow(
+        self,
+        controller: Endpoint,
+        standby_id: int,
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> Callable[[], None]:
+        """Open a stream to a controller's CONTROL endpoint and return what closes it.
+
+        Both callbacks run on the own scheduler, never within this call; ``on_end`` at most once, nothing follows it.
+        Messages may come late, twice or not at all: they are numbered, and the follower looks.
+        """
+
+
+class NoStandbyTransport:
+    """Follows nobody: such a controller always takes over cold."""
+
+    def follow(
+        self,
+        controller: Endpoint,
+        standby_id: int,
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> Callable[[], None]:
+        """Do nothing."""
+        return lambda: None

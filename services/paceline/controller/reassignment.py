@@ -286,7 +286,7 @@ def _raised(parts: ControllerParts, topic_partition: TopicPartition) -> Flow[Lea
             return written
         found = outcome.conflicted[topic_partition]
         if found is None:
-            context.leadership.pop(topic_partition, None)
+            context.forget_leadership(topic_partition)
         else:
             context.remember(topic_partition, found)
 

@@ -4,10 +4,11 @@ A servicer decides nothing: it checks and converts, asks the node on its event l
 """
 
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from paceline import __version__
+from paceline.controller.driver_standby import stream_states
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
@@ -115,7 +116,6 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
         """Describe topics."""
-        node = self._handle.get()
         names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
         try:
             topics = node.describe_topics(names)
@@ -152,7 +152,7 @@ def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
 
 
 class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
-    """What brokers call; runs on the CONTROL listener's threads and asks the node on its event loop."""
+    """What brokers and standbys call; runs on the CONTROL listener's threads and asks the node on its event loop."""
 
     def __init__(self, handle: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
         self._handle = handle
@@ -195,5 +195,15 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             return convert.broker_heartbeat_response_to_proto(future.result(HEARTBEAT_TIMEOUT_S))
         except concurrent.futures.TimeoutError:
             raise RequestTimedOutError("the controller did not answer in time") from None
+        except NotControllerError:
+            raise not_controller(node, "CONTROL") from None
+
+    def FollowState(  # noqa: N802
+        self, request: controller_pb.FollowStateRequest, context: Any
+    ) -> Iterator[controller_pb.FollowStateResponse]:
+        """Stream the partition states to a controller that stands by."""
+        node = self._handle.get()
+        try:
+            yield from stream_states(node, self._post, request.controller_id, context)
         except NotControllerError:
             raise not_controller(node, "CONTROL") from None

@@ -1,26 +1,31 @@
 """Partition states into ZooKeeper, many per multi.
 
-One multi carries a check of ``/controller_epoch`` and then one conditional write per partition, cut into chunks by
-operations and by bytes. A multi that fails names only its first bad operation, so the whole chunk is read again and
-the caller decides again; the chunks of the next round are half as large.
+One multi carries a check of ``/controller_epoch``, then one conditional write per partition, cut into chunks by
+operations and by bytes, and last the entry for ``/controller_journal``, which comes on top of both limits. A multi that
+fails names only its first bad operation, so the whole chunk is read again and the caller decides again; the chunks of
+the next round are half as large.
 
-Source: design.md 3.1, 3.2; spec/controller.md section 7.
+Source: design.md 3.1, 3.2, 3.12; spec/controller.md section 7.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.controller.context import ControllerContext
 from paceline.controller.failures import UnexpectedResponseError
+from paceline.controller.journal import ControllerJournal
 from paceline.controller.storage import Storage, first_failure, send
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Exists, Operation, SetData, ZkCode
+from paceline.coordination.interface import Create, Exists, Multi, Operation, Response, SetData, ZkCode
 from paceline.coordination.isr_history import next_extra
 from paceline.coordination.znode_json import JsonValue
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig
 from paceline.runtime.flow import Flow
+
+LOG = logging.getLogger(__name__)
 
 OPERATION_OVERHEAD_BYTES = 64
 """Headers, version and lengths of one operation on the wire, rounded up."""
@@ -52,13 +57,29 @@ class CommitOutcome:
     """Not applied: what is there now, None when the node is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Journaled:
+    multi: Multi
+    sequence: int
+
+
 class StateCommitter:
     """Writes partition states in chunks."""
 
-    def __init__(self, config: ControllerConfig, context: ControllerContext, storage: Storage) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        context: ControllerContext,
+        storage: Storage,
+        journal: ControllerJournal,
+        on_commit: Callable[[], None],
+    ) -> None:
+        """``on_commit`` is called after each commit; what was written is in the context when the caller next waits."""
         self._config = config
         self._context = context
         self._storage = storage
+        self._journal = journal
+        self._on_commit = on_commit
 
     @property
     def chunk_limit(self) -> int:
@@ -74,20 +95,58 @@ class StateCommitter:
         outcome = CommitOutcome()
         sized = ((write, self._set(write)) for write in writes)
         chunks = list(self._chunks(sized, limit))
-        multis = [self._storage.fenced(*(operation for _, operation in chunk)) for chunk in chunks]
-        responses = yield from self._storage.send_fenced(multis)
+        multis = [self._journaled(chunk, [operation for _, operation in chunk]) for chunk in chunks]
+        responses = yield from self._send(multis)
         to_read: list[StateWrite] = []
         for chunk, response in zip(chunks, responses, strict=True):
             if not response.ok:
                 to_read.extend(write for write, _ in chunk)
                 continue
-            for (write, _), result in zip(chunk, response.results[1:], strict=True):
+            for (write, _), result in zip(chunk, response.results[1:-1], strict=True):
                 version = write.state.zk_version + 1 if result.stat is None else result.stat.version
                 outcome.written[write.topic_partition] = _at_version(write.state, version)
                 self._remember_extra(write)
         if to_read:
             yield from self._read_back(to_read, outcome)
+        self._settle()
         return outcome
+
+    def _journaled(self, chunk: Iterable[tuple[StateWrite, object]], operations: Iterable[Operation]) -> "_Journaled":
+        entry = self._journal.advance(write.topic_partition for write, _ in chunk)
+        return _Journaled(self._storage.fenced(*operations, entry), self._journal.sequence)
+
+    def _send(self, multis: Sequence["_Journaled"]) -> Flow[list[Response]]:
+        responses = yield from self._storage.send_fenced([one.multi for one in multis])
+        without_journal = False
+        for one, response in zip(multis, responses, strict=True):
+            if response.ok:
+                self._journal.confirm(one.sequence)
+            elif first_failure(response)[0] == len(one.multi.operations) - 1:
+                without_journal = True
+        if without_journal:
+            # Somebody deleted it. What failed with it is read back and decided again like any conflict.
+            LOG.warning("%s is gone, it is made anew", znodes.CONTROLLER_JOURNAL)
+            yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
+        return responses
+
+    def touch(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+        """Enter partitions into the journal whose new states nobody will tell standbys of; for none, do nothing.
+
+        Raises:
+            ControllerMovedError: the fence failed.
+            UnexpectedResponseError: ZooKeeper refused.
+        """
+        if not topic_partitions:
+            return
+        entry = _Journaled(self._storage.fenced(self._journal.advance(topic_partitions)), self._journal.sequence)
+        (response,) = yield from self._send([entry])
+        if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
+            raise UnexpectedResponseError(first_failure(response)[1], f"set {znodes.CONTROLLER_JOURNAL}")
+        self._settle()
+
+    def _settle(self) -> None:
+        self._journal.settle()
+        self._on_commit()
 
     def _read_back(self, writes: Sequence[StateWrite], outcome: CommitOutcome) -> Flow[None]:
         found = yield from self._storage.partition_states([write.topic_partition for write in writes])
@@ -111,6 +170,7 @@ class StateCommitter:
             parents_made.add(write.topic_partition.topic)
             groups.append((write, operations))
         yield from self._create_groups(groups, outcome, retry=True)
+        self._settle()
         return outcome
 
     def _create_groups(
@@ -118,9 +178,9 @@ class StateCommitter:
     ) -> Flow[None]:
         chunks = list(self._group_chunks(groups, self.chunk_limit if retry else 1))
         failed: list[StateWrite] = []
-        multis = [self._storage.fenced(*(op for _, group in chunk for op in group)) for chunk in chunks]
+        multis = [self._journaled(chunk, [op for _, group in chunk for op in group]) for chunk in chunks]
         # A later chunk may need a parent that an earlier one creates: requests of one session are applied in order.
-        responses = yield from self._storage.send_fenced(multis)
+        responses = yield from self._send(multis)
         for chunk, response in zip(chunks, responses, strict=True):
             if response.ok:
                 outcome.written.update((write.topic_partition, _at_version(write.state, 0)) for write, _ in chunk)

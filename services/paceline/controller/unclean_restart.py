@@ -94,7 +94,7 @@ def _write(parts: ControllerParts, unclean: list[int]) -> Flow[list[TopicPartiti
         remaining = []
         for topic_partition, current in outcome.conflicted.items():
             if current is None:
-                context.leadership.pop(topic_partition, None)
+                context.forget_leadership(topic_partition)
             else:
                 context.remember(topic_partition, current)
                 remaining.append(topic_partition)

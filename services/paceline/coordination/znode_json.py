@@ -154,6 +154,10 @@ class JsonObject:
         members = self.object(key)
         return {self._checked_string(key, name): members.string(name) for name in members._value}
 
+    def integers(self, key: str, minimum: int = 0, maximum: int = MAX_INT32) -> tuple[int, ...]:
+        """Return a list of integers."""
+        return tuple(self._checked_integer(key, item, minimum, maximum) for item in self._list(key))
+
     def broker_ids(self, key: str) -> tuple[int, ...]:
         """Return a list of distinct broker ids."""
         ids = tuple(self._checked_integer(key, item, 0, MAX_INT32) for item in self._list(key))

@@ -9,3 +9,4 @@ from paceline.rpc.convert_common import *  # noqa: F403
 from paceline.rpc.convert_control import *  # noqa: F403
 from paceline.rpc.convert_log_dirs import *  # noqa: F403
 from paceline.rpc.convert_replica import *  # noqa: F403
+from paceline.rpc.convert_standby import *  # noqa: F403

@@ -22,6 +22,7 @@ GAUGES: Final = {
     "under_replicated_partitions": "Partitions led here whose in-sync set is smaller than the assignment",
     "offline_partitions": "Partitions without a leader, as the active controller counts",
     "active_controller": "1 on the active controller, else 0",
+    "standby_in_sync": "1 on a controller that stands by with an up-to-date copy of the active one's state",
     "controller_queue_size": "Events waiting in the controller's queue",
     "replica_lag_records": "Largest lag of a follower on this broker, in records",
     "under_min_isr_partitions": "Partitions led here with fewer in-sync replicas than min.insync.replicas",
@@ -57,6 +58,13 @@ class Metrics:
         )
         self.controller_event_seconds = self._made(
             Histogram, "controller_event_seconds", "Handling time of one event", ("event",), buckets=_FAST
+        )
+        self.controller_takeover_seconds = self._made(
+            Histogram,
+            "controller_takeover_seconds",
+            "From elected to all requests queued; warm: no state read again, behind: some, cold: all",
+            ("kind",),
+            buckets=_SLOW,
         )
         self.zk_request_seconds = self._made(
             Histogram, "zk_request_seconds", "ZooKeeper requests, from submit to answer", buckets=_FAST
