@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from paceline.log.producer_state import REMEMBERED_BATCHES
 from paceline.log.record_batch import decode_records, iterate_headers
 from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
+from paceline.model.errors import ErrorCode
 from tests.simulation.history import History, Outcome, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -25,6 +27,8 @@ class ClientChecks:
 
     def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
         """A broker answers a produce request."""
+        if result.failure is not None and result.failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._is_no_repetition(life, send)
         if result.failure is not None or send.acks is not RequiredAcks.ALL:
             return
         verdicts = self._verdicts
@@ -42,6 +46,22 @@ class ClientChecks:
                 f"{life.name} acknowledges {result.base_offset} of {send.topic_partition}, "
                 f"committed is {hosted.log.high_watermark}",
             )
+
+    def _is_no_repetition(self, life: "BrokerLife", send: Send) -> None:
+        """Check that a sequence that is refused is not the one of a batch among the producer's last five."""
+        log = life.logs.get(send.topic_partition)
+        if not isinstance(log, ObservedLog) or log.topic_id != send.topic_id:
+            return
+        latest: list[int] = []
+        for crc in reversed(log.mirror.crcs):
+            known = self._history.by_crc.get(crc)
+            if known is not None and known.producer_id == send.producer_id:
+                latest.append(crc)
+            if len(latest) == REMEMBERED_BATCHES:
+                break
+        self._verdicts.exercise("C11")
+        if send.crc in latest:
+            self._verdicts.fail("C11", f"{life.name} refuses {send.client}'s {send.sequence}, which its log has")
 
     def fetch_answered(self, life: "BrokerLife", reading: Reading, result: FetchResult) -> None:
         """A broker answers a reader."""

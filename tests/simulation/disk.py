@@ -118,6 +118,7 @@ class SimulatedDisk:
             return
         if source not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        self._forget_pending(source)
         moved: dict[str, _File | None] = {}
         for name in sorted(self._files):
             if name.startswith(source + "/"):
@@ -130,6 +131,7 @@ class SimulatedDisk:
                 self._directories.discard(name)
                 self._directories.add(target + name[len(source) :])
                 self._durable_directories.add(target + name[len(source) :])
+                moved[name] = None
         self._changed(moved, directory=target)
 
     def remove(self, path: str) -> None:
@@ -137,7 +139,16 @@ class SimulatedDisk:
         del self._files[path]
         self._changed({path: None})
 
+    def _forget_pending(self, path: str) -> None:
+        """Drop changes of names below a directory that is no more: they belong to it, not to its path."""
+        self._pending_names = [
+            (directory, changes)
+            for directory, changes in self._pending_names
+            if directory != path and not directory.startswith(path + "/")
+        ]
+
     def remove_tree(self, path: str) -> None:
+        self._forget_pending(path)
         gone: dict[str, _File | None] = {name: None for name in sorted(self._files) if name.startswith(path + "/")}
         for name in gone:
             del self._files[name]
@@ -226,6 +237,8 @@ class SimulatedDisk:
         for name, file in changes.items():
             if file is None:
                 self._durable_names.pop(name, None)
+                if name not in self._directories:
+                    self._durable_directories.discard(name)
             else:
                 self._durable_names[name] = file
 

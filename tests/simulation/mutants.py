@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation import mutations as broken
+from tests.simulation import mutations_of_replicas as also_broken
 from tests.simulation.profile import draw_profile
 from tests.simulation.run import Run
 from tests.simulation.world import World
@@ -67,6 +68,26 @@ _REPLIES_ARE_LOST = _aim("zk-expire", "zk-lost-reply", "zk-disconnect", count=14
 _TOPICS_COME_BACK = _aim("recreate-topic", "crash-broker", "bounce-broker", "kill-active-controller")
 _POWER_FAILS = _aim("power-loss", "crash-broker", "kill-active-controller", flush_messages=2**63 - 1) | _THREE
 _MOVES = _aim("reassign", brokers=4, replication_factor=2, min_insync_replicas=1)
+_MOVES_ARE_TAKEN_BACK = _aim(
+    operation_kinds=("reassign-and-cancel", "reassign-and-retarget"),
+    operation_count=14,
+    brokers=5,
+    replication_factor=2,
+    min_insync_replicas=1,
+)
+_MOVES_ARE_LATE = _aim(
+    "bad-network",
+    "bad-network",
+    "pause-broker",
+    operation_kinds=("reassign", "reassign-and-cancel", "reassign-and-retarget"),
+    operation_count=14,
+    brokers=4,
+    replication_factor=2,
+    min_insync_replicas=1,
+)
+_STOPS = _aim("stop-broker", "stop-and-lose-power", "pause-broker", count=12) | _THREE
+_DISKS_FAIL = _aim("failed-write", "failed-sync", "failed-write", count=12, flush_messages=1)
+_POWER_FAILS_AFTER_A_STOP = _aim("stop-and-lose-power", count=12, flush_messages=2**63 - 1)
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -84,7 +105,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("controller reassigns without waiting", broken.reassign_at_once, ("K9",), 80, _MOVES),
     Mutant("controller empties an ISR", broken.empty_isr, ("R11", "X1"), 60),
     Mutant("controller does not resume deletions", broken.no_deletion_resume, ("C13", "R17"), 120, _TOPICS_COME_BACK),
+    Mutant("controller acts on what it saw before", broken.captured_data, ("C13", "R5", "K3", "X1"), 60),
+    Mutant(
+        "controller elects a dead member of the ISR", broken.elect_a_dead_member, ("R5",), 60, _LEADERS_CHANGE | _THREE
+    ),
+    Mutant(
+        "controller takes a move back without a fence",
+        broken.no_fence_before_a_move_is_taken_back,
+        ("R11", "R5b", "R6"),
+        300,
+        _MOVES_ARE_TAKEN_BACK,
+    ),
     # broker: control requests
+    Mutant("broker stops replicas whatever their epoch", also_broken.stop_without_epoch, ("R2",), 300, _MOVES_ARE_LATE),
     Mutant(
         "broker takes requests of earlier controllers", broken.any_controller_epoch, ("K4",), 400, _CONTROLLERS_CHANGE
     ),
@@ -150,7 +183,75 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "leader forgets ISR members that are not assigned", broken.unassigned_not_counted, ("R6", "R5b"), 100, _MOVES
     ),
+    Mutant("follower joins while it is being stopped", also_broken.join_while_leaving, ("R13",), 300, _STOPS),
+    Mutant(
+        "leader does not look again when its ISR has shrunk",
+        also_broken.shrink_without_another_look,
+        ("R6",),
+        60,
+        _LEADERS_CHANGE | _THREE,
+    ),
     # broker: logs and fetching
+    Mutant(
+        "follower asks once where an epoch ended",
+        also_broken.one_round_lookup,
+        ("R3b", "R3", "C13", "C5", "R5b", "R4", "X1"),
+        300,
+        _LEADERS_DIVERGE,
+    ),
+    Mutant(
+        "follower of the same leader does not truncate",
+        also_broken.same_leader_no_truncation,
+        ("R3b", "R3", "C13", "C5", "R5b", "R4"),
+        400,
+        _LEADERS_CHANGE | _THREE,
+    ),
+    Mutant(
+        "follower applies answers of other epochs", also_broken.answers_of_other_epochs, ("R10",), 300, _LEADERS_CHANGE
+    ),
+    Mutant(
+        "leader counts a fetch that diverges",
+        also_broken.diverging_fetch_counts,
+        ("R3", "R5b", "R6", "R13", "R10", "C1", "C3", "R8"),
+        200,
+        _LEADERS_DIVERGE,
+    ),
+    Mutant(
+        "follower takes the high watermark before it truncates",
+        also_broken.high_watermark_before_truncation,
+        ("R8", "R3"),
+        100,
+        _LEADERS_DIVERGE,
+    ),
+    Mutant("a leader's epoch begins with its first record", also_broken.epoch_start_forgotten, ("R4",), 5),
+    Mutant(
+        "a directory that failed is used as before",
+        also_broken.storage_goes_on,
+        ("R3b", "C5", "R14", "X1", "C13", "R3", "R5b"),
+        200,
+        _DISKS_FAIL,
+    ),
+    Mutant(
+        "an orderly stop syncs nothing",
+        also_broken.stop_without_sync,
+        ("R14", "R5b", "R5", "C1"),
+        100,
+        _POWER_FAILS_AFTER_A_STOP,
+    ),
+    Mutant(
+        "the clean-stop marker stays while a broker runs",
+        also_broken.marker_kept,
+        ("R14", "R5b", "R5", "C1", "C3", "R9"),
+        300,
+        _aim("stop-broker", "power-loss", count=14, flush_messages=2**63 - 1) | _THREE,
+    ),
+    Mutant(
+        "a high watermark beyond the log is believed",
+        also_broken.high_watermark_beyond_the_log,
+        ("R8", "R14"),
+        100,
+        _LEADERS_DIVERGE,
+    ),
     Mutant(
         "follower does not truncate",
         broken.no_truncation,
@@ -183,9 +284,38 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "repeated batches are not recognised", broken.no_duplicates_found, ("C4", "C11", "X1"), 100, _SENDS_ARE_REPEATED
     ),
+    Mutant(
+        "a send is answered after its leader has gone",
+        also_broken.acknowledge_after_role_change,
+        ("R7",),
+        60,
+        _LEADERS_CHANGE | _THREE,
+    ),
+    Mutant(
+        "only the last batch of a producer is remembered",
+        also_broken.one_batch_remembered,
+        ("C11", "C4"),
+        200,
+        _SENDS_ARE_REPEATED,
+    ),
+    Mutant(
+        "followers do not remember sequences",
+        also_broken.sequences_lost_at_failover,
+        ("C4", "C11"),
+        200,
+        _SENDS_ARE_REPEATED,
+    ),
     Mutant("sequences are not checked", broken.no_sequences, ("C4", "C11"), 150, _SENDS_ARE_REPEATED),
     # pairs: one guard covers for the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
+    Mutant(
+        "any controller and any registration",
+        also_broken.any_controller_and_broker_epoch,
+        ("K4", "K5"),
+        300,
+        _REGISTRATIONS_CHANGE,
+    ),
+    Mutant("min.insync.replicas nowhere", also_broken.min_isr_nowhere, ("R7",), 20, _LEADERS_CHANGE | _THREE),
     Mutant("any fetch and any answer", broken.any_fetch_and_answer, ("R10",), 40, _LEADERS_CHANGE),
 )
 """Budgets are a few times what it took when the mutant was written."""

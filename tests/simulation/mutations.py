@@ -171,6 +171,46 @@ def empty_isr(patches: "Patches") -> None:
     patches.set(replica_state_machine, "without_member", without)
 
 
+def captured_data(patches: "Patches") -> None:
+    """Brokers are as they were when somebody last looked, not as they are (KAFKA-5879)."""
+    real = Storage.brokers
+    seen: dict[Storage, dict[int, Any]] = {}
+
+    def brokers(self: Storage) -> Generator[Any, Any, dict[int, Any]]:
+        now = yield from real(self)
+        before, seen[self] = seen.get(self, now), now
+        return before
+
+    patches.set(Storage, "brokers", brokers)
+
+
+def elect_a_dead_member(patches: "Patches") -> None:
+    """Whoever is in the ISR leads, there or not."""
+
+    def elect(current: Any, assigned: Sequence[int], _online: Any, *rest: Any, **_: Any) -> Election:
+        recipients = tuple(replica for replica in assigned if replica in current.isr)
+        if not recipients:
+            return Election(None)
+        return Election(current.with_leader(recipients[0], current.isr, rest[1]), recipients)
+
+    patches.set(partition_state_machine, "elect_offline", elect)
+
+
+def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
+    """Nobody minds the admission that is under way when a move is cancelled."""
+
+    def update(parts: Any, topic_partition: Any, assignment: Any) -> Generator[Any, Any, None]:
+        current = parts.context.assignment(topic_partition)
+        if current != assignment:
+            yield from reassignment._write_topic(parts, topic_partition, assignment)
+            parts.context.set_assignment(topic_partition, assignment)
+            gone = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
+            yield from reassignment._stop_replicas(parts, topic_partition, gone)
+        parts.context.being_reassigned.add(topic_partition)
+
+    patches.set(reassignment, "_update_assignment", update)
+
+
 def no_deletion_resume(patches: "Patches") -> None:
     """A deletion found at failover, or halted by a broker that was away, is left alone."""
 
@@ -297,7 +337,9 @@ def high_watermark_below_min_isr(patches: "Patches") -> None:
     patches.set(hosted_partition, "leader_high_watermark", unfrozen)
 
 
-def _joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
+def forgive_joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
+    """Let followers join in spite of these."""
+
     def why_not(follower: Any, high_watermark: int, epoch_start: int, *rest: Any) -> JoinRefusal | None:
         if JoinRefusal.BELOW_EPOCH_START in forgiven:
             epoch_start = 0
@@ -309,7 +351,7 @@ def _joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
 
 def join_below_epoch_start(patches: "Patches") -> None:
     """The stale high watermark of a new leader is enough to join (KAFKA-7128)."""
-    _joining(patches, JoinRefusal.BELOW_EPOCH_START)
+    forgive_joining(patches, JoinRefusal.BELOW_EPOCH_START)
 
 
 def join_without_fetch(patches: "Patches") -> None:
@@ -319,7 +361,7 @@ def join_without_fetch(patches: "Patches") -> None:
     one finds.
     """
     join_with_old_broker_epoch(patches)
-    _joining(patches, *JoinRefusal)
+    forgive_joining(patches, *JoinRefusal)
     real = HostedPartition.make_leader
 
     def make_leader(self: HostedPartition, *args: Any) -> bool:
@@ -334,7 +376,7 @@ def join_without_fetch(patches: "Patches") -> None:
 
 def join_with_old_broker_epoch(patches: "Patches") -> None:
     """Nobody asks whether who joins is who fetched (KIP-903)."""
-    _joining(patches, JoinRefusal.OLD_BROKER_EPOCH, JoinRefusal.NOT_REGISTERED, JoinRefusal.SHUTTING_DOWN)
+    forgive_joining(patches, JoinRefusal.OLD_BROKER_EPOCH, JoinRefusal.NOT_REGISTERED, JoinRefusal.SHUTTING_DOWN)
     patches.set(isr_write, "_checks", lambda _expected, _responses: ([], ()))
 
 

@@ -87,7 +87,10 @@ class ReplicaChecks:
         if not log.log_start_offset <= now <= log.log_end_offset:
             verdicts.fail("R8", f"{life.name} {log.topic_partition}: {now} is outside the log")
         hosted = self._hosted(life, log)
-        if hosted is None or record is None or not hosted.is_leader:
+        if hosted is None or record is None:
+            return
+        if not hosted.is_leader:
+            self._follows(life, record, log, now)
             return
         if now < before:
             verdicts.fail("R8", f"{record}: {life.name} leads and falls from {before} to {now}")
@@ -98,6 +101,17 @@ class ReplicaChecks:
             self._counts_all(life, record, hosted, now)
         if record.zk is not None and now > record.thw:
             self._committed(life, record, record.zk, log, now)
+
+    def _follows(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog, now: int) -> None:
+        """Check that a follower takes for committed only what is, and has it."""
+        if record.voided or life.broker_id in record.damaged:
+            return
+        if now > record.thw:
+            self._verdicts.fail("R8", f"{record}: {life.name} follows to {now}, committed is {record.thw}")
+        known, own = record.committed.chain_at(now), log.mirror.chain_at(now)
+        self._verdicts.exercise("R3")
+        if known is not None and own is not None and known != own:
+            self._verdicts.fail("R3", f"{record}: {life.name} has another history below its high watermark {now}")
 
     def _counts_all(self, life: "BrokerLife", record: PartitionRecord, hosted: HostedPartition, now: int) -> None:
         assert record.zk is not None
@@ -178,9 +192,21 @@ class ReplicaChecks:
 
     def _became_leader(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord, leader_epoch: int) -> None:
         record.logs[life.broker_id] = log
+        is_new = leader_epoch not in record.leaders
         first = record.leaders.setdefault(leader_epoch, life.broker_id)
         self._verdicts.check(
             "R1", first == life.broker_id, f"{record}: {first} and {life.broker_id} lead in {leader_epoch}"
+        )
+        latest = log.epochs.entries[-1] if log.epochs.entries else None
+        self._verdicts.check(
+            "R4",
+            latest is not None
+            and latest.epoch == leader_epoch
+            # One that restarts leads on in its epoch, which began earlier.
+            and (
+                latest.start_offset == log.log_end_offset or (not is_new and latest.start_offset < log.log_end_offset)
+            ),
+            f"{record}: {life.name} leads in {leader_epoch} from {log.log_end_offset}, its cache ends with {latest}",
         )
         if record.unclean_starts.get(leader_epoch) == -1:
             record.unclean_starts[leader_epoch] = log.log_end_offset

@@ -9,6 +9,7 @@ from paceline.coordination import znodes
 from paceline.coordination.data_tree import Change
 from paceline.coordination.interface import Check, Multi, SetData, WatchType
 from paceline.coordination.memory import AppliedWrite
+from paceline.log.leader_epoch_cache import EpochEntry
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
@@ -288,17 +289,26 @@ def test_an_incomplete_leader_and_a_second_one_in_the_epoch_are_reported(cluster
     record = prepared(cluster)
     record.committed.add(0, 2, 0, 5)
     record.thw = 2
-    change = StateChange(
-        who="", wall_ms=0, kind=StateChangeKind.BECAME_LEADER, topic_partition=TP, topic_id=TOPIC_ID, leader_epoch=0
-    )
     whole, empty = log((0, 2, 0, 5)), log()
+    for one in (whole, empty):
+        one.epochs.entries.append(EpochEntry(0, one.log_end_offset))
     cluster.checks.replicas._became_leader(broker(1), whole, record, 0)
     assert violated(cluster) == ()
     cluster.checks.replicas._became_leader(broker(1), empty, record, 0)
     assert violated(cluster) == ("R5",)
     cluster.checks.replicas._became_leader(broker(2), whole, record, 0)
     assert violated(cluster) == ("R1", "R5")
-    assert change.leader_epoch == 0
+
+
+@pytest.mark.parametrize("entries", [[], [(0, 1)], [(1, 2)]])
+def test_a_leader_whose_epoch_does_not_begin_at_its_log_end_is_reported(
+    cluster: SimulatedCluster, entries: list[tuple[int, int]]
+) -> None:
+    record = prepared(cluster)
+    one = log((0, 2, 0, 5))
+    one.epochs.entries[:] = [EpochEntry(epoch, start) for epoch, start in entries]
+    cluster.checks.replicas._became_leader(broker(1), one, record, 0)
+    assert violated(cluster) == ("R4",)
 
 
 def test_a_joiner_that_lacks_committed_records_is_reported(cluster: SimulatedCluster) -> None:

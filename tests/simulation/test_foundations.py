@@ -180,3 +180,15 @@ def test_taking_a_fault_away_leaves_the_others_as_they_were() -> None:
     shorter = Run(21, faults[1:])
     assert shorter.faults == faults[1:]
     assert shorter.profile == profile
+
+
+def test_files_made_in_a_directory_that_was_renamed_do_not_come_back_under_its_old_name() -> None:
+    for seed in range(20):
+        disk = SimulatedDisk(lambda: 0, random.Random(seed))
+        disk.make_directory("/data/t-0")
+        disk.append("/data/t-0/0.log", b"a")
+        disk.rename("/data/t-0", "/data/t-0.gone-delete")
+        disk.sync_directory("/data")
+        disk.lose_power()
+        assert disk.list_directory("/data")[0].name == "t-0.gone-delete"
+        assert not disk.exists("/data/t-0/0.log")

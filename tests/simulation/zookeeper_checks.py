@@ -201,23 +201,26 @@ class ZooKeeperChecks:
         record.history[new.zk_version] = (new.leader, new.leader_epoch, new.isr)
         if record.harmed:
             return
-        self._shape(record, new)
+        self._shape(record, old, new)
         if old is None:
             self._verdicts.check("R2", new.leader_epoch == 0, f"{record} begins with epoch {new.leader_epoch}")
         elif isinstance(self._lives.get(write.session_id), BrokerLife):
             self._written_by_broker(record, old, new, write)
         else:
             self._written_by_controller(record, old, new)
+            self._elected_alive(record, old, new, write)
         self._fenced(record, write)
         for broker_id in tuple(record.damaged):
             if broker_id not in new.isr:
                 record.damaged[broker_id] = True
         self._cluster.checks.replicas.state_changed(record, old, new)
 
-    def _shape(self, record: PartitionRecord, new: LeaderAndIsr) -> None:
+    def _shape(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
         leader_is_in = new.leader == NO_LEADER or new.leader in new.isr
         self._verdicts.check("R11", bool(new.isr) and leader_is_in, f"{record}: leader {new.leader}, ISR {new.isr}")
-        strangers = [member for member in new.isr if member not in record.assignment.replicas]
+        # Replicas of a move that ends leave one by one: nobody comes in who is not assigned, but some may still be in.
+        before = () if old is None else old.isr
+        strangers = [member for member in new.isr if member not in record.assignment.replicas + before]
         self._verdicts.check("R11", not strangers, f"{record}: {strangers} of {new.isr} are not assigned")
 
     def _written_by_broker(
@@ -266,6 +269,14 @@ class ZooKeeperChecks:
         )
         if new.leader not in (NO_LEADER, old.leader):
             self._elected(record, old, new)
+
+    def _elected_alive(
+        self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr, write: AppliedWrite
+    ) -> None:
+        life = self._lives.get(write.session_id)
+        if new.leader not in (NO_LEADER, old.leader) and isinstance(life, ControllerLife) and life.node.is_active:
+            known = life.node._parts.context.brokers
+            self._verdicts.check("R5", new.leader in known, f"{record}: {new.leader} is elected, which is gone")
 
     def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
         log = record.logs.get(new.leader)

@@ -1,0 +1,205 @@
+"""More breakages behind `mutants`: replication, sequences and storage (spec/reliability.md section 5.8)."""
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.broker import hosted_partition, replica_fetcher
+from paceline.broker.control_requests import ControlRequests
+from paceline.broker.fetch import FetchHandler
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.produce import DelayedProduce
+from paceline.broker.replica_fetcher import ReplicaFetcher
+from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
+from paceline.log.log_directory import LogDirectory
+from paceline.log.partition_log import PartitionLog
+from paceline.log.producer_state import ProducerStateManager
+from paceline.model.errors import ErrorCode
+from paceline.replication.high_watermark import leader_high_watermark
+from paceline.replication.isr import JoinRefusal
+from paceline.replication.truncation import Truncation
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.mutations import any_broker_epoch, any_controller_epoch, forgive_joining
+
+if TYPE_CHECKING:
+    from tests.simulation.mutants import Patches
+
+# Truncation and epochs
+
+
+def one_round_lookup(patches: "Patches") -> None:
+    """A follower believes the end of an epoch it never had, and does not ask again (KAFKA-6361)."""
+    real = ReplicaFetcher._diverged
+
+    def point(leader_answer: Any, log_end_offset: int, _lookup: Any, fallback_offset: int) -> Truncation:
+        end = fallback_offset if leader_answer is None else leader_answer.end_offset
+        return Truncation(min(end, log_end_offset), done=True)
+
+    def diverged(self: ReplicaFetcher, state: Any, log: Any, leader_end: Any) -> bool:
+        result = real(self, state, log, leader_end)
+        state.last_fetched_epoch = None
+        return result
+
+    patches.set(replica_fetcher, "truncation_point", point)
+    patches.set(ReplicaFetcher, "_diverged", diverged)
+
+
+def same_leader_no_truncation(patches: "Patches") -> None:
+    """A follower whose leader stays goes on as if it had been its leader all the time (KAFKA-7164)."""
+    same: dict[HostedPartition, bool] = {}
+    real_follow, real_add = HostedPartition.make_follower, ReplicaFetcher.add
+
+    def make_follower(self: HostedPartition, state: Any, log: Any) -> bool:
+        same[self] = self.leader_id == state.leader
+        return real_follow(self, state, log)
+
+    def add(self: ReplicaFetcher, partition: HostedPartition) -> None:
+        real_add(self, partition)
+        if same.get(partition):
+            self._states[partition.topic_partition].last_fetched_epoch = None
+
+    patches.set(HostedPartition, "make_follower", make_follower)
+    patches.set(ReplicaFetcher, "add", add)
+
+
+def answers_of_other_epochs(patches: "Patches") -> None:
+    """What a leader said in another epoch is applied."""
+    patches.set(ReplicaFetcher, "_is_current", lambda _self, state, _result: state.partition.log is not None)
+
+
+def diverging_fetch_counts(patches: "Patches") -> None:
+    """A fetch from beyond the point of divergence is progress (KAFKA-13141)."""
+    real = FetchHandler._read
+
+    def read(self: FetchHandler, run: Any, position: Any, *rest: Any) -> Any:
+        result = real(self, run, position, *rest)
+        record, now_ms = rest[-2], rest[-1]
+        if result.diverging_epoch is not None and record and run.reader.replica_id is not None:
+            partition = self._partitions.lookup(position.topic_partition)
+            kept, position.last_fetched_epoch = position.last_fetched_epoch, None
+            partition.record_follower_fetch(run.reader.replica_id, run.reader.broker_epoch, position, now_ms, None)
+            position.last_fetched_epoch = kept
+        return result
+
+    patches.set(FetchHandler, "_read", read)
+
+
+def high_watermark_before_truncation(patches: "Patches") -> None:
+    """A follower takes over its leader's high watermark over records that are about to go."""
+    real = ReplicaFetcher._apply_to
+
+    def apply_to(self: ReplicaFetcher, state: Any, result: Any) -> bool:
+        if result.diverging_epoch is not None and state.partition.log is not None:
+            state.partition.log.update_high_watermark(state.partition.log.log_end_offset)
+        return real(self, state, result)
+
+    patches.set(ReplicaFetcher, "_apply_to", apply_to)
+
+
+def epoch_start_forgotten(patches: "Patches") -> None:
+    """A new leader notes its epoch with its first record only (KAFKA-7415)."""
+    patches.set(PartitionLog, "assign_leader_epoch", lambda _self, _epoch, _start: None)
+
+
+# High watermark and ISR
+
+
+def join_while_leaving(patches: "Patches") -> None:
+    """A broker that is being stopped may join."""
+    forgive_joining(patches, JoinRefusal.SHUTTING_DOWN)
+
+
+def shrink_without_another_look(patches: "Patches") -> None:
+    """The high watermark waits for the next fetch after an ISR has shrunk (KAFKA-13091)."""
+    patches.set(HostedPartition, "_isr_settled", lambda _self: None)
+
+
+def min_isr_nowhere(patches: "Patches") -> None:
+    """``min.insync.replicas`` counts neither before a send nor after."""
+
+    def unfrozen(current: int, end: int, followers: Any, isr: Any, maximal: Any, _minimum: int, *rest: Any) -> int:
+        return leader_high_watermark(current, end, followers, isr, maximal, 1, *rest)
+
+    patches.set(hosted_partition, "leader_high_watermark", unfrozen)
+    patches.set(HostedPartition, "has_enough_replicas", property(lambda _self: True))
+
+
+# Control requests
+
+
+def stop_without_epoch(patches: "Patches") -> None:
+    """A StopReplica stops whatever is there now (KAFKA-9539)."""
+    patches.set(ControlRequests, "_may_stop", lambda _self, _state: ErrorCode.NONE)
+
+
+def any_controller_and_broker_epoch(patches: "Patches") -> None:
+    """Neither who sends nor for whom is looked at."""
+    any_controller_epoch(patches)
+    any_broker_epoch(patches)
+
+
+# Clients
+
+
+def acknowledge_after_role_change(patches: "Patches") -> None:
+    """A send is answered by where the log is committed, whoever leads by now."""
+
+    def decided(_self: DelayedProduce, waiting: Any) -> bool:
+        log = waiting.partition.log
+        return log is None or log.high_watermark >= waiting.required_offset
+
+    patches.set(DelayedProduce, "_decided", decided)
+
+
+def one_batch_remembered(patches: "Patches") -> None:
+    """Only the producer's last batch is recognised when it comes again."""
+    real = ProducerStateManager.find_duplicate
+
+    def find(self: ProducerStateManager, header: Any) -> Any:
+        found = real(self, header)
+        return found if found is None or found is self._entries[header.producer_id].batches[-1] else None
+
+    patches.set(ProducerStateManager, "find_duplicate", find)
+
+
+def sequences_lost_at_failover(patches: "Patches") -> None:
+    """Followers do not look at whose batches they append."""
+    patches.set(PartitionLog, "take_in_producer", lambda _self, *_args, **_more: None)
+
+
+# Storage
+
+
+def storage_goes_on(patches: "Patches") -> None:
+    """A directory that failed is written to as before (KAFKA-10778)."""
+    patches.set(LogDirectory, "fail", lambda _self, _error: None)
+
+
+def stop_without_sync(patches: "Patches") -> None:
+    """An orderly stop leaves the clean-stop marker over what is not on the disk."""
+    real = SimulatedDisk.sync
+
+    def sync(self: SimulatedDisk, path: str) -> None:
+        if not path.endswith(".log"):
+            real(self, path)
+
+    patches.set(SimulatedDisk, "sync", sync)
+
+
+def marker_kept(patches: "Patches") -> None:
+    """The clean-stop marker stays while the broker runs."""
+    real = SimulatedDisk.remove
+
+    def remove(self: SimulatedDisk, path: str) -> None:
+        if not path.endswith(CLEAN_SHUTDOWN_MARKER):
+            real(self, path)
+
+    patches.set(SimulatedDisk, "remove", remove)
+
+
+def high_watermark_beyond_the_log(patches: "Patches") -> None:
+    """A checkpoint is believed whatever the log has."""
+
+    def update(self: PartitionLog, high_watermark: int) -> int:
+        self._high_watermark = max(self._log_start_offset, high_watermark)
+        return self._high_watermark
+
+    patches.set(PartitionLog, "update_high_watermark", update)
