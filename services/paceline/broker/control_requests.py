@@ -3,6 +3,7 @@
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.replica_manager import ReplicaManager
+from paceline.broker.stray_logs import set_strays_aside
 from paceline.model.control import (
     ControlResponse,
     LeaderAndIsrPartition,
@@ -208,5 +209,6 @@ class ControlRequests:
     def update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
         """Replace what this broker knows of the cluster."""
         self._manager.metadata.update(request)
+        set_strays_aside(self._manager, request)
         self._manager.healing.metadata_changed()
         return ControlResponse()

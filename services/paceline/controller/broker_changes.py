@@ -98,7 +98,7 @@ def on_broker_startup(parts: ControllerParts, broker_ids: Sequence[int]) -> Flow
     if distrusted:
         tell_other_replicas(parts, distrusted, broker_ids)
     with_leader = [tp for tp in context.leadership if not context.is_queued_for_deletion(tp.topic)]
-    parts.send_update_metadata(broker_ids, with_leader)
+    parts.send_update_metadata(broker_ids, with_leader, initial=True)
     hosted = context.replicas_on(broker_ids)
     yield from parts.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
     yield from parts.partitions.trigger_online()

@@ -63,13 +63,13 @@ class ReplicaStateMachine:
                 # Ineligible, so that a deletion found at failover knows that it has to wait for this replica.
                 states[replica] = ReplicaState.DELETION_INELIGIBLE
                 offline.append(replica)
-        yield from self.handle_state_changes(online, ReplicaState.ONLINE)
+        yield from self.handle_state_changes(online, ReplicaState.ONLINE, initial=True)
         yield from self.handle_state_changes(offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
-        self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False
+        self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False, initial: bool = False
     ) -> Flow[None]:
-        """Move replicas to ``target`` and send what follows from it.
+        """Move replicas to ``target`` and send what follows from it, as a first picture when it is ``initial``.
 
         With ``fence`` replicas that go offline give their partitions a new leader epoch even from outside the ISR.
 
@@ -86,6 +86,8 @@ class ReplicaStateMachine:
             self._batch.new_batch()
             for broker_id in sorted(by_broker):
                 yield from self._apply(broker_id, self._valid(by_broker[broker_id], target), target, fence)
+            if initial:
+                self._batch.mark_initial()
             self._batch.send()
         except (ControllerMovedError, IllegalStateError):
             raise

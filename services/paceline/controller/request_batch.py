@@ -32,6 +32,7 @@ class _Collected:
     metadata_to_all: bool = False
     metadata_partitions: dict[TopicPartition, None] = field(default_factory=dict)
     stop_replica: dict[int, dict[TopicPartition, StopReplicaPartition]] = field(default_factory=dict)
+    is_initial: bool = False
 
     def __bool__(self) -> bool:
         metadata = self.metadata_to_all or self.metadata_brokers or self.metadata_partitions
@@ -107,6 +108,10 @@ class RequestBatch:
             if topic_partition in self._context.leadership:
                 self._collected.metadata_partitions[topic_partition] = None
 
+    def mark_initial(self) -> None:
+        """Call the metadata of this batch the first picture that its brokers get; see `UpdateMetadataRequest`."""
+        self._collected.is_initial = True
+
     def add_stop_replica(self, broker_ids: Iterable[int], topic_partition: TopicPartition, delete: bool) -> None:
         """Stop a replica on brokers; carries the leader epoch cached now, before a following ISR removal (trap 5)."""
         known = self._context.leadership.get(topic_partition)
@@ -152,7 +157,9 @@ class RequestBatch:
         registered = self._context.registered_broker_ids()
         live_brokers: tuple[LiveBroker, ...] = tuple(self._context.brokers[broker_id] for broker_id in registered)
         partitions = tuple(map(self._metadata_of, collected.metadata_partitions))
-        request = UpdateMetadataRequest(self._stamp(), live_brokers, partitions, self._controller_endpoints)
+        request = UpdateMetadataRequest(
+            self._stamp(), live_brokers, partitions, self._controller_endpoints, collected.is_initial
+        )
         for broker_id in registered:
             if collected.metadata_to_all or broker_id in collected.metadata_brokers:
                 self._channels.send(broker_id, request)

@@ -123,6 +123,8 @@ class UpdateMetadataRequest:
     live_brokers: tuple[LiveBroker, ...]
     partitions: tuple[UpdateMetadataPartition, ...]
     controller_endpoints: tuple[Endpoint, ...] = ()
+    is_initial: bool = False
+    """Whether it is the first picture a controller gives: no StopReplica of an earlier one is still to come."""
 
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest

@@ -219,6 +219,7 @@ def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadat
             for one in request.partitions
         ],
         controller_endpoints=[endpoint_to_proto(endpoint) for endpoint in request.controller_endpoints],
+        is_initial=request.is_initial,
     )
 
 
@@ -252,6 +253,7 @@ def update_metadata_from_proto(message: pb.UpdateMetadataRequest) -> UpdateMetad
         tuple(live_broker_from_proto(one) for one in brokers),
         partitions,
         tuple(endpoint_from_proto(one) for one in endpoints),
+        message.is_initial,
     )
 
 

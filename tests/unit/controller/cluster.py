@@ -116,6 +116,11 @@ class FakeBrokers:
                     errors[partition] = ErrorCode.NONE
                 else:
                     errors[partition] = ErrorCode.STALE_CONTROLLER_EPOCH
+        elif isinstance(request, UpdateMetadataRequest) and request.is_initial:
+            for shown in request.partitions:
+                partition = shown.topic_partition
+                if broker_id not in shown.replicas and epochs.get(partition, shown.leader_epoch) < shown.leader_epoch:
+                    del epochs[partition]  # a stray, set aside
         elif isinstance(request, StopReplicaRequest):
             for stop in request.partitions:
                 refused = stop.delete_partition and stop.topic_partition in self.undeletable[broker_id]

@@ -354,6 +354,11 @@ class UpdateMetadataRequest(google.protobuf.message.Message):
     LIVE_BROKERS_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     CONTROLLER_ENDPOINTS_FIELD_NUMBER: builtins.int
+    IS_INITIAL_FIELD_NUMBER: builtins.int
+    is_initial: builtins.bool
+    """Whether it is the first picture a controller gives the broker. A log of a partition that it shows to be assigned to
+    others only is a stray: no StopReplica for it is still to come.
+    """
     @property
     def stamp(self) -> global___ControllerStamp:
         """Fence."""
@@ -377,9 +382,10 @@ class UpdateMetadataRequest(google.protobuf.message.Message):
         live_brokers: collections.abc.Iterable[global___LiveBroker] | None = ...,
         partitions: collections.abc.Iterable[global___UpdateMetadataPartition] | None = ...,
         controller_endpoints: collections.abc.Iterable[global___BrokerEndpoint] | None = ...,
+        is_initial: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["stamp", b"stamp"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["controller_endpoints", b"controller_endpoints", "live_brokers", b"live_brokers", "partitions", b"partitions", "stamp", b"stamp"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["controller_endpoints", b"controller_endpoints", "is_initial", b"is_initial", "live_brokers", b"live_brokers", "partitions", b"partitions", "stamp", b"stamp"]) -> None: ...
 
 global___UpdateMetadataRequest = UpdateMetadataRequest
 

@@ -1,0 +1,67 @@
+"""Logs of replicas that were removed while nobody could tell their broker.
+
+A controller that dies after it has written the end of a reassignment, and before StopReplica has reached the broker
+that loses its replica, leaves a log that no later request names. The first picture of the cluster that a new controller
+gives, or that a broker gets after it has registered, shows it: a partition of this very topic id, assigned to others.
+
+A log that the picture does not name stays where it is: a topic whose node cannot be read, or a ZooKeeper that has lost
+everything, is no proof. What is found is renamed, reported and kept; nothing here deletes.
+Source: docs/decisions/0009-damaged-and-stray-logs.md.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from paceline.log.log_manager import STRAY
+from paceline.model.control import UpdateMetadataPartition, UpdateMetadataRequest
+from paceline.model.errors import KafkaStorageError
+from paceline.model.identifiers import LEADER_DURING_DELETE
+from paceline.model.state_change import StateChangeKind
+
+if TYPE_CHECKING:
+    from paceline.broker.replica_manager import ReplicaManager
+
+LOG: Final = logging.getLogger(__name__)
+
+
+def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
+    """Set the logs aside that ``request``, a first picture for this very registration, shows to be strays."""
+    if not request.is_initial or request.stamp.broker_epoch != manager.broker_epoch:
+        return
+    for state in request.partitions:
+        if _is_stray(manager, state):
+            _set_aside(manager, state)
+    manager.fetchers.close_idle()
+    manager.deliver_news()
+
+
+def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:
+    me = manager.broker_id
+    if state.leader in (me, LEADER_DURING_DELETE) or me in state.replicas or me in state.isr:
+        return False
+    log = manager.logs.get(state.topic_partition)
+    if log is None or log.topic_id is None or log.topic_id != state.topic_id or log.directory.is_offline:
+        return False
+    hosted = manager.partitions.get(state.topic_partition)
+    if hosted is not None:
+        # A request that was overtaken by the replica's return speaks of an earlier epoch.
+        return state.leader_epoch > hosted.leader_epoch
+    return log.latest_epoch is None or log.latest_epoch <= state.leader_epoch
+
+
+def _set_aside(manager: "ReplicaManager", state: UpdateMetadataPartition) -> None:
+    topic_partition = state.topic_partition
+    manager.fetchers.stop((topic_partition,))
+    partition = manager.drop(topic_partition)
+    try:
+        path = manager.logs.set_log_aside(topic_partition, STRAY)
+    except KafkaStorageError:
+        manager.storage_failed(topic_partition)
+        return
+    finally:
+        manager.healing.forget(topic_partition)
+        if partition is not None:
+            partition.retire()
+    LOG.warning("%s is assigned to %s; its stray log is kept in %s", topic_partition, list(state.replicas), path)
+    if partition is not None:
+        manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"stray, kept in {path}")
