@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import random
+import secrets
 import time
 from typing import Any, Final
 
@@ -26,7 +27,9 @@ from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.zookeeper import KazooZooKeeper
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import Endpoint
+from paceline.model.state_change import StateChange
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
 from paceline.runtime.logging import StateChangeWriter
@@ -52,12 +55,18 @@ class ControllerServers:
     """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on threads of its own."""
 
     def __init__(
-        self, settings: ControllerSettings, handle: NodeHandle, scheduler: AsyncioScheduler, metrics: Metrics
+        self,
+        settings: ControllerSettings,
+        handle: NodeHandle,
+        scheduler: AsyncioScheduler,
+        metrics: Metrics,
+        hub: WatchHub | None = None,
     ) -> None:
         self._settings = settings
         self._handle = handle
         self._scheduler = scheduler
         self._metrics = metrics
+        self._hub = hub or WatchHub(secrets.token_hex(6))
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -105,7 +114,7 @@ class ControllerServers:
 
     def _client_server(self, name: str) -> AioRpcServer:
         admin = AdminServicer(self._handle, name)
-        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id)
+        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
         return AioRpcServer(
             name,
             [
@@ -144,7 +153,8 @@ class ControllerProcess:
         self._scheduler = AsyncioScheduler(loop)
         self._metrics = Metrics()
         self._handle = NodeHandle()
-        self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics)
+        self._hub = WatchHub(secrets.token_hex(6))
+        self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics, self._hub)
         self._transport = GrpcControlTransport(self._scheduler.post)
         self._standby_transport = GrpcStandbyTransport(self._scheduler.post)
         self._state_changes = StateChangeWriter()
@@ -189,11 +199,12 @@ class ControllerProcess:
             zookeeper,
             self._transport,
             random.Random(os.urandom(16)),
-            self._state_changes.put,
+            self._state_changed,
             self._event_handled,
             standby_transport=self._standby_transport,
             on_takeover=self._taken_over,
         )
+        self._node.metadata_revisions.on_change = self._hub.wake
         self._handle.set(self._node)
         self._node.start()
         await self._until_connected(zookeeper)
@@ -239,6 +250,7 @@ class ControllerProcess:
         await self._servers.set_serving(False)
         if self._node is not None:
             self._node.stop()
+        self._hub.close()
         await self._servers.stop(_STOP_GRACE_S)
         await self._loop.run_in_executor(None, self._transport.close_all)
         await self._loop.run_in_executor(None, self._standby_transport.close_all)
@@ -254,6 +266,10 @@ class ControllerProcess:
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the core has failed: a bug. Say so and go on."""
         _log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+    def _state_changed(self, change: StateChange) -> None:
+        self._state_changes.put(change)
+        self._hub.put(change)
 
     def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
         self._metrics.controller_event_seconds.labels(event.name).observe(handled_ms / 1000)

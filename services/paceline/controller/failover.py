@@ -68,6 +68,7 @@ def _load(
     topic_partitions = add_topics(parts, topics, nodes)
     context.being_reassigned.update(tp for tp in topic_partitions if context.assignment(tp).is_being_reassigned)
     loaded = yield from load_states(parts, mirror, journal, topic_partitions, noticed, marked)
+    parts.metadata_revisions.changed(context.topics, None)
     return loaded
 
 

@@ -47,7 +47,10 @@ def _refresh(parts: ControllerParts, topic_partitions: Sequence[TopicPartition])
     found = yield from parts.storage.partition_states(topic_partitions)
     differing = [tp for tp in topic_partitions if found.get(tp) != parts.context.leadership.get(tp)]
     for topic_partition, state in found.items():
+        before = parts.context.leadership.get(topic_partition)
         parts.context.remember(topic_partition, state)
+        if before is not None and set(before.isr) != set(state.isr):
+            parts.log.isr_changed(topic_partition, before.isr)
     return differing
 
 

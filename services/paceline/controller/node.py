@@ -38,8 +38,15 @@ from paceline.model.control import (
     LiveBroker,
     StopReplicaRequest,
 )
-from paceline.model.errors import ErrorCode, NotControllerError, UnknownTopicOrPartitionError
-from paceline.model.identifiers import TopicPartition
+from paceline.model.errors import (
+    ErrorCode,
+    InvalidTopicError,
+    NotControllerError,
+    PacelineError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition, validate_topic_name
+from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
 from paceline.runtime.ports import Scheduler
@@ -80,7 +87,15 @@ class TopicDescription:
     name: str
     topic_id: str = ""
     partitions: tuple[PartitionDescription, ...] = ()
-    error: UnknownTopicOrPartitionError | None = None
+    error: PacelineError | None = None
+
+
+def _why_unknown(name: str) -> PacelineError:
+    try:
+        validate_topic_name(name)
+    except InvalidTopicError as error:
+        return error
+    return UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +194,11 @@ class ControllerNode:
     def busy_with(self) -> ev.ControllerState:
         """What the event queue is handling."""
         return self._queue.state
+
+    @property
+    def metadata_revisions(self) -> MetadataRevisions:
+        """When which topic changed, in this term; empty while not in office."""
+        return self._parts.metadata_revisions
 
     # what clients and brokers ask
 
@@ -280,7 +300,7 @@ class ControllerNode:
     def _describe(self, name: str) -> TopicDescription:
         context = self._parts.context
         if name not in context.topics or context.is_queued_for_deletion(name):
-            return TopicDescription(name, error=UnknownTopicOrPartitionError(f"topic {name!r} does not exist"))
+            return TopicDescription(name, error=_why_unknown(name))
         partitions = []
         for partition, assignment in sorted(context.topics[name].items()):
             topic_partition = TopicPartition(name, partition)

@@ -22,6 +22,7 @@ from paceline.controller.topic_requests import TopicRequests
 from paceline.controller.unclean_config import UncleanElectionConfig
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
+from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.runtime.ports import Scheduler
@@ -58,6 +59,8 @@ class ControllerParts:
         self.unclean_config = UncleanElectionConfig(
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
+        self.metadata_revisions = MetadataRevisions()
+        """When which topic changed, for those who watch."""
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
@@ -80,7 +83,7 @@ class ControllerParts:
         )
 
     def _topic_deleted(self, topic: str, was_being_reassigned: bool) -> None:
-        self.log.note(StateChangeKind.TOPIC_DELETED, cause=f"topic {topic}")
+        self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
         self.topic_gone(topic)
         if was_being_reassigned:
             # An entry in the admin node that can never finish would block later ones (KAFKA-9478).
@@ -90,9 +93,12 @@ class ControllerParts:
         """Answer whoever waits for something of a topic that is not there any more."""
         self.topic_requests.topic_gone(topic)
         self.leader_waits.topic_gone(topic)
+        self.metadata_revisions.gone(topic)
 
     def _new_batch(self) -> RequestBatch:
-        return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)
+        return RequestBatch(
+            self.config.controller_id, self.endpoints, self.context, self.channels, self.metadata_revisions
+        )
 
     def send_update_metadata(
         self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition], initial: bool = False
@@ -112,5 +118,6 @@ class ControllerParts:
         for batch in self._batches:
             batch.clear()
         self.context.clear()
+        self.metadata_revisions.restart()
         self.topic_requests.resigned()
         self.leader_waits.resigned()

@@ -20,8 +20,11 @@ from paceline.model.errors import (
     RequestTimedOutError,
     ShuttingDownError,
 )
+from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert
-from paceline.v1 import errors_pb2, metadata_service_pb2_grpc
+from paceline.rpc.watch_hub import WatchHub
+from paceline.rpc.watch_servicer import WatchServicer
+from paceline.v1 import errors_pb2
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 MAX_TOPICS: Final = 10_000
@@ -75,10 +78,11 @@ def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
     return errors_pb2.TopicError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
 
 
-class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
+class MetadataServicer(WatchServicer):
     """The cluster as a controller knows it; bound to one listener."""
 
-    def __init__(self, handle: NodeHandle, listener: str, node_id: int) -> None:
+    def __init__(self, handle: NodeHandle, listener: str, node_id: int, hub: WatchHub) -> None:
+        super().__init__(hub)
         self._handle = handle
         self._listener = listener
         self._node_id = node_id
@@ -87,6 +91,9 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self, request: metadata_pb.DescribeClusterRequest, context: Any
     ) -> metadata_pb.DescribeClusterResponse:
         """List the live brokers and name the active controller; one that is not active knows no brokers."""
+        return self._cluster()
+
+    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
         node = self._handle.get()
         cluster = node.describe_cluster()
         controller = active_address(node, self._listener)
@@ -117,11 +124,20 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     ) -> metadata_pb.DescribeTopicsResponse:
         """Describe topics."""
         names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
-        try:
-            topics = node.describe_topics(names)
-        except NotControllerError:
-            raise not_controller(node, self._listener) from None
-        return metadata_pb.DescribeTopicsResponse(topics=[_described(topic) for topic in topics])
+        return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
+
+    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
+        self._check_active()
+        return [_described(topic) for topic in self._handle.get().describe_topics(names)]
+
+    def _check_active(self) -> None:
+        node = self._handle.get()
+        if not node.is_active:
+            raise not_controller(node, self._listener)
+
+    def _revisions(self) -> MetadataRevisions:
+        self._check_active()
+        return self._handle.get().metadata_revisions
 
     async def DescribeReplicas(  # noqa: N802
         self, request: metadata_pb.DescribeReplicasRequest, context: Any
