@@ -481,7 +481,7 @@ def test_misuse_is_refused(cluster: FakeCluster) -> None:
             consumer.poll()
         with pytest.raises(InvalidRequestError, match="not assigned"):
             consumer.seek(ONE, 0)
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(UnknownTopicOrPartitionError, match="none is 7"):
             consumer.assign([TopicPartition("one", 7)])
         with pytest.raises(UnknownTopicOrPartitionError):
             consumer.subscribe(["nothing"])

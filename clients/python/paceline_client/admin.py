@@ -12,7 +12,14 @@ from typing import Any
 
 import grpc
 
-from paceline.model.errors import ErrorCode, LeaderNotAvailableError, PacelineError, error_for
+from paceline.model.errors import (
+    ErrorCode,
+    LeaderNotAvailableError,
+    PacelineError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
@@ -82,6 +89,11 @@ class ReplicaDescription:
     last_caught_up_ago_ms: int | None
     last_fetch_ago_ms: int | None
     in_sync: bool
+    high_watermark: int | None = None
+    """What it was last told."""
+    lag_records: int | None = None
+    broker_epoch: int | None = None
+    online: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,12 @@ class PartitionReplicasDescription:
     isr: tuple[int, ...]
     maximal_isr: tuple[int, ...]
     replicas: tuple[ReplicaDescription, ...]
+    topic_id: str = ""
+    zk_version: int = -1
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    min_insync_replicas: int = 1
+    under_replicated: bool = False
 
 
 class Admin(PartitionAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
@@ -246,6 +264,43 @@ class Admin(PartitionAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
 
         return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), once)
 
+    def describe_leaders(
+        self, topics: Iterable[TopicDescription], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionReplicasDescription]:
+        """Return what leaders know of the replicas of many topics, with few calls; it asks each leader once.
+
+        For watching a whole cluster: a partition that has no leader, or whose leader does not answer or does not lead
+        it any more, is left out.
+
+        Args:
+            topics: as `describe_topics` has returned them; leave out partitions that are not wanted.
+            timeout_ms: longest wait for one leader.
+
+        Raises:
+            BootstrapError: no address answered.
+        """
+        limit_s = min((self._describe_timeout_ms if timeout_ms is None else timeout_ms) / 1000, ONE_CALL_S)
+        brokers = {broker.broker_id: broker for broker in self.describe_cluster().brokers}
+        wanted: dict[int, dict[str, list[int]]] = {}
+        for topic in topics:
+            for partition in topic.partitions:
+                if partition.leader in brokers:
+                    by_topic = wanted.setdefault(partition.leader, {})
+                    by_topic.setdefault(topic.name, []).append(partition.partition)
+        calls = []
+        for leader, by_topic in sorted(wanted.items()):
+            stub = MetadataServiceStub(self._channel(brokers[leader].address))
+            for name, indexes in by_topic.items():
+                request = DescribeReplicasRequest(topic=name, partitions=indexes)
+                calls.append(stub.DescribeReplicas.future(request, timeout=limit_s))
+        found = {}
+        for call in calls:
+            with contextlib.suppress(grpc.RpcError):
+                for wire in call.result().partitions:
+                    if not wire.HasField("error"):
+                        found[TopicPartition(wire.topic, wire.partition)] = _replicas(wire)
+        return found
+
     def _describe_replicas_once(
         self, topic: str, wanted: list[int] | None, timeout_s: float
     ) -> list[PartitionReplicasDescription]:
@@ -271,6 +326,12 @@ class Admin(PartitionAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
                     raise error_for(wire.error.code, f"{topic}-{wire.partition}: {wire.error.message}")
                 found.append(_replicas(wire))
         return sorted(found, key=lambda each: each.partition)
+
+
+class _NoSuchPartitionError(UnknownTopicOrPartitionError):
+    """Seen in the metadata: asking again in a moment finds it no more than now."""
+
+    retriable = False
 
 
 def _names(topics: Iterable[str]) -> list[str]:
@@ -319,10 +380,7 @@ def _chosen(topic: TopicDescription, wanted: list[int] | None) -> list[Partition
     by_index = {partition.partition: partition for partition in topic.partitions}
     missing = [index for index in wanted if index not in by_index]
     if missing:
-        # Not retriable by waiting a little, so the class is one that ends at once.
-        raise error_for(
-            ErrorCode.INVALID_PARTITIONS, f"topic {topic.name} has {len(by_index)} partitions, none is {missing[0]}"
-        )
+        raise _NoSuchPartitionError(f"topic {topic.name} has {len(by_index)} partitions, none is {missing[0]}")
     return [by_index[index] for index in wanted]
 
 
@@ -345,7 +403,17 @@ def _replicas(wire: PartitionReplicas) -> PartitionReplicasDescription:
                 replica.last_caught_up_ago_ms if replica.HasField("last_caught_up_ago_ms") else None,
                 replica.last_fetch_ago_ms if replica.HasField("last_fetch_ago_ms") else None,
                 replica.in_sync,
+                replica.high_watermark if replica.HasField("high_watermark") else None,
+                replica.lag_records if replica.HasField("lag_records") else None,
+                replica.broker_epoch if replica.HasField("broker_epoch") else None,
+                replica.online,
             )
             for replica in wire.replicas
         ),
+        wire.topic_id,
+        wire.zk_version,
+        tuple(wire.adding_replicas),
+        tuple(wire.removing_replicas),
+        wire.min_insync_replicas,
+        wire.under_replicated,
     )

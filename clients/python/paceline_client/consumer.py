@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from paceline.model.errors import InvalidRequestError, PacelineError, RequestTimedOutError, UnknownServerError
+from paceline.model.errors import (
+    InvalidRequestError,
+    PacelineError,
+    RequestTimedOutError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline_client.addresses import parse_bootstrap
@@ -367,7 +373,7 @@ class Consumer:
         count = self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000)
         wrong = [index for index in indexes if not 0 <= index < count]
         if wrong:
-            raise InvalidRequestError(f"topic {topic} has {count} partitions, none is {wrong[0]}")
+            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, none is {wrong[0]}")
 
     def _seek_to(self, partitions: Iterable[TopicPartition] | None, reset: OffsetReset) -> None:
         with self._lock:

@@ -165,7 +165,7 @@ class ClientRequests:
             for partition in manager.led_partitions()
             if partition.topic_partition.topic == topic
         )
-        return describe_replicas(manager, topic, indexes, manager.broker_id, manager.now_ms())
+        return describe_replicas(manager, topic, indexes, manager.now_ms())
 
 
 def _replica_result(read: PartitionRead) -> ReplicaFetchResult:

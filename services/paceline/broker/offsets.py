@@ -1,9 +1,9 @@
 """ListOffsets, OffsetsForLeaderEpoch and DescribeReplicas (spec/replica-manager.md sections 10 and 19)."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from paceline.broker.failures import failure_of
-from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.produce import PartitionLookup
 from paceline.log.damage import DamagedLogError
@@ -20,6 +20,19 @@ from paceline.model.errors import OffsetNotAvailableError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.follower_progress import FollowerProgress
+
+
+class HostedReplicas(PartitionLookup, Protocol):
+    """The broker, as far as a leader's view of its followers needs it."""
+
+    broker_epoch: int
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+
+    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the controller has said that a replica is not available."""
 
 
 def list_offsets(partitions: PartitionLookup, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
@@ -81,24 +94,47 @@ def offsets_for_leader_epoch(partitions: PartitionLookup, queries: Sequence[Epoc
 
 
 def describe_replicas(
-    partitions: PartitionLookup, topic: str, indexes: Sequence[int], broker_id: int, now_ms: int
+    partitions: HostedReplicas, topic: str, indexes: Sequence[int], now_ms: int
 ) -> list[PartitionReplicasView]:
     """Return this leader's view of partitions: what it knows of each replica, itself first."""
     views = []
     for index in indexes:
         topic_partition = TopicPartition(topic, index)
         try:
-            views.append(_view(partitions.lookup(topic_partition), broker_id, now_ms))
+            views.append(_view(partitions, topic_partition, now_ms))
         except PacelineError as error:
             views.append(PartitionReplicasView(topic_partition, failure_of(error, partitions.hint(topic_partition))))
     return views
 
 
-def _view(partition: HostedPartition, broker_id: int, now_ms: int) -> PartitionReplicasView:
+def _view(partitions: HostedReplicas, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
+    partition = partitions.lookup(topic_partition)
     log = partition.leader_log()
-    own = ReplicaProgressView(broker_id, log.log_end_offset, log.log_start_offset, 0, 0, in_sync=True)
+    own = ReplicaProgressView(
+        partitions.broker_id,
+        log.log_end_offset,
+        log.log_start_offset,
+        0,
+        0,
+        in_sync=True,
+        high_watermark=log.high_watermark,
+        lag_records=0,
+        broker_epoch=partitions.broker_epoch,
+    )
+    told = {
+        session.owner: session.partitions[topic_partition].sent_high_watermark
+        for session in partition.sessions
+        if session.owner is not None and topic_partition in session.partitions
+    }
     others = (
-        _progress(follower, log.log_end_offset, now_ms, follower.broker_id in partition.isr)
+        _progress(
+            follower,
+            log.log_end_offset,
+            now_ms,
+            follower.broker_id in partition.isr,
+            told.get(follower.broker_id),
+            not partitions.is_offline_replica(topic_partition, follower.broker_id),
+        )
         for follower in partition.followers.values()
     )
     start = partition.leader_epoch_start_offset
@@ -112,16 +148,34 @@ def _view(partition: HostedPartition, broker_id: int, now_ms: int) -> PartitionR
         isr=partition.isr,
         maximal_isr=partition.maximal_isr,
         replicas=(own, *others),
+        topic_id=partition.topic_id,
+        zk_version=partition.zk_version,
+        adding_replicas=partition.adding_replicas,
+        removing_replicas=partition.removing_replicas,
+        min_insync_replicas=log.config.min_insync_replicas,
+        under_replicated=partition.is_under_replicated,
     )
 
 
-def _progress(follower: FollowerProgress, end_offset: int, now_ms: int, in_sync: bool) -> ReplicaProgressView:
+def _progress(
+    follower: FollowerProgress,
+    end_offset: int,
+    now_ms: int,
+    in_sync: bool,
+    high_watermark: int | None,
+    online: bool,
+) -> ReplicaProgressView:
     caught_up_ms = follower.caught_up_ms(end_offset)
+    known = follower.log_end_offset
     return ReplicaProgressView(
         follower.broker_id,
-        follower.log_end_offset,
+        known,
         follower.log_start_offset,
         None if caught_up_ms is None else now_ms - caught_up_ms,
         now_ms - follower.last_seen_ms() if follower.fetched_in_epoch else None,
         in_sync,
+        high_watermark if follower.fetched_in_epoch else None,
+        None if known is None else max(end_offset - known, 0),
+        follower.broker_epoch,
+        online,
     )

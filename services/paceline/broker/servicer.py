@@ -18,7 +18,6 @@ from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
 from paceline.model.client_io import FetchRequest, FetchResponse, ProduceData, ProduceResult, RequiredAcks
 from paceline.model.control import Endpoint, UpdateMetadataPartition
 from paceline.model.errors import (
-    ErrorCode,
     InvalidRequestError,
     NotControllerError,
     PacelineError,
@@ -27,10 +26,12 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import validate_topic_name
+    InvalidTopicError,
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
+    UnknownTopicOrPartitionError,
 from paceline.rpc.watch_hub import WatchHub
 from paceline.rpc.watch_servicer import WatchServicer
 from paceline.runtime.ports import Scheduler
@@ -349,10 +350,7 @@ def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescripti
     if partitions is None:
         return metadata_pb.TopicDescription(
             name=name,
-            error=errors_pb2.TopicError(
-                code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),  # type: ignore[arg-type]
-                message="the topic does not exist, as far as this broker knows",
-            ),
+            error=errors_pb2.TopicError(code=int(error.code), message=str(error)),  # type: ignore[arg-type]
         )
     described = [_partition_description(partitions[index]) for index in sorted(partitions)]
     topic_id = next((state.topic_id for state in partitions.values() if state.topic_id), None)
@@ -366,9 +364,18 @@ def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.Partit
         leader_epoch=state.leader_epoch,
         replicas=state.replicas,
         isr=state.isr,
+        error = _why_unknown(name)
         offline_replicas=state.offline_replicas,
     )
 
 
 def _drop(_results: list[ProduceResult]) -> None:
     """Nobody waits for the results of ACKS_NONE."""
+def _why_unknown(name: str) -> PacelineError:
+    try:
+        validate_topic_name(name)
+    except InvalidTopicError as error:
+        return error
+    return UnknownTopicOrPartitionError("the topic does not exist, as far as this broker knows")
+
+

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import reported
+from paceline.cli.failures import check_partition, reported
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 
 _QUIET_POLLS = 4
@@ -45,7 +45,9 @@ def consume(
 
         with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
             (found,) = admin.describe_topics([topic])
-            indexes = [p.partition for p in found.partitions] if partition is None else [partition]
+            there = [p.partition for p in found.partitions]
+            check_partition(topic, there, partition)
+            indexes = there if partition is None else [partition]
             partitions = [TopicPartition(topic, index) for index in indexes]
             consumer.assign(partitions)
             if start == "start":

@@ -3,13 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
 import grpc
 
-from paceline.model.errors import PacelineError
+from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.rpc.errors import STATUS_OF_CODE
 
 LOCAL_FAILURE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 3, 64, 130
@@ -39,6 +39,16 @@ def reported(output: str = "table") -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
+
+
+def check_partition(topic: str, indexes: Sequence[int], index: int | None) -> None:
+    """Refuse a partition that the topic does not have, in the client's words; None stands for all of them.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such partition.
+    """
+    if index is not None and index not in indexes:
+        raise UnknownTopicOrPartitionError(f"topic {topic} has {len(indexes)} partitions, none is {index}")
 
 
 def _tell(output: str, reason: str, message: str) -> None:

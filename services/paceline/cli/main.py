@@ -1,70 +1,26 @@
-"""The command's groups. Imports are lazy: `paceline --help` must not wait for gRPC."""
+"""Entry point of the ``paceline`` command.
 
-import importlib
+Everything else is imported after Ctrl-C has got an answer of its own: in the first tenth of a second there is nothing
+to clean up, and a traceback of half-made imports helps nobody.
+"""
+
+import os
+import signal
 from typing import Any
-
-import click
-
-from paceline import __version__
 
 INTERRUPTED = 130
 """As in `failures.py`, which is not imported here because gRPC comes with it."""
 
-_COMMANDS = {
-    "dev": ("paceline.cli.dev", "dev", "a cluster of real processes on this machine"),
-    "topic": ("paceline.cli.topic", "topic", "create, list, describe, configure, grow and delete topics"),
-    "partition": ("paceline.cli.partition", "partition", "what a leader knows of its replicas; elections"),
-    "reassign": ("paceline.cli.reassign", "reassign", "move partitions to other brokers"),
-    "cluster": ("paceline.cli.cluster", "cluster", "brokers and the active controller"),
-    "broker": ("paceline.cli.broker", "broker", "what brokers hold and lead; leadership off a broker"),
-    "controller": ("paceline.cli.controller", "controller", "who is in office"),
-    "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
-    "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
-}
-
-
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, attribute, _ = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # before or after the part of a command that reports its errors
-            click.echo("interrupted", err=True)
-            ctx.exit(INTERRUPTED)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            if not near:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="paceline")
-def cli() -> None:
-    """Ordered, replicated event streams over gRPC."""
-
 
 def main(*arguments: Any) -> None:
-    """Entry point of the ``paceline`` command."""
-    cli(*arguments)
+    """Run the command line."""
+    before = signal.signal(signal.SIGINT, _end)
+    from paceline.cli.commands import cli
+
+    # From here on an interrupt is an exception: commands close what they have opened.
+    cli(*arguments, obj=lambda: signal.signal(signal.SIGINT, before))
+
+
+def _end(_number: int, _frame: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)

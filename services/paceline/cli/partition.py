@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import reported
+from paceline.cli.failures import check_partition, reported
 from paceline.cli.output import output_option, show
 
 
@@ -25,7 +25,8 @@ def describe(which: str, output: str, bootstrap: str) -> None:
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
-            admin.describe_topics([topic])  # a topic that is not there is said so at once
+            (described,) = admin.describe_topics([topic])  # a topic that is not there is said so at once
+            check_partition(topic, [each.partition for each in described.partitions], index)
             found = admin.describe_replicas(topic, None if index is None else [index])
         rows = [
             {
@@ -34,13 +35,18 @@ def describe(which: str, output: str, bootstrap: str) -> None:
                 "role": "leader" if replica.broker_id == view.leader else "follower",
                 "leo": replica.log_end_offset,
                 "hw": view.high_watermark,
-                "lag": None if replica.log_end_offset is None else max(_end(view) - replica.log_end_offset, 0),
+                "lag": replica.lag_records,
                 "in_sync": replica.in_sync,
                 "last_caught_up_ms": replica.last_caught_up_ago_ms,
                 "last_fetch_ms": replica.last_fetch_ago_ms,
+                "hw_told": replica.high_watermark,
+                "online": replica.online,
+                "broker_epoch": replica.broker_epoch,
                 "leader_epoch": view.leader_epoch,
-                "log_start": view.log_start_offset,
+                "log_start": replica.log_start_offset,
                 "isr": list(view.isr),
+                "min_insync_replicas": view.min_insync_replicas,
+                "under_replicated": view.under_replicated,
             }
             for view in found
             for replica in view.replicas
@@ -140,7 +146,3 @@ def _warn(admin: Any, results: Any, done: bool = False) -> None:
             f"{' from ' + ', '.join(gone) if gone else ''} is lost for good, acknowledged ones included",
             err=True,
         )
-
-
-def _end(view: Any) -> int:
-    return next((r.log_end_offset or 0 for r in view.replicas if r.broker_id == view.leader), 0)

@@ -5,7 +5,7 @@ import sys
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import LOCAL_FAILURE, reported
+from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
 from paceline.model.errors import MessageTooLargeError
 
 _MAX_BLOCK_MS = 15_000
@@ -49,8 +49,11 @@ def produce(
             counts[index] = counts.get(index, 0) + 1
 
     with reported():
-        from paceline_client import Producer
+        from paceline_client import Admin, Producer
 
+        with Admin(bootstrap) as admin:  # a producer would wait some seconds for a topic that may be on its way
+            (found,) = admin.describe_topics([topic])
+            check_partition(topic, [each.partition for each in found.partitions], partition)
         with Producer(
             bootstrap,
             acks=acks,

@@ -172,6 +172,12 @@ class ReplicaProgressView:
 
 @dataclass(slots=True)
 class PartitionReplicasView:
+    high_watermark: int | None = None
+    """What it was last told; the leader's own for the leader."""
+    lag_records: int | None = None
+    broker_epoch: int | None = None
+    online: bool = True
+    """Whether its broker is alive and its log directory well, as the controller last said."""
     """A leader's view of one partition."""
 
     topic_partition: TopicPartition
@@ -184,3 +190,9 @@ class PartitionReplicasView:
     isr: tuple[int, ...] = ()
     maximal_isr: tuple[int, ...] = ()
     replicas: tuple[ReplicaProgressView, ...] = ()
+    topic_id: str | None = None
+    zk_version: int = -1
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    min_insync_replicas: int = 1
+    under_replicated: bool = False

@@ -45,6 +45,7 @@ from paceline.v1 import log_service_pb2 as pb
 DEFAULT_TIMEOUT_MS: Final = 30_000
 MAX_TIMEOUT_MS: Final = 600_000
 MAX_WAIT_MS: Final = 60_000
+MAX_RACK_CHARACTERS: Final = 256
 DEFAULT_FETCH_BYTES: Final = 1024 * 1024
 
 AddressOf = Callable[[int], Endpoint | None]
@@ -442,9 +443,19 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
     """Return a leader's view of one partition."""
     topic_partition = TopicPartition(message.topic, message.partition)
     failure = failure_from_proto(message)
+                high_watermark=one.high_watermark,
+                lag_records=one.lag_records,
+                broker_epoch=one.broker_epoch,
+                online=one.online,
     if failure is not None:
         return PartitionReplicasView(topic_partition, failure)
     return PartitionReplicasView(
+        topic_id=view.topic_id or "",
+        zk_version=view.zk_version,
+        adding_replicas=view.adding_replicas,
+        removing_replicas=view.removing_replicas,
+        min_insync_replicas=view.min_insync_replicas,
+        under_replicated=view.under_replicated,
         topic_partition,
         None,
         leader=message.leader,
@@ -470,3 +481,13 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
 
 def _optional(message: Any, field: str) -> int | None:
     return getattr(message, field) if message.HasField(field) else None
+                high_watermark=_optional(one, "high_watermark"),
+                lag_records=_optional(one, "lag_records"),
+                broker_epoch=_optional(one, "broker_epoch"),
+                online=one.online,
+        topic_id=message.topic_id or None,
+        zk_version=message.zk_version,
+        adding_replicas=tuple(message.adding_replicas),
+        removing_replicas=tuple(message.removing_replicas),
+        min_insync_replicas=message.min_insync_replicas,
+        under_replicated=message.under_replicated,

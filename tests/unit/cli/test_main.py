@@ -1,12 +1,14 @@
 """The command's outermost layer."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from paceline.cli.commands import _COMMANDS, cli
 from paceline.cli.failures import INTERRUPTED
-from paceline.cli.main import cli
 
 
 def test_an_interrupt_outside_of_a_clusters_calls_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,3 +18,26 @@ def test_an_interrupt_outside_of_a_clusters_calls_has_its_exit_code(monkeypatch:
     monkeypatch.setattr("paceline.dev.local_cluster.read_state", interrupted)
     ended = CliRunner().invoke(cli, ["dev", "status"])
     assert (ended.exit_code, ended.stderr) == (INTERRUPTED, "interrupted\n")
+
+
+def test_an_interrupt_while_the_command_is_still_loading_shows_no_traceback() -> None:
+    script = (
+        "import os, signal, sys, types\n"
+        "from paceline.cli.main import main\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'paceline.cli.commands':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            signal.pause()\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (INTERRUPTED, "interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [[], *([name] for name in _COMMANDS)], ids=lambda names: " ".join(names) or "all")
+def test_no_help_text_is_cut_short(arguments: list[str]) -> None:
+    ended = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=80)
+    assert ended.exit_code == 0
+    assert "..." not in ended.stdout.replace("]...", "").replace("host:port,...", ""), ended.stdout

@@ -1,0 +1,76 @@
+"""The command's groups. Imports are lazy: `paceline --help` must not wait for gRPC."""
+
+import importlib
+import re
+from typing import Any
+
+import click
+
+from paceline import __version__
+from paceline.cli.main import INTERRUPTED
+
+_COMMANDS = {
+    "dev": ("paceline.cli.dev", "dev", "a cluster of real processes on this machine"),
+    "topic": ("paceline.cli.topic", "topic", "create, list, describe, configure, grow and delete topics"),
+    "partition": ("paceline.cli.partition", "partition", "what a leader knows of its replicas; elections"),
+    "reassign": ("paceline.cli.reassign", "reassign", "move partitions to other brokers"),
+    "cluster": ("paceline.cli.cluster", "cluster", "brokers and the active controller"),
+    "broker": ("paceline.cli.broker", "broker", "what brokers hold and lead; leadership off a broker"),
+    "controller": ("paceline.cli.controller", "controller", "who is in office"),
+    "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
+    "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
+    "watch": ("paceline.cli.watch", "watch", "elections, ISR changes, brokers and topics, live"),
+    "top": ("paceline.cli.top", "top", "log ends, high watermark, lag and ISR per partition, live"),
+}
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence, whole: click cuts what it picks by itself, and wraps what it is given."""
+    return re.split(r"\.(?:\s|$)|; ", " ".join(text.split()), maxsplit=1)[0]
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        if isinstance(command, click.Group):
+            for each in command.commands.values():
+                each.short_help = each.short_help or _first_sentence(each.help or "")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            if ctx.obj is not None:
+                ctx.obj()  # the entry point's own way to be interrupted ends here
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before or after the part of a command that reports its errors
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="paceline")
+def cli() -> None:
+    """Ordered, replicated event streams over gRPC."""

@@ -1,0 +1,180 @@
+"""`paceline top`: where every replica stands, live."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.failures import check_partition, reported
+from paceline.cli.output import show
+
+_COLUMNS: Final = ("partition", "leader", "epoch", "leo", "hw", "lag", "behind_ms", "isr", "replicas", "state")
+_LEADER_MS: Final = 3_000
+_WORST: Final = {"offline": 0, "under-min-isr": 1, "under-replicated": 2, "unknown": 3, "": 4}
+
+
+@click.command()
+@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.option("--sort", type=click.Choice(["lag", "partition"]), default="lag", show_default=True)
+@click.option("--under-replicated", "troubled", is_flag=True, help="only partitions that are not as they should be")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="show so many rows [default: what fits, else all]")
+@click.option("--interval", type=click.FloatRange(0.2, 3_600), default=1.0, show_default=True, metavar="SECONDS")
+@click.option("--once", is_flag=True, help="print once and stop")
+@click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
+@bootstrap_option
+def top(
+    which: tuple[str, ...],
+    sort: str,
+    troubled: bool,
+    num: int | None,
+    interval: float,
+    once: bool,
+    output: str,
+    bootstrap: str,
+) -> None:
+    """Show log end (LEO), high watermark (HW), lag and ISR of partitions.
+
+    Lag is of the follower that is furthest behind, in records; behind_ms is how long ago it had everything. Partitions
+    in trouble come first. Without a terminal each round is printed below the one before.
+    """
+    wanted = [parse_partition(text) for text in which]
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+
+            def rows() -> list[dict[str, Any]]:
+                return _chosen(_rows(admin, wanted), sort, troubled)
+
+            if once:
+                _print(rows()[:num], output)
+            elif output == "table" and sys.stdout.isatty():
+                _live(rows, num, interval)
+            else:
+                while True:
+                    _print(rows()[:num], output)
+                    time.sleep(interval)
+
+
+def _rows(admin: Any, wanted: list[tuple[str, int | None]]) -> list[dict[str, Any]]:
+    """Return a row per partition; one whose leader does not answer has what the metadata says."""
+    topics = admin.describe_topics(dict.fromkeys(topic for topic, _ in wanted) or None)
+    chosen = [
+        replace(topic, partitions=tuple(each for each in topic.partitions if _is_named(topic.name, each, wanted)))
+        for topic in topics
+    ]
+    there = {topic.name: [each.partition for each in topic.partitions] for topic in topics}
+    for name, index in wanted:
+        check_partition(name, there[name], index)
+    views = admin.describe_leaders(chosen, timeout_ms=_LEADER_MS)
+    return [
+        _row(topic.name, each, views.get((topic.name, each.partition))) for topic in chosen for each in topic.partitions
+    ]
+
+
+def _is_named(topic: str, partition: Any, wanted: list[tuple[str, int | None]]) -> bool:
+    return not wanted or any(topic == name and index in (None, partition.partition) for name, index in wanted)
+
+
+def _row(topic: str, partition: Any, view: Any) -> dict[str, Any]:
+    row = {
+        "partition": f"{topic}/{partition.partition}",
+        "leader": partition.leader,
+        "epoch": partition.leader_epoch,
+        "leo": None,
+        "hw": None,
+        "lag": None,
+        "behind_ms": None,
+        "isr": list(partition.isr),
+        "replicas": list(partition.replicas),
+        "state": "offline" if partition.leader is None else "unknown",
+    }
+    if view is None:
+        return row
+    followers = [each for each in view.replicas if each.broker_id != view.leader]
+    leo = next((each.log_end_offset for each in view.replicas if each.broker_id == view.leader), None)
+    lags = [each.lag_records for each in followers if each.lag_records is not None]
+    behind = [each.last_caught_up_ago_ms for each in followers if each.last_caught_up_ago_ms is not None]
+    state = "under-replicated" if view.under_replicated else ""
+    if len(view.isr) < view.min_insync_replicas:
+        state = "under-min-isr"
+    row.update(
+        leader=view.leader,
+        epoch=view.leader_epoch,
+        leo=leo,
+        hw=view.high_watermark,
+        lag=max(lags, default=0 if not followers else None),
+        behind_ms=max(behind, default=None),
+        isr=list(view.isr),
+        state=state,
+    )
+    return row
+
+
+def _chosen(rows: list[dict[str, Any]], sort: str, troubled: bool) -> list[dict[str, Any]]:
+    if troubled:
+        rows = [row for row in rows if row["state"]]
+    if sort == "lag":
+        # Trouble first, then by lag; where nothing lags the order of topics stays.
+        rows = sorted(rows, key=lambda row: (_WORST[row["state"]], -(row["lag"] or 0)))
+    return rows
+
+
+def _print(rows: list[dict[str, Any]], output: str) -> None:
+    if output == "ndjson":
+        now_ms = int(time.time() * 1000)
+        for row in rows:
+            click.echo(json.dumps({"wall_ms": now_ms, **row}))
+    else:
+        show(rows, output, _COLUMNS)
+    sys.stdout.flush()
+
+
+def _live(rows: Any, num: int | None, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from paceline.model.errors import PacelineError
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        note = ""
+        found: list[dict[str, Any]] = []
+        while True:
+            try:
+                found, note = rows(), ""
+            except PacelineError as error:
+                if not error.retriable:
+                    raise
+                note = f"{error.code.name}: {error}"
+            live.update(screen(found, num or max(1, console.size.height - 4), note), refresh=True)
+            time.sleep(interval_s)
+
+
+def screen(rows: list[dict[str, Any]], num: int, note: str) -> Any:
+    """Return what the terminal shows."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    trouble = sum(1 for row in rows if row["state"])
+    head = f"{time.strftime('%H:%M:%S')}  {len(rows)} partitions, {trouble} not as they should be"
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in _COLUMNS:
+        justify: Any = "right" if name in {"epoch", "leo", "hw", "lag", "behind_ms"} else "left"
+        table.add_column(name.replace("_", " "), justify=justify, no_wrap=True)
+    for row in rows[:num]:
+        style = "red" if row["state"] in {"offline", "under-min-isr"} else "yellow" if row["state"] else ""
+        table.add_row(*(_cell(row[name]) for name in _COLUMNS), style=style)
+    more = [Text(f"{len(rows) - num} more", style="dim")] if len(rows) > num else []
+    return Group(Text(head, style="bold"), *([Text(note, style="red")] if note else []), table, *more)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,256 @@
+"""`paceline watch`: what happens in the cluster, as it happens."""
+
+import datetime
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.failures import reported
+from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
+
+_GROUPS: Final = {
+    "isr": ("isr-proposed", "isr-shrunk", "isr-expanded", "isr-refused", "isr-unknown"),
+    "leader": ("leader-elected", "became-leader", "became-follower"),
+    "controller": ("controller-elected", "controller-resigned", "control-refused"),
+    "broker": ("broker-up", "broker-down", "broker-registered", "session-changed", "log-dir-failed"),
+    "topic": ("topic-created", "topic-deleted"),
+    "truncate": ("truncated",),
+    "reassign": ("reassignment",),
+    "state": ("transition",),
+}
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
+
+
+@click.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.option(
+    "-k",
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    help=f"only these: {', '.join(_GROUPS)}, or a kind as shown; may be repeated",
+)
+@click.option("--since", metavar="10m|all|TIME", help="begin in the past: 90s, 10m, 2h, all, 2026-11-21T17:00")
+@click.option("--broker", "broker_id", type=click.IntRange(min=0), help="a broker's own events, not the controller's")
+@click.option("--metadata", is_flag=True, help="brokers, leaders and in-sync sets as they become, not events")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after so many lines")
+@click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
+@bootstrap_option
+def watch(
+    topics: tuple[str, ...],
+    kinds: tuple[str, ...],
+    since: str | None,
+    broker_id: int | None,
+    metadata: bool,
+    num: int | None,
+    output: str,
+    bootstrap: str,
+) -> None:
+    """Follow elections, ISR changes, brokers and topics live, until interrupted.
+
+    The active controller tells, and the next one after a failover; a broker tells what its own replicas lived through,
+    with their offsets.
+    """
+    if metadata and (kinds or since):
+        raise click.UsageError("--kind and --since are for events, not for --metadata")
+    wanted = [parse_partition(text) for text in topics]
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            if metadata:
+                lines = _metadata_lines(admin.watch_metadata([t for t, _ in wanted], broker_id=broker_id), wanted)
+            else:
+                items = admin.watch_events(
+                    since_ms=_since_ms(since),
+                    topics=sorted({topic for topic, _ in wanted}),
+                    kinds=_kinds(kinds),
+                    broker_id=broker_id,
+                )
+                lines = _event_lines(items, wanted)
+            _print(lines, output, num)
+
+
+def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | None) -> None:
+    printed = 0
+    for row, text in lines:
+        if row:
+            click.echo(json.dumps(row) if output == "ndjson" else text)
+            printed += 1
+            if printed == num:
+                return
+        else:
+            click.echo(text, err=True)
+
+
+# Events
+
+
+def _event_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each event as a row and as a line; notes for people have no row."""
+    address = ""
+    for item in items:
+        if item.address != address:
+            yield {}, f"{'watching' if not address else 'goes on at'} {item.address}"
+            address = item.address
+        if item.gap is not None and not item.gap.other_process:
+            yield {}, f"{item.gap.lost_count} events were not kept for so slow a reader"
+        for change in item.events:
+            if _is_wanted(change, wanted):
+                yield state_change_fields(change), event_line(change)
+
+
+def _is_wanted(change: StateChange, wanted: list[tuple[str, int | None]]) -> bool:
+    if not wanted or change.topic_partition is None:
+        return True
+    topic, partition = change.topic_partition
+    return any(topic == name and index in (None, partition) for name, index in wanted)
+
+
+def event_line(change: StateChange) -> str:
+    """Return one line for people: when, who, what, where, and what came of it."""
+    where = "-"
+    if change.topic_partition is not None:
+        where = f"{change.topic_partition.topic}/{change.topic_partition.partition}"
+    elif change.topic is not None:
+        where = change.topic
+    when = datetime.datetime.fromtimestamp(change.wall_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+    return f"{when}  {change.who:<19} {change.kind.value:<19} {where:<20} {'  '.join(_details(change))}".rstrip()
+
+
+def _details(change: StateChange) -> Iterator[str]:
+    if change.kind is StateChangeKind.TRANSITION and change.to_state:
+        replica = f"replica {change.replica} " if change.replica is not None else ""
+        yield f"{replica}{change.from_state} -> {change.to_state}"
+    elif change.topic_partition is None and change.replica is not None:
+        yield f"broker {change.replica}"
+    if change.leader is not None:
+        yield f"leader {'none' if change.leader < 0 else change.leader} epoch {change.leader_epoch}"
+    if change.isr is not None:
+        before = f"{_ids(change.old_isr)} -> " if change.old_isr and change.old_isr != change.isr else ""
+        yield f"isr {before}{_ids(change.isr)}"
+    if change.kind.value in _OFFSETS and change.replicas:
+        yield "ends " + " ".join(f"{one.broker_id}:{_or_dash(one.log_end_offset)}" for one in change.replicas)
+    if change.topic_partition is None and change.controller_epoch:
+        yield f"controller epoch {change.controller_epoch}"
+    if change.cause:
+        yield f"({change.cause})"
+
+
+def _ids(brokers: tuple[int, ...]) -> str:
+    return "[" + ",".join(map(str, brokers)) + "]"
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _kinds(texts: tuple[str, ...]) -> list[StateChangeKind]:
+    words = [word for text in texts for part in text.split(",") for word in _GROUPS.get(part, (part,))]
+    known = {kind.value: kind for kind in StateChangeKind}
+    for word in words:
+        if word not in known:
+            raise click.BadParameter(f"{word!r} is none of {', '.join([*_GROUPS, *known])}", param_hint="--kind")
+    return [known[word] for word in dict.fromkeys(words)]
+
+
+def _since_ms(text: str | None) -> int | None:
+    """Return milliseconds since the epoch of ``10m``, ``all`` or a moment in this machine's time zone."""
+    if text is None:
+        return None
+    if text == "all":
+        return 0
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago:
+        return max(0, int((time.time() - int(ago[1]) * _UNITS[ago[2]]) * 1000))
+    try:
+        return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is neither a time ago like 10m, nor all, nor a moment like 2026-11-21T17:00",
+            param_hint="--since",
+        ) from None
+
+
+# Metadata
+
+
+def _metadata_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what differs from what was printed before, so that a move to another process repeats nothing."""
+    address = ""
+    brokers: Any = None
+    known: dict[tuple[str, int], Any] = {}
+    fresh: set[str] | None = None
+    for item in items:
+        if item.address != address:
+            yield {}, f"{'watching' if not address else 'goes on at'} {item.address}"
+            address = item.address
+        if item.snapshot:
+            fresh = set()
+        if item.brokers is not None and (item.brokers, item.controller_id, item.controller_epoch) != brokers:
+            brokers = (item.brokers, item.controller_id, item.controller_epoch)
+            yield _cluster_line(item)
+        for topic in item.topics:
+            if fresh is not None:
+                fresh.add(topic.name)
+            for partition in topic.partitions:
+                at = (topic.name, partition.partition)
+                if known.get(at) != partition and _is_named(at, wanted):
+                    known[at] = partition
+                    yield _partition_line(topic, partition)
+        gone = list(item.removed_topics)
+        if fresh is not None and not item.more:
+            gone += sorted({topic for topic, _ in known} - fresh)
+            fresh = None
+        for name in gone:
+            if any(topic == name for topic, _ in known):
+                known = {at: partition for at, partition in known.items() if at[0] != name}
+                yield {"type": "topic-removed", "topic": name}, f"{_now()}  {name:<20} gone"
+
+
+def _is_named(at: tuple[str, int], wanted: list[tuple[str, int | None]]) -> bool:
+    return not wanted or any(at[0] == name and index in (None, at[1]) for name, index in wanted)
+
+
+def _cluster_line(item: Any) -> tuple[dict[str, Any], str]:
+    ids = [broker.broker_id for broker in item.brokers]
+    row = {"type": "cluster", "brokers": ids, "controller": item.controller_id, "epoch": item.controller_epoch}
+    controller = "none" if item.controller_id is None else f"{item.controller_id} epoch {item.controller_epoch}"
+    return row, f"{_now()}  {'cluster':<20} brokers {_ids(tuple(ids))}  controller {controller}"
+
+
+def _partition_line(topic: Any, partition: Any) -> tuple[dict[str, Any], str]:
+    row = {
+        "type": "partition",
+        "topic": topic.name,
+        "partition": partition.partition,
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "isr": list(partition.isr),
+        "replicas": list(partition.replicas),
+        "offline_replicas": list(partition.offline_replicas),
+        "adding_replicas": list(partition.adding_replicas),
+        "removing_replicas": list(partition.removing_replicas),
+    }
+    text = (
+        f"{_now()}  {f'{topic.name}/{partition.partition}':<20} "
+        f"leader {'none' if partition.leader is None else partition.leader} epoch {partition.leader_epoch}  "
+        f"isr {_ids(partition.isr)}  replicas {_ids(partition.replicas)}"
+    )
+    extra = (
+        ("offline", partition.offline_replicas),
+        ("adding", partition.adding_replicas),
+        ("removing", partition.removing_replicas),
+    )
+    return row, text + "".join(f"  {word} {_ids(ids)}" for word, ids in extra if ids)
+
+
+def _now() -> str:
+    return datetime.datetime.now().strftime("%H:%M:%S.%f")[:-3]
