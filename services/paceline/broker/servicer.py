@@ -19,19 +19,19 @@ from paceline.model.client_io import FetchRequest, FetchResponse, ProduceData, P
 from paceline.model.control import Endpoint, UpdateMetadataPartition
 from paceline.model.errors import (
     InvalidRequestError,
+    InvalidTopicError,
     NotControllerError,
     PacelineError,
     RequestTimedOutError,
     ThrottledError,
+    UnknownTopicOrPartitionError,
     error_for,
 )
 from paceline.model.identifiers import validate_topic_name
-    InvalidTopicError,
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
-    UnknownTopicOrPartitionError,
 from paceline.rpc.watch_hub import WatchHub
 from paceline.rpc.watch_servicer import WatchServicer
 from paceline.runtime.ports import Scheduler
@@ -348,6 +348,7 @@ class MetadataServicer(WatchServicer):
 
 def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescription:
     if partitions is None:
+        error = _why_unknown(name)
         return metadata_pb.TopicDescription(
             name=name,
             error=errors_pb2.TopicError(code=int(error.code), message=str(error)),  # type: ignore[arg-type]
@@ -357,20 +358,6 @@ def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescripti
     return metadata_pb.TopicDescription(name=name, topic_id=topic_id or "", partitions=described)
 
 
-def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:
-    return metadata_pb.PartitionDescription(
-        partition=state.topic_partition.partition,
-        leader=state.leader if state.leader >= 0 else None,
-        leader_epoch=state.leader_epoch,
-        replicas=state.replicas,
-        isr=state.isr,
-        error = _why_unknown(name)
-        offline_replicas=state.offline_replicas,
-    )
-
-
-def _drop(_results: list[ProduceResult]) -> None:
-    """Nobody waits for the results of ACKS_NONE."""
 def _why_unknown(name: str) -> PacelineError:
     try:
         validate_topic_name(name)
@@ -379,3 +366,16 @@ def _why_unknown(name: str) -> PacelineError:
     return UnknownTopicOrPartitionError("the topic does not exist, as far as this broker knows")
 
 
+def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:
+    return metadata_pb.PartitionDescription(
+        partition=state.topic_partition.partition,
+        leader=state.leader if state.leader >= 0 else None,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        offline_replicas=state.offline_replicas,
+    )
+
+
+def _drop(_results: list[ProduceResult]) -> None:
+    """Nobody waits for the results of ACKS_NONE."""

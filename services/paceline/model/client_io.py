@@ -168,16 +168,16 @@ class ReplicaProgressView:
     last_caught_up_ago_ms: int | None
     last_fetch_ago_ms: int | None
     in_sync: bool
-
-
-@dataclass(slots=True)
-class PartitionReplicasView:
     high_watermark: int | None = None
     """What it was last told; the leader's own for the leader."""
     lag_records: int | None = None
     broker_epoch: int | None = None
     online: bool = True
     """Whether its broker is alive and its log directory well, as the controller last said."""
+
+
+@dataclass(slots=True)
+class PartitionReplicasView:
     """A leader's view of one partition."""
 
     topic_partition: TopicPartition

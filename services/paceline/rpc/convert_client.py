@@ -433,9 +433,19 @@ def partition_replicas_to_proto(
                 last_caught_up_ago_ms=one.last_caught_up_ago_ms,
                 last_fetch_ago_ms=one.last_fetch_ago_ms,
                 in_sync=one.in_sync,
+                high_watermark=one.high_watermark,
+                lag_records=one.lag_records,
+                broker_epoch=one.broker_epoch,
+                online=one.online,
             )
             for one in view.replicas
         ],
+        topic_id=view.topic_id or "",
+        zk_version=view.zk_version,
+        adding_replicas=view.adding_replicas,
+        removing_replicas=view.removing_replicas,
+        min_insync_replicas=view.min_insync_replicas,
+        under_replicated=view.under_replicated,
     )
 
 
@@ -443,19 +453,9 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
     """Return a leader's view of one partition."""
     topic_partition = TopicPartition(message.topic, message.partition)
     failure = failure_from_proto(message)
-                high_watermark=one.high_watermark,
-                lag_records=one.lag_records,
-                broker_epoch=one.broker_epoch,
-                online=one.online,
     if failure is not None:
         return PartitionReplicasView(topic_partition, failure)
     return PartitionReplicasView(
-        topic_id=view.topic_id or "",
-        zk_version=view.zk_version,
-        adding_replicas=view.adding_replicas,
-        removing_replicas=view.removing_replicas,
-        min_insync_replicas=view.min_insync_replicas,
-        under_replicated=view.under_replicated,
         topic_partition,
         None,
         leader=message.leader,
@@ -473,21 +473,21 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
                 last_caught_up_ago_ms=_optional(one, "last_caught_up_ago_ms"),
                 last_fetch_ago_ms=_optional(one, "last_fetch_ago_ms"),
                 in_sync=one.in_sync,
-            )
-            for one in message.replicas
-        ),
-    )
-
-
-def _optional(message: Any, field: str) -> int | None:
-    return getattr(message, field) if message.HasField(field) else None
                 high_watermark=_optional(one, "high_watermark"),
                 lag_records=_optional(one, "lag_records"),
                 broker_epoch=_optional(one, "broker_epoch"),
                 online=one.online,
+            )
+            for one in message.replicas
+        ),
         topic_id=message.topic_id or None,
         zk_version=message.zk_version,
         adding_replicas=tuple(message.adding_replicas),
         removing_replicas=tuple(message.removing_replicas),
         min_insync_replicas=message.min_insync_replicas,
         under_replicated=message.under_replicated,
+    )
+
+
+def _optional(message: Any, field: str) -> int | None:
+    return getattr(message, field) if message.HasField(field) else None
