@@ -4,7 +4,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -12,8 +12,8 @@ import pytest
 
 from paceline.model.errors import BrokerNotAvailableError, ErrorCode, NotLeaderOrFollowerError, RequestTimedOutError
 from paceline.rpc.channels import open_channel
-from paceline.rpc.errors import from_rpc_error
-from paceline.rpc.exchange import exchange_handler
+from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
+from paceline.rpc.exchange import MAX_UNDER_WAY, exchange_handler
 from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.stream_caller import StreamCaller
 
@@ -28,8 +28,10 @@ class Echo:
         self.release = asyncio.Event()
         self.waiting = asyncio.Event()
         self.contexts: list[Any] = []
+        self.begun: list[bytes] = []
 
     async def ask(self, request: bytes, context: Any) -> bytes:
+        self.begun.append(request)
         if context not in self.contexts:
             self.contexts.append(context)
         if request == b"refuse":
@@ -61,6 +63,13 @@ async def server() -> AsyncIterator[tuple[AioRpcServer, Echo, Calls]]:
     await made.start()
     yield made, echo, calls
     await made.stop(0)
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
 
 
 class Asker:
@@ -111,6 +120,19 @@ async def test_all_requests_share_one_stream_and_each_is_measured(
     assert asker.threads == {"test-caller"}
 
 
+async def test_a_stream_begins_with_later_requests_while_earlier_ones_wait(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first = asker.begin(b"wait")
+    later = [asker.begin(b"%d" % number) for number in range(3 * MAX_UNDER_WAY)]
+    await reached(lambda: len(server[1].begun) == MAX_UNDER_WAY)
+    assert all(one.empty() for one in later)
+    server[1].release.set()
+    assert await asker.outcome(first) == b"wait"
+    assert [await asker.outcome(one) for one in later] == [b"%d" % number for number in range(len(later))]
+    assert server[1].begun == [b"wait", *(b"%d" % number for number in range(len(later)))]
+
+
 async def test_requests_under_way_together_are_answered_in_order(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
@@ -141,7 +163,7 @@ async def test_requests_behind_one_that_fails_end_with_its_stream(
     server[1].release.set()
     assert await asker.outcome(first) == b"wait"
     assert isinstance(await asker.outcome(refused), NotLeaderOrFollowerError)
-    assert isinstance(await asker.outcome(behind), NotLeaderOrFollowerError)
+    assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
 
 
 async def test_a_request_that_is_not_answered_ends_with_its_deadline(

@@ -516,6 +516,10 @@ class Accumulator:
         """Return the batches without outcome, oldest first."""
         return list(self._incomplete.values())
 
+    def has_incomplete(self) -> bool:
+        """Return whether any batch has no outcome."""
+        return bool(self._incomplete)
+
     def queues(self) -> Iterator[PartitionQueue]:
         """Yield the queues that have batches."""
         yield from self._active.values()

@@ -1,9 +1,9 @@
 """The producer's background thread: drains the accumulator, sends Produce requests, takes in the answers.
 
-A request carries a batch of every ready partition of one leader; several requests per broker are in flight, each on a
-stream of its own, or in a unary call where a broker knows no streams. Answers arrive on the streams' threads: plain
-success is taken in there, under the producer's lock; everything else is queued for this thread. Callbacks of users run
-on this thread only, without the lock.
+A request carries a batch of every ready partition of one leader; several requests per broker are in flight, on one
+stream, or in unary calls where a broker knows no streams. Answers arrive on the streams' threads: plain success is
+taken in there, under the producer's lock; everything else is queued for this thread. Callbacks of users run on this
+thread only, without the lock.
 """
 
 import logging
@@ -28,7 +28,6 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error
-from paceline.rpc.stream_caller import StreamCaller
 from paceline.v1.log_service_pb2 import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -45,7 +44,8 @@ from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD, ProducePiece, encode_produce_request
+from paceline_client.produce_streams import ProduceStreams
+from paceline_client.wire import PRODUCE_METHOD, ProducePiece, encode_produce_request
 
 _log = logging.getLogger("paceline.client")
 
@@ -55,8 +55,6 @@ _PRODUCER_ID_TIMEOUT_S: Final = 5.0
 _ANSWER_GRACE_MS: Final = 1_000
 """The broker is asked to answer this much before our own deadline, so that its reason arrives."""
 _DEADLINE_CHECK_MS: Final = 250
-_STREAM_IDLE_S: Final = 60.0
-"""A stream that was not used for so long is closed: it takes a place at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +67,6 @@ class SenderConfig:
     max_request_bytes: int
     max_in_flight: int
     """Requests per broker."""
-
-
-class _Streams:
-    """The streams to one broker. Each carries one request at a time: a broker looks at the next one after its answer."""
-
-    __slots__ = ("all", "free", "unary")
-
-    def __init__(self) -> None:
-        self.all: list[StreamCaller] = []
-        self.free: deque[StreamCaller] = deque()
-        """The one used last is used next, so that those not needed get idle."""
-        self.unary = False
-        """The broker has said that it knows no such method."""
 
 
 @dataclass(slots=True)
@@ -139,9 +124,7 @@ class Sender:
         self._calls: set[Any] = set()
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
-        self._name = name
-        self._streams: dict[str, _Streams] = {}
-        self._stream_count = 0
+        self._streams = ProduceStreams(channels, f"{name}-stream")
         self._next_deadline_check_ms = 0
         self._unreported: list[ProducerBatch] = []
         """Batches that have ended, with callbacks to be run."""
@@ -183,9 +166,7 @@ class Sender:
         self._threads.close()
         for call in calls:
             call.cancel()
-        for streams in list(self._streams.values()):
-            for caller in list(streams.all):
-                caller.close()
+        self._streams.close()
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
 
@@ -297,57 +278,38 @@ class Sender:
             body = encode_produce_request(
                 WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
             )
-            caller = self._free_caller(sent.broker.address)
+            stream = self._streams.get(sent.broker.address)
             method = self._method(sent.broker.address)
         except Exception as failure:
             self._post(partial(self._ended_oddly, sent, failure, answered=True))
             return
         unary = partial(self._threads.submit, partial(self._call, sent, method, body, timeout_ms / 1000))
-        if caller is None:
+        if stream is None:
             unary()
         else:
-            caller.ask(body, timeout_ms / 1000, partial(self._answered, sent, caller, unary))
-
-    def _free_caller(self, address: str) -> StreamCaller | None:
-        """Return a stream that carries no request, a new one if need be; None when the broker knows no streams."""
-        streams = self._streams.get(address)
-        if streams is None:
-            streams = self._streams[address] = _Streams()
-        if streams.unary:
-            return None
-        try:
-            return streams.free.pop()
-        except IndexError:
-            self._stream_count += 1
-            caller = StreamCaller(
-                self._channels.get(address), PRODUCE_STREAM_METHOD, f"{self._name}-stream-{self._stream_count}"
-            )
-            streams.all.append(caller)
-            return caller
+            stream.ask(body, timeout_ms / 1000, partial(self._answered, sent, unary))
 
     def _check_deadlines(self, now_ms: int) -> int:
         """Give up overdue requests now and then; return when to look again, in ms."""
         if now_ms >= self._next_deadline_check_ms:
             self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
-            for streams in self._streams.values():
-                for caller in streams.all:
-                    caller.expire(_STREAM_IDLE_S)
+            self._streams.expire()
         if any(self._in_flight.values()):
             return self._next_deadline_check_ms - now_ms
         return int(_LONGEST_SLEEP_S * 1000)
 
-    def _answered(
-        self, sent: _Sent, caller: StreamCaller, unary: Callable[[], None], outcome: bytes | Exception
-    ) -> None:
+    def _answered(self, sent: _Sent, unary: Callable[[], None], outcome: bytes | Exception) -> None:
         """Take in what a stream brought, on its thread."""
-        streams = self._streams[sent.broker.address]
-        streams.free.append(caller)
         if isinstance(outcome, bytes):
-            self._take_response(sent, outcome)
+            try:
+                self._take_response(sent, outcome)
+            except Exception as failure:
+                _log.exception("a produce answer was not taken in")
+                self._post(partial(self._broken, failure))
         elif not isinstance(outcome, grpc.RpcError):
             self._post(partial(self._not_answered, sent, outcome))
         elif outcome.code() is grpc.StatusCode.UNIMPLEMENTED:
-            streams.unary = True
+            self._streams.are_unknown(sent.broker.address)
             unary()
         else:
             self._post(partial(self._refused, sent, outcome))
@@ -363,6 +325,8 @@ class Sender:
             return
         # Without a hand-over to the sender's thread who waits hears it a twentieth of a millisecond sooner.
         with self._lock:
+            if self._stopped:
+                return
             self._succeeded(sent, response)
             ended = self._accumulator.take_ended()
             self._unreported += [batch for batch in ended if batch.callbacks]
@@ -413,6 +377,10 @@ class Sender:
 
     def _refused(self, sent: _Sent, failure: grpc.RpcError) -> None:
         self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
+
+    def _broken(self, failure: Exception) -> None:
+        """End the producer: its own state is not what it should be."""
+        raise failure
 
     def _not_answered(self, sent: _Sent, failure: Exception) -> None:
         """The stream has ended without an answer: its time was over, it was closed, or something went wrong."""

@@ -15,7 +15,14 @@ import grpc
 from paceline import __version__
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
-from paceline.model.client_io import FetchRequest, FetchResponse, ProduceData, ProduceResult, RequiredAcks
+from paceline.model.client_io import (
+    FetchRequest,
+    FetchResponse,
+    PartitionFailure,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
 from paceline.model.control import Endpoint, UpdateMetadataPartition
 from paceline.model.errors import (
     InvalidRequestError,
@@ -146,7 +153,7 @@ class LogServicer:
         """Return the method handlers by name."""
         return {
             "Produce": grpc.unary_unary_rpc_method_handler(self.produce),
-            "ProduceStream": exchange_handler(self.produce),
+            "ProduceStream": exchange_handler(self.produce_on_stream),
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
             "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
             "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),
@@ -172,6 +179,18 @@ class LogServicer:
             partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
         )
         return answer.SerializeToString()
+
+    async def produce_on_stream(self, request: bytes, context: Any) -> bytes:
+        """Append records; a refusal of the whole request is told for each partition, so that the stream goes on."""
+        try:
+            return await self.produce(request, context)
+        except PacelineError as error:
+            results = [
+                ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
+                for part in wire.parse_produce(request).partitions
+            ]
+            answer = pb.ProduceResponse(partitions=[convert.produce_result_to_proto(result) for result in results])
+            return answer.SerializeToString()
 
     async def _produce_data(self, call: wire.ProduceCall) -> list[ProduceData]:
         data = []

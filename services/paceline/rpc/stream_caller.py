@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from paceline.model.errors import BrokerNotAvailableError, RequestTimedOutError
+from paceline.rpc.errors import ConnectionBrokenError
 
 OnDone = Callable[[bytes | Exception], None]
 """Takes the answer's bytes, or what prevented it: a `grpc.RpcError`, a `PacelineError`, or a surprise."""
@@ -94,7 +95,7 @@ class StreamCaller:
             self._streams.put(None)
             for stream in (self._reading, self._stream):
                 if stream is not None:
-                    self._give_up(stream, BrokerNotAvailableError("the connection was closed"))
+                    self._give_up(stream, ConnectionBrokenError("the connection was closed"))
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread's end."""
@@ -121,8 +122,10 @@ class StreamCaller:
                     self._stream = None
                 waiting, stream.waiting = stream.waiting, deque()
                 failure = stream.failure or failure
+            # A failure is that of the oldest request. What became of those behind it nobody says.
             for _, on_done in waiting:
                 on_done(failure)
+                failure = ConnectionBrokenError("the stream ended before the answer")
 
     def _read(self, stream: _Stream) -> Exception:
         """Hand out answers until the stream ends; return why it did."""
@@ -148,4 +151,4 @@ class StreamCaller:
             return failure
         finally:
             call.cancel()
-        return BrokerNotAvailableError("the stream was ended by the server")
+        return ConnectionBrokenError("the stream was ended by the server")
