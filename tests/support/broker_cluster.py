@@ -244,7 +244,15 @@ class BrokerUnderTest:
         return answers
 
     def consume(
-        self, offset: int, tp: TopicPartition = TP, max_wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20
+        self,
+        offset: int,
+        tp: TopicPartition = TP,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        rack: str = "",
+        leader_epoch: int | None = None,
+        last_epoch: int | None = None,
     ) -> list[FetchResponse]:
         """Send one client fetch without a session; the list stays empty until the answer comes."""
         answers: list[FetchResponse] = []
@@ -253,7 +261,8 @@ class BrokerUnderTest:
             min_bytes,
             max_bytes,
             Isolation.READ_UNCOMMITTED,
-            [FetchPartition(tp, None, offset, max_bytes)],
+            [FetchPartition(tp, None, offset, max_bytes, leader_epoch, last_epoch)],
+            rack=rack,
         )
         self.node.fetch(request, answers.append)
         return answers
@@ -360,7 +369,12 @@ class BrokerCluster:
         """Live brokers as the controller would list them."""
         chosen = self.brokers if broker_ids is None else broker_ids
         return tuple(
-            LiveBroker(one, self.brokers[one].endpoints, None, self.brokers[one].node.broker_epoch)
+            LiveBroker(
+                one,
+                self.brokers[one].endpoints,
+                self.brokers[one].config.broker_rack,
+                self.brokers[one].node.broker_epoch,
+            )
             for one in sorted(chosen)
             if self.brokers[one].up
         )

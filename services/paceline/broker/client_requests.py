@@ -81,7 +81,7 @@ class ClientRequests:
         )
         try:
             self._manager.fetches.fetch(
-                _CLIENT,
+                Reader(None, rack=request.rack) if request.rack else _CLIENT,
                 limits,
                 request.session_id,
                 request.session_epoch,
@@ -109,6 +109,7 @@ class ClientRequests:
             read.log_start_offset,
             read.diverging_epoch,
             read.batches,
+            read.preferred_replica,
         )
 
     def replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
@@ -127,7 +128,11 @@ class ClientRequests:
         ]
         try:
             self._manager.fetches.fetch(
-                Reader(request.replica_id, request.broker_epoch),
+                Reader(
+                    request.replica_id,
+                    request.broker_epoch,
+                    wants_high_watermark=request.wants_high_watermark,
+                ),
                 FetchLimits(request.max_wait_ms, request.min_bytes, request.max_bytes),
                 request.session_id,
                 request.session_epoch,

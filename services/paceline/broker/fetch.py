@@ -13,7 +13,12 @@ from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import PartitionLookup
 from paceline.log.damage import DamagedLogError
-from paceline.model.errors import KafkaStorageError, PacelineError
+from paceline.model.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    PacelineError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import (
     FINAL_EPOCH,
@@ -135,6 +140,11 @@ class FetchHandler:
             or nothing_to_wait_for
             or byte_count >= limits.min_bytes
             or any(read.ends_wait for read in reads)
+            or (
+                run.reader.wants_high_watermark
+                and session is not None
+                and any(self._has_news(run, read) for read in reads)
+            )
         ):
             self.answer(run, reads)
             return
@@ -198,6 +208,7 @@ class FetchHandler:
             read.batches
             or read.error is not None
             or read.diverging_epoch is not None
+            or read.preferred_replica is not None
             or position.sent_high_watermark != read.high_watermark
             or position.sent_log_start_offset != read.log_start_offset
         )
@@ -253,7 +264,14 @@ class FetchHandler:
     def _validate(self, reader: Reader, position: FetchPosition, read: PartitionRead) -> HostedPartition:
         partition = self._partitions.lookup(position.topic_partition)
         partition.check_topic_id(position.topic_id)
+        if reader.rack and not partition.is_leader:
+            return self._validate_at_follower(partition, position, read)
         log = partition.leader_log(position.current_leader_epoch)
+        if reader.replica_id is not None and reader.replica_id not in partition.followers:
+            raise ReplicaNotAvailableError(
+                f"broker {reader.replica_id} has no replica of {position.topic_partition} in leader epoch "
+                f"{partition.leader_epoch}"
+            )
         read.leader_epoch = partition.leader_epoch
         read.log_start_offset = log.log_start_offset
         read.log_end_offset = log_end_offset = log.log_end_offset
@@ -267,12 +285,49 @@ class FetchHandler:
         )
         limit = log_end_offset if reader.replica_id is not None else read.high_watermark
         read.available = position.fetch_offset < limit
+        if reader.rack and read.diverging_epoch is None and position.fetch_offset >= read.log_start_offset:
+            read.preferred_replica = self._partitions.nearest_replica(partition, reader.rack, position.fetch_offset)
+            read.available = read.available and read.preferred_replica is None
+        return partition
+
+    def _validate_at_follower(
+        self, partition: HostedPartition, position: FetchPosition, read: PartitionRead
+    ) -> HostedPartition:
+        """A client reads here (KIP-392): only what this follower knows to be committed, and only while it keeps up.
+
+        Above its high watermark its log may still be cut, so nothing there is compared, and an offset beyond its end is
+        no error of the client's: the leader has told of it already.
+
+        Raises:
+            OffsetNotAvailableError: the log does not reach that far yet.
+            OffsetOutOfRangeError: the log begins later; ask the leader.
+            NotLeaderOrFollowerError: this broker has not heard of the leader for long, or does not follow.
+        """
+        log = partition.readable_log(position.current_leader_epoch)
+        if not self._partitions.reader_seen(position.topic_partition):
+            raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
+        offset = position.fetch_offset
+        read.leader_epoch = partition.leader_epoch
+        read.log_start_offset = log.log_start_offset
+        read.log_end_offset = log.log_end_offset
+        read.high_watermark = log.high_watermark
+        if offset > log.log_end_offset:
+            raise OffsetNotAvailableError(f"{position.topic_partition} ends at {log.log_end_offset} at this follower")
+        if offset <= log.high_watermark:
+            read.diverging_epoch = divergence(
+                offset,
+                position.last_fetched_epoch,
+                log.log_start_offset,
+                log.high_watermark,
+                log.end_offset_for_epoch,
+            )
+        read.available = offset < log.high_watermark
         return partition
 
     def _bytes(
         self, partition: HostedPartition, reader: Reader, position: FetchPosition, max_bytes: int, at_least_one: bool
     ) -> bytes:
-        log = partition.leader_log()
+        log = partition.readable_log() if reader.rack else partition.leader_log()
         limit = log.log_end_offset if reader.replica_id is not None else log.high_watermark
         return log.read(position.fetch_offset, max_bytes, limit, at_least_one)
 
@@ -295,7 +350,7 @@ class FetchHandler:
         read = PartitionRead(position)
         try:
             partition = self._validate(run.reader, position, read)
-            if read.diverging_epoch is not None:
+            if read.diverging_epoch is not None or read.preferred_replica is not None:
                 return True
             if not read.available or self._holds_back(partition, run.reader):
                 return 0
@@ -388,9 +443,12 @@ class _DelayedSessionFetch(DelayedOperation):
         """Whether enough has come since the fetch arrived, or something must be said."""
         session = self._run.session
         assert session is not None
-        wanted = News.ROLE | (News.HIGH_WATERMARK if self._run.reader.replica_id is None else News.APPENDED)
+        reader = self._run.reader
+        wanted = News.ROLE | (News.HIGH_WATERMARK if reader.replica_id is None else News.APPENDED)
         for topic_partition, news in session.take_fresh().items():
             position = session.partitions.get(topic_partition)
+            if position is not None and reader.wants_high_watermark and news & News.HIGH_WATERMARK:
+                return True
             if position is None or not news & wanted:
                 continue
             offer = self._handler.would_answer(self._run, position)

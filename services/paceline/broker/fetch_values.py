@@ -6,13 +6,19 @@ from paceline.replication.fetch_session import FetchPosition
 
 
 class Reader:
-    """Who fetches: a follower by broker id and epoch, or a client."""
+    """Who fetches: a follower by broker id and epoch, or a client, maybe with its rack."""
 
-    __slots__ = ("broker_epoch", "replica_id")
+    __slots__ = ("broker_epoch", "rack", "replica_id", "wants_high_watermark")
 
-    def __init__(self, replica_id: int | None, broker_epoch: int = -1) -> None:
+    def __init__(
+        self, replica_id: int | None, broker_epoch: int = -1, rack: str = "", wants_high_watermark: bool = False
+    ) -> None:
         self.replica_id = replica_id
         self.broker_epoch = broker_epoch
+        self.rack = rack
+        """A client that says where it is may be served by a follower (KIP-392)."""
+        self.wants_high_watermark = wants_high_watermark
+        """Whether a follower is to hear at once of a high watermark that moved."""
 
 
 class FetchLimits:
@@ -39,6 +45,7 @@ class PartitionRead:
         "log_end_offset",
         "log_start_offset",
         "position",
+        "preferred_replica",
         "settled",
     )
 
@@ -51,6 +58,8 @@ class PartitionRead:
         self.log_end_offset = -1
         self.diverging_epoch: EpochEnd | None = None
         self.batches = b""
+        self.preferred_replica: int | None = None
+        """Where the client should read; nothing was read here then."""
         self.available = False
         """Whether there is data at the position, read or left out for want of room."""
         self.settled = True
@@ -59,4 +68,4 @@ class PartitionRead:
     @property
     def ends_wait(self) -> bool:
         """Whether the answer must not wait."""
-        return self.error is not None or self.diverging_epoch is not None
+        return self.error is not None or self.diverging_epoch is not None or self.preferred_replica is not None

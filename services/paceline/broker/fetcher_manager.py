@@ -73,6 +73,11 @@ class FetcherManager:
         owner = self._owners.get(topic_partition)
         return None if owner is None else owner.states.get(topic_partition)
 
+    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+        """A client reads this follower; return whether it is fetched, and its leader within reach."""
+        owner = self._owners.get(topic_partition)
+        return owner is not None and owner.reader_seen()
+
     def start(self, partitions: Iterable[tuple[HostedPartition, LiveBroker]]) -> None:
         """Fetch each partition from its leader, in its present leader epoch."""
         touched: dict[ReplicaFetcher, None] = {}

@@ -47,6 +47,7 @@ class HostedPartition:
         "leader_id",
         "log",
         "proposal",
+        "read_by_clients",
         "removing_replicas",
         "replicas",
         "sessions",
@@ -75,6 +76,8 @@ class HostedPartition:
         self.leader_epoch_start_offset: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self.proposal: IsrProposal | None = None
+        self.read_by_clients = False
+        """Whether clients have read this follower in its present role, and may wait for more."""
         self.sessions: dict[FetchSession, None] = {}
         """Fetch sessions that read this partition here."""
 
@@ -157,6 +160,7 @@ class HostedPartition:
         self.removing_replicas = state.removing_replicas
         self.zk_version = state.zk_version
         self.proposal = None
+        self.read_by_clients = False
 
     def _set_followers(self, state: LeaderAndIsrPartition, leader_end_offset: int, was_leader: bool) -> None:
         now_ms = self._host.now_ms()
@@ -192,13 +196,30 @@ class HostedPartition:
             UnknownLeaderEpochError: the asker's epoch is newer.
             NotLeaderOrFollowerError: another broker leads.
         """
+        self._check_leader_epoch(current_leader_epoch)
+        if not self.is_leader or self.log is None:
+            raise NotLeaderOrFollowerError(f"broker {self._host.broker_id} does not lead {self.topic_partition}")
+        return self.log
+
+    def _check_leader_epoch(self, current_leader_epoch: int | None) -> None:
         if current_leader_epoch is not None and current_leader_epoch != self.leader_epoch:
             text = f"leader epoch of {self.topic_partition} is {self.leader_epoch}, not {current_leader_epoch}"
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpochError(text)
             raise UnknownLeaderEpochError(text)
-        if not self.is_leader or self.log is None:
-            raise NotLeaderOrFollowerError(f"broker {self._host.broker_id} does not lead {self.topic_partition}")
+
+    def readable_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+        """Return the log for a client that may read from a follower, under the same checks of the leader epoch.
+
+        Raises:
+            FencedLeaderEpochError: the asker's epoch is older.
+            UnknownLeaderEpochError: the asker's epoch is newer.
+            NotLeaderOrFollowerError: this broker neither leads nor follows.
+        """
+        if self.is_leader or self.leader_id == NO_LEADER or self.log is None:
+            return self.leader_log(current_leader_epoch)
+        self._check_leader_epoch(current_leader_epoch)
+        self.read_by_clients = True
         return self.log
 
     @property
@@ -430,6 +451,8 @@ class HostedPartition:
         )
         if high_watermark != log.high_watermark:
             log.update_high_watermark(high_watermark)
+            if self.read_by_clients:
+                self._host.news(self, News.HIGH_WATERMARK)
 
     def truncate_to(self, offset: int, reason: str) -> None:
         """Drop records, and epochs, at and above ``offset``; a leader never does."""

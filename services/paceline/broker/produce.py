@@ -41,6 +41,12 @@ class PartitionLookup(Protocol):
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
         """A log's own bytes are wrong; return what to tell whoever asked for them."""
 
+    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+        """A client reads from the follower hosted here; return whether it keeps up with its leader."""
+
+    def nearest_replica(self, partition: HostedPartition, rack: str, fetch_offset: int) -> int | None:
+        """Return the follower a client in that rack should read from, None for this leader."""
+
     def deliver_news(self) -> None:
         """Complete the operations that wait for what has happened since the last call."""
 

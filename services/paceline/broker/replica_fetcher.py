@@ -30,6 +30,8 @@ from paceline.replication.truncation import truncation_point
 from paceline.runtime.ports import Scheduler
 
 _FIRST_DELAY_DIVISOR: Final = 16
+_READERS_MS: Final = 10_000
+"""How long after its latest fetch a client that reads here is taken for one that will go on."""
 _QUOTA_CHECK_MS: Final = 250
 """How often replicas that wait for the quota look whether they may go on."""
 _NOT_YET_ERRORS: Final = (
@@ -55,6 +57,9 @@ class FetcherHost(Protocol):
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
+
+    def deliver_news(self) -> None:
+        """Complete what waits for what an answer has brought."""
 
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> object:
         """This replica's own log is damaged."""
@@ -140,6 +145,9 @@ class ReplicaFetcher:
         self._in_flight: int | None = None
         self._paused = False
         self._closed = False
+        self._answered_ms = scheduler.now_ms()
+        self._read_until_ms: int | None = None
+        """Until when clients are expected to read here."""
         self.request_count = 0
         self.bytes_in = 0
 
@@ -226,6 +234,7 @@ class ReplicaFetcher:
             session_epoch=self._session_epoch,
             partitions=[self._name(state) for state in listed],
             forgotten=forgotten,
+            wants_high_watermark=self._is_read(),
         )
 
     def _name(self, state: FetchState) -> ReplicaFetchPartition:
@@ -244,6 +253,20 @@ class ReplicaFetcher:
             state.sent_log_start_offset,
             self._config.replica_fetch_max_bytes,
         )
+
+    def reader_seen(self) -> bool:
+        """A client reads a partition of this fetcher; return whether the leader has answered not too long ago.
+
+        While clients read here the leader is asked to tell of every high watermark at once (KIP-392).
+        """
+        now_ms = self._scheduler.now_ms()
+        self._read_until_ms = now_ms + _READERS_MS
+        return now_ms - self._answered_ms <= self._config.replica_lag_time_max_ms
+
+    def _is_read(self) -> bool:
+        if self._read_until_ms is not None and self._scheduler.now_ms() >= self._read_until_ms:
+            self._read_until_ms = None
+        return self._read_until_ms is not None
 
     def _name_again(self, topic_partition: TopicPartition) -> None:
         self._changed[topic_partition] = None
@@ -264,7 +287,9 @@ class ReplicaFetcher:
             self._request_failed(request, None if isinstance(answer, Exception) else answer.error)
         else:
             self._advance_session(request, answer)
+            self._answered_ms = self._scheduler.now_ms()
             self._apply(answer.results)
+            self._host.deliver_news()
         self.run()
 
     def _request_failed(self, request: ReplicaFetchRequest, error: ErrorCode | None) -> None:

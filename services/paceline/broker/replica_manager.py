@@ -37,6 +37,7 @@ from paceline.model.throttled_replicas import throttled_partitions
 from paceline.replication.fetch_session import FetchSession, News
 from paceline.replication.isr_propagation import IsrPropagation
 from paceline.replication.purgatory import Purgatory
+from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
 from paceline.replication.replication_quota import ReplicationQuota
 from paceline.runtime.ports import Cancellable, Scheduler
 
@@ -74,6 +75,7 @@ class ReplicaManager:
         self.healing = LogHealing(self)
         self.produce_purgatory = Purgatory(scheduler)
         self.fetch_purgatory = Purgatory(scheduler)
+        self._rack_aware = config.replica_selector_class in RACK_AWARE_NAMES
         self.leader_quota = self._quota()
         self.follower_quota = self._quota()
         self.fetchers = FetcherManager(config, scheduler, transport, self)
@@ -137,6 +139,28 @@ class ReplicaManager:
         if state is None or state.leader < 0 or (own is not None and own.leader_epoch >= state.leader_epoch):
             return own
         return LeaderHint(state.leader, state.leader_epoch)
+
+    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+        """A client reads from the follower hosted here; return whether it keeps up with its leader."""
+        return self.fetchers.reader_seen(topic_partition)
+
+    def nearest_replica(self, partition: HostedPartition, rack: str, fetch_offset: int) -> int | None:
+        """Return the follower a client in that rack should read from, None for this leader (KIP-392).
+
+        Only a live member of the committed ISR is told of, so its high watermark is never far behind.
+        """
+        if not self._rack_aware:
+            return None
+        brokers = self.metadata.snapshot.brokers
+        candidates = [
+            Candidate(broker_id, brokers[broker_id].rack, known.log_start_offset or 0, known.log_end_offset)
+            for broker_id, known in partition.followers.items()
+            if broker_id in partition.isr
+            and broker_id in brokers
+            and known.log_end_offset is not None
+            and not self.is_offline_replica(partition.topic_partition, broker_id)
+        ]
+        return nearest_replica(rack, self.config.broker_rack, fetch_offset, candidates)
 
     def host(self, partition: HostedPartition) -> None:
         """Keep a partition, Online."""

@@ -94,6 +94,8 @@ class FetchRequest:
     session_id: int = 0
     session_epoch: int = -1
     forgotten: list[TopicPartition] = field(default_factory=list)
+    rack: str = ""
+    """Where the caller is; empty: it reads from leaders only (KIP-392)."""
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class FetchResult:
     log_start_offset: int = -1
     diverging_epoch: EpochEnd | None = None
     batches: bytes = b""
+    preferred_read_replica: int | None = None
+    """Follower to fetch from next; nothing was read here then."""
 
 
 @dataclass(slots=True)

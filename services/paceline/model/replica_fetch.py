@@ -35,6 +35,8 @@ class ReplicaFetchRequest:
     """0 opens a session, -1 is a full fetch without one."""
     partitions: list[ReplicaFetchPartition]
     forgotten: list[TopicPartition]
+    wants_high_watermark: bool = False
+    """Whether a high watermark that moved is reason enough to answer: clients read from this follower."""
 
 
 @dataclass(slots=True)

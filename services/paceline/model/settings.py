@@ -27,6 +27,8 @@ class BrokerConfig:
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     fetch_max_bytes: int = 57_671_680
+    replica_selector_class: str = "leader"
+    """``leader``, ``rack-aware`` or Kafka's names of these (KIP-392)."""
     max_incremental_fetch_session_cache_slots: int = 1_000
     replication_quota_window_num: int = 11
     replication_quota_window_size_seconds: int = 1

@@ -228,7 +228,14 @@ def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
         session_id=at_least(message.session_id, 0, "session id"),
         session_epoch=at_least(message.session_epoch, -1, "session epoch"),
         forgotten=[partition_of(one) for one in bounded(message.forgotten, MAX_CLIENT_PARTITIONS, "partitions")],
+        rack=_rack(message.rack_id),
     )
+
+
+def _rack(text: str) -> str:
+    if len(text) > MAX_RACK_CHARACTERS:
+        raise InvalidRequestError(f"a rack has at most {MAX_RACK_CHARACTERS} characters")
+    return text
 
 
 def fetch_to_proto(request: FetchRequest) -> pb.FetchRequest:
@@ -254,6 +261,7 @@ def fetch_to_proto(request: FetchRequest) -> pb.FetchRequest:
             for one in request.partitions
         ],
         forgotten=forgotten_to_proto(request.forgotten),
+        rack_id=request.rack,
     )
 
 
@@ -268,6 +276,7 @@ def fetch_result_to_proto(result: FetchResult, address_of: AddressOf = no_addres
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
         diverging_epoch=epoch_end_to_proto(result.diverging_epoch),
+        preferred_read_replica=result.preferred_read_replica,
     )
     if result.batches:
         message.batches = bytes(result.batches)
@@ -284,6 +293,7 @@ def fetch_result_from_proto(message: pb.FetchPartitionResult) -> FetchResult:
         log_start_offset=message.log_start_offset,
         diverging_epoch=epoch_end_from_proto(message, "diverging_epoch"),
         batches=message.batches,
+        preferred_read_replica=message.preferred_read_replica if message.HasField("preferred_read_replica") else None,
     )
 
 

@@ -51,6 +51,7 @@ def replica_fetch_to_proto(request: ReplicaFetchRequest) -> pb.FetchRequest:
             for one in request.partitions
         ],
         forgotten=forgotten_to_proto(request.forgotten),
+        wants_high_watermark=request.wants_high_watermark,
     )
 
 
@@ -85,6 +86,7 @@ def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
         session_epoch=at_least(message.session_epoch, -1, "session epoch"),
         partitions=partitions,
         forgotten=forgotten,
+        wants_high_watermark=message.wants_high_watermark,
     )
 
 

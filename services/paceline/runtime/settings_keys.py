@@ -108,6 +108,12 @@ class BrokerKeys(CommonKeys):
     replication_quota_window_num: int = key(11, "samples", "kept to measure throttled replication", ge=2, le=1_000)
     replication_quota_window_size_seconds: int = key(1, "s", "length of each", ge=1, le=3_600)
     fetch_max_bytes: int = key(57_671_680, "bytes", "cap on a client's whole answer", ge=1_024, le=60 << 20)
+    replica_selector_class: Literal[
+        "leader",
+        "rack-aware",
+        "org.apache.kafka.common.replica.LeaderSelector",
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    ] = key("leader", "", "rack-aware: consumers that say their rack read from a follower there")
     queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
     controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
     controlled_shutdown_max_retries: int = key(3, "attempts", "total attempts", ge=1)

@@ -29,6 +29,7 @@ class FetchRequest(google.protobuf.message.Message):
     SESSION_EPOCH_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     FORGOTTEN_FIELD_NUMBER: builtins.int
+    WANTS_HIGH_WATERMARK_FIELD_NUMBER: builtins.int
     replica_id: builtins.int
     """Follower's broker id."""
     broker_epoch: builtins.int
@@ -43,6 +44,8 @@ class FetchRequest(google.protobuf.message.Message):
     """Incremental fetch session (KIP-227): 0 for none yet."""
     session_epoch: builtins.int
     """Number of the request in the session; 0 opens one, -1 is a full fetch without one."""
+    wants_high_watermark: builtins.bool
+    """Answer, too, as soon as a high watermark has moved: clients read from this follower (KIP-392)."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
         """Partitions to read; in an incremental fetch only the added and changed ones."""
@@ -63,8 +66,9 @@ class FetchRequest(google.protobuf.message.Message):
         session_epoch: builtins.int = ...,
         partitions: collections.abc.Iterable[global___FetchPartition] | None = ...,
         forgotten: collections.abc.Iterable[paceline.v1.log_service_pb2.ForgottenPartition] | None = ...,
+        wants_high_watermark: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_epoch", b"broker_epoch", "forgotten", b"forgotten", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "replica_id", b"replica_id", "session_epoch", b"session_epoch", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_epoch", b"broker_epoch", "forgotten", b"forgotten", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "replica_id", b"replica_id", "session_epoch", b"session_epoch", "session_id", b"session_id", "wants_high_watermark", b"wants_high_watermark"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

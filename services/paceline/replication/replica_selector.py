@@ -1,0 +1,35 @@
+"""Which replica a consumer should read from (KIP-392): one in its own rack, so that records cross racks once."""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+RACK_AWARE: Final = "rack-aware"
+LEADER_ONLY: Final = "leader"
+RACK_AWARE_NAMES: Final = (RACK_AWARE, "org.apache.kafka.common.replica.RackAwareReplicaSelector")
+"""What ``replica.selector.class`` may be for it: our word and Kafka's."""
+
+
+class Candidate(NamedTuple):
+    """A follower that is alive and in sync."""
+
+    broker_id: int
+    rack: str | None
+    log_start_offset: int
+    log_end_offset: int
+
+
+def nearest_replica(
+    rack: str, leader_rack: str | None, fetch_offset: int, followers: Iterable[Candidate]
+) -> int | None:
+    """Return the follower to read from, None for the leader.
+
+    A leader in the reader's rack stays. Else the follower in that rack whose log holds the offset and reaches furthest,
+    the one with the lowest id among equals.
+
+    Source: KIP-392; Kafka 2.8 RackAwareReplicaSelector, Partition.
+    """
+    if not rack or leader_rack == rack:
+        return None
+    near = [one for one in followers if one.rack == rack and one.log_start_offset <= fetch_offset <= one.log_end_offset]
+    best = min(near, key=lambda one: (-one.log_end_offset, one.broker_id), default=None)
+    return None if best is None else best.broker_id
