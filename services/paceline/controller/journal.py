@@ -16,11 +16,12 @@ from collections.abc import Iterable
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
-from paceline.coordination.znode_journal import JournalEntry, encode_journal, first_sequence
+from paceline.coordination.znode_journal import JournalBatch, JournalEntry, encode_journal, first_sequence
 from paceline.model.identifiers import TopicPartition
 
 MAX_LIST_BYTES = 32 * 1024
 """Bound of the list of partitions. It comes on top of ``zookeeper.multi.max.bytes``, far below ``jute.maxbuffer``."""
+_BATCH_OVERHEAD_BYTES = 64
 _TOPIC_OVERHEAD_BYTES = 6
 _PARTITION_BYTES = 8
 """A partition number with its comma, rounded up."""
@@ -33,7 +34,7 @@ class ControllerJournal:
         self._limit_bytes = limit_bytes
         self._sequence = 0
         self._since = 0
-        self._window: deque[tuple[int, tuple[TopicPartition, ...], int]] = deque()
+        self._window: deque[JournalBatch] = deque()
         self._window_bytes = 0
         self._confirmed = 0
         self.applied = 0
@@ -50,19 +51,13 @@ class ControllerJournal:
         self._since = found.since
         self._confirmed = self.applied = found.sequence
         # What the predecessor touched stays listed, for standbys that followed it and not this controller.
-        self._window.append((found.sequence, found.partitions, _size(found.partitions)))
-        self._window_bytes = self._window[0][2]
+        for batch in found.batches:
+            self._append(batch)
 
     def advance(self, touched: Iterable[TopicPartition]) -> SetData:
         """Return the operation that belongs into a multi which touches these partitions."""
         self._sequence += 1
-        partitions = tuple(touched)
-        size = _size(partitions)
-        self._window.append((self._sequence, partitions, size))
-        self._window_bytes += size
-        while self._window and self._window_bytes > self._limit_bytes:
-            self._since, _, dropped = self._window.popleft()
-            self._window_bytes -= dropped
+        self._append(JournalBatch(self._sequence, tuple(touched)))
         return SetData(znodes.CONTROLLER_JOURNAL, self._data())
 
     def forget(self) -> Create:
@@ -90,11 +85,19 @@ class ControllerJournal:
         """The caller takes over what was written before anything else happens: standbys may be told the sequence."""
         self.applied = self._confirmed
 
+    def _append(self, batch: JournalBatch) -> None:
+        self._window.append(batch)
+        self._window_bytes += _size(batch)
+        while self._window and self._window_bytes > self._limit_bytes:
+            dropped = self._window.popleft()
+            self._since = dropped.sequence
+            self._window_bytes -= _size(dropped)
+
     def _data(self) -> bytes:
-        listed = dict.fromkeys(partition for _, partitions, _ in self._window for partition in partitions)
-        return encode_journal(self._sequence, self._since, listed)
+        return encode_journal(self._sequence, self._since, self._window)
 
 
-def _size(partitions: tuple[TopicPartition, ...]) -> int:
-    topics = {partition.topic for partition in partitions}
-    return len(partitions) * _PARTITION_BYTES + sum(len(topic) + _TOPIC_OVERHEAD_BYTES for topic in topics)
+def _size(batch: JournalBatch) -> int:
+    topics = {partition.topic for partition in batch.partitions}
+    names = sum(len(topic) + _TOPIC_OVERHEAD_BYTES for topic in topics)
+    return _BATCH_OVERHEAD_BYTES + names + len(batch.partitions) * _PARTITION_BYTES

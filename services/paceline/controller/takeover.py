@@ -108,7 +108,7 @@ def load_states(
     if kind is not TakeoverKind.COLD and mirror is not None and journal is not None:
         doubtful = {*noticed, *parts.context.being_reassigned}
         if kind is TakeoverKind.BEHIND:
-            doubtful.update(journal.partitions)
+            doubtful.update(journal.touched_after(mirror.sequence or 0))
         to_read = take_from_mirror(parts.context, mirror, topic_partitions, doubtful, marked_topics)
     states = yield from parts.storage.partition_states(to_read)
     for topic_partition, state in states.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.controller.events import PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
+from paceline.controller.takeover import Takeover
 from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
@@ -41,6 +42,7 @@ from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig
+from paceline.model.standby import StateUpdate
 from paceline.model.state_change import StateChange
 from tests.support.virtual_time import VirtualTime
 
@@ -130,6 +132,64 @@ class FakeBrokers:
         return ControlResponse(ErrorCode.NONE, errors)
 
 
+class Streams:
+    """`StandbyTransport` between the controllers of one cluster: at once, in order, as long as both live."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self.opened: list[int] = []
+        """Who followed, in order."""
+        self.cut = False
+        """Whether every new stream fails, and nothing arrives on those that are open."""
+
+    def follow(
+        self,
+        controller: Endpoint,
+        standby_id: int,
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> Callable[[], None]:
+        time = self._cluster.time
+        node = self._cluster.controllers.get(int(controller.host[1:]))
+        sink = Sink(self, on_update, on_end)
+        try:
+            if node is None or self.cut:
+                raise ConnectionError(f"{controller.host} cannot be reached")
+            node.follow_state(standby_id, sink)
+        except Exception as error:
+            failure = error
+            time.call_soon(lambda: on_end(failure))
+            return lambda: None
+        self.opened.append(standby_id)
+        return sink.close
+
+
+class Sink:
+    """One stream: the controller's end and the standby's."""
+
+    def __init__(
+        self, streams: Streams, on_update: Callable[[StateUpdate], None], on_end: Callable[[Exception | None], None]
+    ) -> None:
+        self._streams = streams
+        self._on_update = on_update
+        self._on_end = on_end
+        self.closed = False
+
+    def put(self, update: StateUpdate) -> bool:
+        if self.closed:
+            return False
+        if not self._streams.cut:
+            self._streams._cluster.time.call_soon(lambda: None if self.closed else self._on_update(update))
+        return True
+
+    def end(self) -> None:
+        if not self._streams.cut:
+            self._streams._cluster.time.call_soon(lambda: None if self.closed else self._on_end(None))
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class Cluster:
     """One ensemble, any number of brokers and controllers."""
 
@@ -145,6 +205,8 @@ class Cluster:
         self.controllers: dict[int, ControllerNode] = {}
         self.controller_clients: dict[int, MemoryZooKeeper] = {}
         self.state_changes: list[StateChange] = []
+        self.streams = Streams(self)
+        self.takeovers: list[Takeover] = []
         self.tool = MemoryZooKeeper(self.server, self.time, session_timeout_ms=3_600_000)
         self.tool.start(lambda _: None, lambda _: None)
         self.settle()
@@ -256,6 +318,8 @@ class Cluster:
             self.brokers,
             random.Random(controller_id),
             self.state_changes.append,
+            standby_transport=self.streams,
+            on_takeover=self.takeovers.append,
         )
         self.controllers[controller_id] = node
         self.controller_clients[controller_id] = client

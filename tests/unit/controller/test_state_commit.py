@@ -31,7 +31,7 @@ class Recorder:
     def state_writes(self) -> list[int]:
         """How many states each multi wrote, in order."""
         return [
-            sum(isinstance(operation, SetData) and operation.path.endswith("/state") for operation in request.operations)
+            sum(isinstance(op, SetData) and op.path.endswith("/state") for op in request.operations)
             for request in self.requests
             if isinstance(request, Multi)
             and any(isinstance(op, SetData) and op.path.endswith("/state") for op in request.operations)
