@@ -18,6 +18,7 @@ from paceline.model.errors import (
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     PacelineError,
+    ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import (

@@ -429,9 +429,9 @@ def test_progress_is_noted_when_a_fetch_arrives_and_not_when_it_is_answered() ->
     assert (one.last_fetch_ms, one.last_caught_up_ms, one.last_fetch_leader_end_offset) == (arrived_ms, arrived_ms, 1)
 
 
-def test_a_replica_that_is_not_assigned_gets_no_records() -> None:
+def test_a_replica_that_is_not_assigned_is_told_so() -> None:
     cluster = make()
     (answer,) = fetch_by_hand(cluster, 9, 0)
     (result,) = answer.results  # type: ignore[attr-defined]
-    assert result.error is ErrorCode.NONE and result.batches == b""
+    assert result.error is ErrorCode.REPLICA_NOT_AVAILABLE and result.batches == b""
     assert sorted(leader(cluster).followers) == [2, 3]
