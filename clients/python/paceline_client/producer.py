@@ -125,6 +125,7 @@ class Producer:
         )
         self._max_block_s = max_block_ms / 1000
         self._buffer_memory = buffer_memory
+        self._linger_ms = linger_ms
         self._accumulator = Accumulator(
             AccumulatorConfig(
                 batch_size=batch_size,
@@ -214,7 +215,10 @@ class Producer:
             if on_delivery is not None:
                 batch.add_callback(index, on_delivery)
             if news:
-                self._sender.wake()
+                if self._linger_ms:
+                    self._sender.wake()
+                else:
+                    self._sender.send_now()
             return RecordFuture(batch, index)
 
     def send_many(

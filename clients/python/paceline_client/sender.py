@@ -133,6 +133,8 @@ class Sender:
         self._id_attempts = 0
         self._draining = False
         self._stopped = False
+        self._sleeping = False
+        """Our thread waits for news; nothing is on its way from it to a stream."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # For the producer --------------------------------------------------------------------------------------------
@@ -146,6 +148,20 @@ class Sender:
         with self._lock:
             self._woken = True
             self._wake.notify()
+
+    def send_now(self) -> None:
+        """Send what is ready on the caller's thread, which holds the lock; leave to our own what needs more than that.
+
+        A record that does not linger reaches its broker without a hand-over between threads. Only while our thread
+        sleeps: it hands requests to their streams without the lock, and they must not overtake each other.
+        """
+        if self._sleeping and not self._answers and not self._stopped:
+            requests, _ = self._collect(monotonic_ms())
+            for sent in requests:
+                self._send(sent)
+            if requests:
+                return
+        self.wake()
 
     def close(self, timeout_s: float) -> None:
         """Send what is waiting for at most ``timeout_s``, fail the rest with `ProducerClosedError`, join the thread."""
@@ -207,7 +223,9 @@ class Sender:
                 if self._draining and not self._accumulator.incomplete():
                     return False
                 if not self._woken and not self._answers:
+                    self._sleeping = True
                     self._wake.wait(min(wait_ms / 1000, _LONGEST_SLEEP_S))
+                    self._sleeping = False
                 self._woken = False
         for sent in requests:
             self._send(sent)
