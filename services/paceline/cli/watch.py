@@ -24,6 +24,7 @@ _GROUPS: Final = {
     "state": ("transition",),
 }
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_REPLICA_OFFLINE: Final = "OfflineReplica"
 _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
 
 
@@ -56,7 +57,7 @@ def watch(
     """Follow elections, ISR changes, brokers and topics live, until interrupted.
 
     The active controller tells, and the next one after a failover; a broker tells what its own replicas lived through,
-    with their offsets.
+    with their offsets. Ordinary steps of single replicas are left out unless --kind state asks for them.
     """
     if metadata and (kinds or since):
         raise click.UsageError("--kind and --since are for events, not for --metadata")
@@ -74,7 +75,7 @@ def watch(
                     kinds=_kinds(kinds),
                     broker_id=broker_id,
                 )
-                lines = _event_lines(items, wanted)
+                lines = _event_lines(items, wanted, with_replica_steps=bool(kinds))
             _print(lines, output, num)
 
 
@@ -93,7 +94,9 @@ def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | 
 # Events
 
 
-def _event_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[tuple[dict[str, Any], str]]:
+def _event_lines(
+    items: Any, wanted: list[tuple[str, int | None]], with_replica_steps: bool
+) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each event as a row and as a line; notes for people have no row."""
     address = ""
     for item in items:
@@ -103,8 +106,14 @@ def _event_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[t
         if item.gap is not None and not item.gap.other_process:
             yield {}, f"{item.gap.lost_count} events were not kept for so slow a reader"
         for change in item.events:
-            if _is_wanted(change, wanted):
+            if _is_wanted(change, wanted) and (with_replica_steps or not _is_replica_step(change)):
                 yield state_change_fields(change), event_line(change)
+
+
+def _is_replica_step(change: StateChange) -> bool:
+    """Whether a single replica moved on its ordinary way; one that goes offline may have left the ISR by that."""
+    is_step = change.kind is StateChangeKind.TRANSITION and change.replica is not None
+    return is_step and change.to_state != _REPLICA_OFFLINE
 
 
 def _is_wanted(change: StateChange, wanted: list[tuple[str, int | None]]) -> bool:

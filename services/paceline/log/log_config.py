@@ -1,5 +1,6 @@
 """The settings of one log: topic keys with Kafka's names and defaults. Source: spec/config.md section 4."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -102,8 +103,14 @@ class LogConfig:
         return str(value)
 
 
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30}")
+
+
 def _integer(minimum: int, maximum: int = MAX_INT64) -> Callable[[str], int]:
     def parse(text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise ValueError("must be a whole number")
         value = int(text)
         if not minimum <= value <= maximum:
             raise ValueError(f"must be between {minimum} and {maximum}")
@@ -113,10 +120,16 @@ def _integer(minimum: int, maximum: int = MAX_INT64) -> Callable[[str], int]:
 
 
 def _ratio(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError("must be between 0 and 1")
-    return value
+    if not _DECIMAL.fullmatch(text) or float(text) > 1:
+        raise ValueError("must be a number between 0 and 1")
+    return float(text)
+
+
+def _timestamp_type(text: str) -> TimestampType:
+    try:
+        return TimestampType(text)
+    except ValueError:
+        raise ValueError("must be CreateTime or LogAppendTime") from None
 
 
 def _boolean(text: str) -> bool:
@@ -170,7 +183,7 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
         "preallocate": ("preallocate", _boolean),
         "max.message.bytes": ("max_message_bytes", _integer(0, MAX_INT32)),
         "compression.type": ("compression_type", _compression_type),
-        "message.timestamp.type": ("message_timestamp_type", TimestampType),
+        "message.timestamp.type": ("message_timestamp_type", _timestamp_type),
         "message.timestamp.difference.max.ms": ("message_timestamp_difference_max_ms", _integer(0)),
         "min.insync.replicas": ("min_insync_replicas", _integer(1, MAX_INT32)),
         "unclean.leader.election.enable": ("unclean_leader_election_enable", _boolean),

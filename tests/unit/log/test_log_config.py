@@ -53,6 +53,10 @@ def test_keys_that_are_not_given_keep_the_brokers_value() -> None:
         ("message.timestamp.type", "Whenever"),
         ("min.insync.replicas", "0"),
         ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "-0.1"),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "9" * 400),
         ("preallocate", "yes"),
         ("no.such.key", "1"),
     ],
@@ -63,3 +67,18 @@ def test_a_wrong_key_or_value_is_refused(key: str, value: str) -> None:
     if key == "no.such.key":
         with pytest.raises(InvalidConfigError):
             LogConfig().value_text(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("retention.ms", "abc", "must be a whole number"),
+        ("retention.ms", "", "must be a whole number"),
+        ("retention.ms", "-2", "must be between -1 and"),
+        ("min.cleanable.dirty.ratio", "half", "must be a number between 0 and 1"),
+        ("message.timestamp.type", "Whenever", "must be CreateTime or LogAppendTime"),
+    ],
+)
+def test_a_wrong_value_is_explained_in_words_for_people(key: str, value: str, words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"^invalid value '{value}' for {key}: {words}"):
+        LogConfig.from_properties({key: value})
