@@ -54,6 +54,7 @@ class Consumer:
         max_poll_records: int = DEFAULT_MAX_POLL_RECORDS,
         max_buffered_bytes: int = 64 * 1024 * 1024,
         check_crcs: bool = True,
+        client_rack: str = "",
         request_timeout_ms: int = 30_000,
         default_api_timeout_ms: int = 60_000,
         client_id: str | None = None,
@@ -71,6 +72,8 @@ class Consumer:
             max_poll_records: limit of one `poll`.
             max_buffered_bytes: limit of what is fetched ahead, all partitions together.
             check_crcs: verify every batch before it is decoded.
+            client_rack: where this consumer is. It reads from a replica in the same rack where the brokers'
+                ``replica.selector.class`` is ``rack-aware``, and from the leader when that is not possible.
             request_timeout_ms: longest wait for an answer beyond the broker's own wait.
             default_api_timeout_ms: longest wait of calls without a timeout of their own; also how long a partition may
                 be out of reach before `poll` says so.
@@ -113,6 +116,7 @@ class Consumer:
                 request_timeout_ms,
                 default_api_timeout_ms,
                 self._reset,
+                client_rack,
             ),
             self._assignment,
             self._metadata,

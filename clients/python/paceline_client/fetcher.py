@@ -50,6 +50,8 @@ _log = logging.getLogger("paceline.client")
 _BUSY_WAIT_MS: Final = 20
 """Wait of a fetch that leaves a partition out because its buffer is full: the reader may make room any moment."""
 _BACKOFF_MS: Final = 50
+_LEADER_ONLY_MS: Final = 10_000
+"""How long only the leader is read after a follower could not be."""
 _LOOKUP_TIMEOUT_S: Final = 5.0
 _LONGEST_SLEEP_S: Final = 1.0
 
@@ -67,6 +69,10 @@ class FetchConfig:
     hindrance_limit_ms: int
     """How long a partition may be out of reach before `poll` is told; the attempts go on all the same."""
     auto_offset_reset: OffsetReset
+    client_rack: str = ""
+    """Where the consumer is; a leader may then send it to a follower in the same rack (KIP-392)."""
+    read_replica_max_age_ms: int = 300_000
+    """The leader is asked anew after this."""
 
 
 @dataclass(slots=True)
@@ -206,6 +212,7 @@ class Fetcher:
                 self._leaderless(state, now_ms)
                 wait_ms = min(wait_ms, _BACKOFF_MS)
                 continue
+            leader = self._source_of(state, leader, now_ms)
             if now_ms < state.retry_at_ms:
                 wait_ms = min(wait_ms, state.retry_at_ms - now_ms)
                 left_out.add(leader.broker_id)
@@ -223,6 +230,30 @@ class Fetcher:
                 continue
             requests.append(self._request(leader, states, broker_id in left_out))
         return requests, max(1, wait_ms)
+
+    def _source_of(self, state: PartitionState, leader: Broker, now_ms: int) -> Broker:
+        """Return whom to fetch from: the follower the leader has named while that holds, else the leader."""
+        if state.read_replica is None:
+            return leader
+        known = self._metadata.partition(state.topic_partition)
+        replica = next((one for one in self._metadata.brokers() if one.broker_id == state.read_replica), None)
+        if (
+            now_ms >= state.read_replica_until_ms
+            or replica is None
+            or known is None
+            or state.read_replica not in known.isr
+        ):
+            state.back_to_leader()
+            return leader
+        return replica
+
+    def _rack_for(self, broker: Broker, states: list[PartitionState]) -> str:
+        """Return the rack to tell: none while only leaders are to be read, for the leader would send us away again."""
+        now_ms = monotonic_ms()
+        at_followers = any(state.read_replica == broker.broker_id for state in states)
+        if not at_followers and any(now_ms < state.leader_only_until_ms for state in states):
+            return ""
+        return self._config.client_rack
 
     def _request(
         self, leader: Broker, states: list[PartitionState], others_left_out: bool
@@ -245,7 +276,7 @@ class Fetcher:
         )
         self._outstanding[leader.broker_id] = outstanding
         wait_ms = min(config.fetch_max_wait_ms, _BUSY_WAIT_MS) if others_left_out else config.fetch_max_wait_ms
-        return outstanding, _wire_request(config, session, wait_ms)
+        return outstanding, _wire_request(config, session, wait_ms, self._rack_for(leader, states))
 
     def _send(self, outstanding: _Outstanding, request: FetchRequest) -> None:
         try:
@@ -318,7 +349,9 @@ class Fetcher:
         self._note(error)
         for tp, asked in outstanding.asked.items():
             state = self._assignment.find(tp)
-            if state is not None and asked == (state.generation, state.fetch_offset):
+            if state is not None and state.read_replica == broker.broker_id:
+                state.back_to_leader(monotonic_ms() + _LEADER_ONLY_MS)
+            elif state is not None and asked == (state.generation, state.fetch_offset):
                 self._hinder(state, error, cured_by_waiting=error.retriable or isinstance(error, UnknownServerError))
         attempts = self._failures[broker.broker_id] = self._failures.get(broker.broker_id, 0) + 1
         self._quiet_until[broker.broker_id] = monotonic_ms() + min(1_000, _BACKOFF_MS << min(attempts - 1, 8))
@@ -353,6 +386,8 @@ class Fetcher:
     def _take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker) -> None:
         if fetched.error is not None:
             self._take_error(state, fetched.error, broker)
+        elif fetched.preferred_read_replica is not None:
+            state.read_from(fetched.preferred_read_replica, monotonic_ms() + self._config.read_replica_max_age_ms)
         elif fetched.diverging is not None:
             state.truncated(*fetched.diverging)
         else:
@@ -361,6 +396,13 @@ class Fetcher:
     def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
         tp = state.topic_partition
         error = error_for(wire.code, f"{broker}: {tp}: {wire.message}")
+        if state.read_replica == broker.broker_id:
+            # Whatever a follower says, the leader knows better; also where the log begins and ends.
+            self._note(error)
+            state.back_to_leader(monotonic_ms() + _LEADER_ONLY_MS)
+            if not (wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)):
+                self._metadata.request()
+            return
         if isinstance(error, OffsetOutOfRangeError):
             self._out_of_range(state, wire)
             return
@@ -486,7 +528,7 @@ class Fetcher:
                 state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
 
 
-def _wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int) -> FetchRequest:
+def _wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rack: str) -> FetchRequest:
     request = FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=config.fetch_min_bytes,
@@ -494,6 +536,7 @@ def _wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int) ->
         format=FETCH_FORMAT_BATCHES,
         session_id=session.session_id,
         session_epoch=session.session_epoch,
+        rack_id=rack,
         forgotten=[ForgottenPartition(topic=tp.topic, partition=tp.partition) for tp in session.forgotten],
     )
     for tp, wanted in session.partitions.items():

@@ -47,10 +47,13 @@ class PartitionState:
         "generation",
         "high_watermark",
         "hindered_since_ms",
+        "leader_only_until_ms",
         "log_start_offset",
         "paused",
         "position",
         "position_epoch",
+        "read_replica",
+        "read_replica_until_ms",
         "reset",
         "retry_at_ms",
         "topic_partition",
@@ -77,6 +80,20 @@ class PartitionState:
         self.retry_at_ms = 0
         self.hindered_since_ms: int | None = None
         """When the attempts to read it began to fail, None while they do not."""
+        self.read_replica: int | None = None
+        """Follower the leader has sent us to (KIP-392), None while the leader is read."""
+        self.read_replica_until_ms = 0
+        self.leader_only_until_ms = 0
+        """Until when the leader is not asked for a follower again, after one that could not be read."""
+
+    def read_from(self, replica: int, until_ms: int) -> None:
+        """Read from this follower until then."""
+        self.read_replica, self.read_replica_until_ms = replica, until_ms
+
+    def back_to_leader(self, leader_only_until_ms: int = 0) -> None:
+        """Read from the leader again."""
+        self.read_replica = None
+        self.leader_only_until_ms = leader_only_until_ms
 
     def buffered_bytes(self) -> int:
         """Return the bytes fetched ahead."""

@@ -42,6 +42,8 @@ class FetchedPartition:
     diverging: tuple[int, int] | None = None
     """(epoch, its end offset) when the log no longer agrees with what was read before."""
     batches: bytes = b""
+    preferred_read_replica: int | None = None
+    """Broker to fetch from next (KIP-392); nothing was read then."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,8 @@ def _decode_partition(data: bytes, position: int, end: int) -> FetchedPartition:
                 found.last_stable_offset = value
             elif field == 6:
                 found.log_start_offset = value
+            elif field == 10:
+                found.preferred_read_replica = value
         else:
             position = _skip(data, position, kind)
     return found

@@ -29,9 +29,17 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     help="%k key, %v value, %p partition, %o offset, %t topic, %T timestamp in ms",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "ndjson"]), default="text", show_default=True)
+@click.option("--rack", default="", help="read from a replica in this rack where there is one")
 @bootstrap_option
 def consume(
-    which: str, start: str, num: int | None, exit_at_end: bool, template: str, output: str, bootstrap: str
+    which: str,
+    start: str,
+    num: int | None,
+    exit_at_end: bool,
+    template: str,
+    output: str,
+    rack: str,
+    bootstrap: str,
 ) -> None:
     """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end."""
     topic, partition = parse_partition(which)
@@ -43,7 +51,7 @@ def consume(
     with reported("ndjson" if output == "ndjson" else "table"):
         from paceline_client import Admin, Consumer, TopicPartition
 
-        with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
+        with Admin(bootstrap) as admin, Consumer(bootstrap, client_rack=rack) as consumer:
             (found,) = admin.describe_topics([topic])
             there = [p.partition for p in found.partitions]
             check_partition(topic, there, partition)

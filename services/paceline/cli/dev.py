@@ -27,7 +27,8 @@ def dev() -> None:
 @click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--controllers", type=click.IntRange(1, 9), default=2, show_default=True)
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="settings file")
-def up(directory: Path, brokers: int, controllers: int, config: Path | None) -> None:
+@click.option("--racks", metavar="A,B,...", help="racks of the brokers, in turn")
+def up(directory: Path, brokers: int, controllers: int, config: Path | None, racks: str | None) -> None:
     """Start a cluster and return when it serves."""
     from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, alive, read_state
 
@@ -35,7 +36,14 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None) -> 
     processes = [] if state is None else [state["zookeeper"], *state["nodes"]]
     if any(alive(process["pid"], directory) for process in processes if process["pid"]):
         raise click.ClickException(f"a cluster runs in {directory} already; paceline dev down stops it")
-    cluster = LocalCluster(directory, config or CONFIG_FILE, brokers=brokers, controllers=controllers, detached=True)
+    cluster = LocalCluster(
+        directory,
+        config or CONFIG_FILE,
+        brokers=brokers,
+        controllers=controllers,
+        detached=True,
+        racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
+    )
     try:
         cluster.start(say=lambda text: click.echo(text, err=True))
     except (LocalClusterError, OSError) as error:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,8 @@ class LocalCluster:
     detached: bool = False
     ports: PortPlan | None = None
     heap_mib: int = 128
+    racks: Sequence[str] = ()
+    """Racks of the brokers, in turn; then consumers that say their rack read from a replica there."""
     nodes: dict[str, Node] = field(default_factory=dict, init=False)
     zookeeper: EmbeddedZooKeeper | None = field(default=None, init=False)
 
@@ -228,7 +230,13 @@ class LocalCluster:
         for index, ports in enumerate(plan.brokers):
             data = self.directory / f"broker-{index + 1}" / "data"
             data.mkdir(parents=True, exist_ok=True)
-            self._add("broker", index + 1, ports.listeners, ports.metrics, {"log.dirs": str(data)})
+            more = {"log.dirs": str(data)}
+            if self.racks:
+                more |= {
+                    "broker.rack": self.racks[index % len(self.racks)],
+                    "replica.selector.class": "rack-aware",
+                }
+            self._add("broker", index + 1, ports.listeners, ports.metrics, more)
 
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:
         folder = self.directory / f"{kind}-{node_id}"
