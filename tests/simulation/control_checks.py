@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.metadata_cache import MetadataSnapshot
 from paceline.broker.replica_fetcher import FetchState, ReplicaFetcher
+from paceline.controller import failover, takeover
+from paceline.controller.context import ControllerContext
+from paceline.controller.parts import ControllerParts
+from paceline.controller.takeover import StatesLoaded
 from paceline.model.control import (
     ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
     LiveBroker,
+    StopReplicaRequest,
     UpdateMetadataRequest,
 )
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import LEADER_DURING_DELETE
 from paceline.model.replica_fetch import ReplicaFetchResult
+from paceline.runtime.flow import Flow
 from tests.simulation.partition_record import PartitionRecords
 from tests.simulation.verdicts import Verdicts
 
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ControlChecks:
-    """K3 to K7, R2 on the receiving side, R10 and R15."""
+    """K3 to K7, K13, R2 on the receiving side, R10 and R15."""
 
     def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
         self._cluster = cluster
@@ -81,6 +87,8 @@ class ControlChecks:
         self._epochs(target, request, response, own_epoch)
         if accepted:
             self._no_step_back(target, request, leader_epochs)
+            if isinstance(request, StopReplicaRequest):
+                self._stops_in_order(target, request, response, leader_epochs)
         if manager.metadata.snapshot is not metadata:
             self._metadata(target, metadata, manager.metadata.snapshot)
         self.fetchers(target)
@@ -122,6 +130,19 @@ class ControlChecks:
         if stamp.controller_epoch < highest:
             verdicts.fail("K4", f"{target.name} accepts controller epoch {stamp.controller_epoch} after {highest}")
         self._accepted_epochs[target] = max(highest, stamp.controller_epoch)
+
+    def _stops_in_order(
+        self, target: "BrokerLife", request: StopReplicaRequest, response: ControlResponse, before: dict[Any, int]
+    ) -> None:
+        """Check that a replica is not stopped for a decision that is older than what it knows (KAFKA-9539)."""
+        for state in request.partitions:
+            done = response.partition_errors.get(state.topic_partition, ErrorCode.NONE) is ErrorCode.NONE
+            epoch = before.get(state.topic_partition)
+            if done and epoch is not None and 0 <= state.leader_epoch < epoch:
+                self._verdicts.fail(
+                    "R2",
+                    f"{target.name} stops {state.topic_partition} of epoch {epoch} for one of {state.leader_epoch}",
+                )
 
     def _no_step_back(self, target: "BrokerLife", request: ControlRequest, before: dict[Any, int]) -> None:
         partitions = target.node.replica_manager.partitions
@@ -178,11 +199,35 @@ class ControlChecks:
         if context.brokers or context.topics or context.leadership:
             self._verdicts.fail("K7", f"{life.name} is not active and still knows the cluster")
 
+    def states_loaded(self, context: ControllerContext) -> None:
+        """A new controller has its partition states, read or from standing by: they are those of a full read.
+
+        Only what leaders wrote into their own ISRs may be newer in ZooKeeper, and only while they can tell of it: a
+        leader that has registered again since has forgotten.
+        """
+        if context.epoch != self._cluster.checks.zookeeper.controller_epoch:
+            return  # Elected over already: what it believes is fenced.
+        for topic_partition in context.partitions():
+            record = self._records.current(topic_partition)
+            if record is None or record.harmed or record.topic_id != context.topic_ids.get(topic_partition.topic):
+                continue
+            known = context.leadership.get(topic_partition)
+            if known is None or record.zk is None:
+                self._verdicts.check("K13", known is record.zk, f"{record}: {known} is known of {record.zk}")
+                continue
+            decided = (known.leader, known.leader_epoch) == (record.zk.leader, record.zk.leader_epoch)
+            written = record.history.get(known.zk_version) == (known.leader, known.leader_epoch, known.isr)
+            self._verdicts.check("K13", decided and written, f"{record}: {known} is known of {record.zk}")
+            leader = context.brokers.get(known.leader)
+            for version in range(known.zk_version + 1, record.zk.zk_version + 1):
+                if leader is not None and record.isr_written_in.get(version, -1) < leader.broker_epoch:
+                    self._verdicts.fail("K13", f"{record}: {known} is known, nobody will tell of version {version}")
+
     # The fetch protocol, seen from inside
 
     @contextmanager
     def probes(self) -> Iterator[None]:
-        """While open, look at each piece of follower progress recorded and each fetch result applied."""
+        """While open, look at each follower's progress recorded, each fetch result applied, each takeover's states."""
         verdicts = self._verdicts
         record_fetch, apply_to = HostedPartition.record_follower_fetch, ReplicaFetcher._apply_to
         answered = ReplicaFetcher._answered
@@ -226,12 +271,42 @@ class ControlChecks:
                 verdicts.fail("R10", f"{name} in epoch {hosted.leader_epoch} applies one of {result.leader_epoch}")
             return apply_to(fetcher, state, result)
 
+        propose, isr_written = HostedPartition._propose, HostedPartition.isr_written
+
+        def probed_propose(partition: HostedPartition, isr: tuple[int, ...], joiners: Any) -> None:
+            host = partition._host
+            for broker_id, _ in joiners:
+                leaving = host.is_offline_replica(partition.topic_partition, broker_id)
+                verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
+            propose(partition, isr, joiners)
+
+        def probed_written(partition: HostedPartition, *args: Any) -> None:
+            isr_written(partition, *args)
+            log = partition.log
+            if log is None or not partition.is_leader or partition.proposal is not None:
+                return
+            before = log.high_watermark
+            if partition.advance_high_watermark():
+                verdicts.fail("R6", f"{partition.topic_partition} stays at {before} with ISR {partition.isr}")
+
+        HostedPartition._propose = probed_propose  # type: ignore[method-assign]
+        HostedPartition.isr_written = probed_written  # type: ignore[assignment, method-assign]
+        load_states = takeover.load_states
+
+        def probed_load(parts: ControllerParts, *rest: Any) -> Flow[StatesLoaded]:
+            loaded = yield from load_states(parts, *rest)
+            self.states_loaded(parts.context)
+            return loaded
+
+        failover.load_states = probed_load  # type: ignore[attr-defined]
         HostedPartition.record_follower_fetch = probed_record  # type: ignore[assignment, method-assign]
         ReplicaFetcher._answered = probed_answered  # type: ignore[assignment, method-assign]
         ReplicaFetcher._apply_to = probed_apply  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
+            HostedPartition._propose = propose  # type: ignore[method-assign]
+            HostedPartition.isr_written = isr_written  # type: ignore[method-assign]
             HostedPartition.record_follower_fetch = record_fetch  # type: ignore[method-assign]
             ReplicaFetcher._answered = answered  # type: ignore[method-assign]
             ReplicaFetcher._apply_to = apply_to  # type: ignore[method-assign]

@@ -62,6 +62,9 @@ _LEADERS_DIVERGE = _aim("kill-leader", "isolate-broker", "pause-broker") | _THRE
 _CONTROLLERS_CHANGE = _aim(
     "pause-controller", "zk-expire", "bad-network", "kill-active-controller", count=14, controllers=3
 )
+_OFFICES_CHANGE = _aim(
+    "kill-active-controller", "bounce-broker", "kill-leader", "crash-broker", "bad-network", count=16, controllers=3
+)
 _REGISTRATIONS_CHANGE = _aim("zk-expire", "bounce-broker", "cut-control", "bad-network", count=14)
 _REQUESTS_COME_LATE = _aim("bad-network", "bad-network", "kill-leader", "reassign", "bounce-broker", count=16)
 _REPLIES_ARE_LOST = _aim("zk-expire", "zk-lost-reply", "zk-disconnect", count=14)
@@ -115,6 +118,10 @@ MUTANTS: tuple[Mutant, ...] = (
         ("R11", "R5b", "R6"),
         300,
         _MOVES_ARE_TAKEN_BACK,
+    ),
+    Mutant("standby believes itself, not the journal", broken.journal_not_asked, ("K13",), 60, _CONTROLLERS_CHANGE),
+    Mutant(
+        "standby trusts a leader that was born again", broken.reborn_leaders_trusted, ("K13",), 400, _OFFICES_CHANGE
     ),
     # broker: control requests
     Mutant("broker stops replicas whatever their epoch", also_broken.stop_without_epoch, ("R2",), 300, _MOVES_ARE_LATE),

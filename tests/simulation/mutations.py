@@ -11,13 +11,14 @@ from paceline.broker.fetch import FetchHandler
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import DelayedProduce
 from paceline.broker.replica_fetcher import ReplicaFetcher
-from paceline.controller import machine, partition_state_machine, reassignment, replica_state_machine
+from paceline.controller import machine, partition_state_machine, reassignment, replica_state_machine, takeover
 from paceline.controller.channel import ChannelManager
 from paceline.controller.context import ControllerContext
 from paceline.controller.controller_election import ControllerElection, Owner
 from paceline.controller.election import Election
 from paceline.controller.state_commit import CommitOutcome, StateCommitter
 from paceline.controller.storage import Storage, send
+from paceline.controller.takeover import TakeoverKind
 from paceline.controller.topic_deletion import TopicDeletionManager
 from paceline.coordination import isr_write, znodes
 from paceline.coordination.interface import ANY_VERSION, Check, Delete, Multi, Response, SetData, ZkCode
@@ -219,6 +220,27 @@ def no_deletion_resume(patches: "Patches") -> None:
         yield
 
     patches.set(TopicDeletionManager, "resume", nothing)
+
+
+def journal_not_asked(patches: "Patches") -> None:
+    """A standby believes that it knows everything, though the journal has moved on."""
+
+    def judge(mirror: Any, _journal: Any) -> tuple[TakeoverKind, str]:
+        known = mirror is not None and mirror.sequence is not None
+        return (TakeoverKind.WARM if known else TakeoverKind.COLD), ""
+
+    patches.set(takeover, "_judge", judge)
+
+
+def reborn_leaders_trusted(patches: "Patches") -> None:
+    """A standby does not ask whether a leader is still the process that it was."""
+    real = takeover.take_from_mirror
+
+    def take(context: Any, mirror: Any, *rest: Any) -> list[Any]:
+        mirror.broker_epochs = {broker_id: broker.broker_epoch for broker_id, broker in context.brokers.items()}
+        return real(context, mirror, *rest)
+
+    patches.set(takeover, "take_from_mirror", take)
 
 
 # Broker: control requests

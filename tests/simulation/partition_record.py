@@ -25,6 +25,8 @@ class PartitionRecord:
     zk: LeaderAndIsr | None = None
     history: dict[int, StateContent] = field(default_factory=dict)
     """State content by zk version."""
+    isr_written_in: dict[int, int] = field(default_factory=dict)
+    """Registration of the leader that wrote an ISR, by zk version."""
     assignment: ReplicaAssignment = field(default_factory=lambda: ReplicaAssignment(()))
     committed: Mirror = field(default_factory=Mirror)
     thw: int = 0

@@ -228,6 +228,7 @@ class ZooKeeperChecks:
     ) -> None:
         life = self._lives[write.session_id]
         assert isinstance(life, BrokerLife)
+        record.isr_written_in[new.zk_version] = self.registered.get(life.broker_id, -1)
         # A leader that restarts within its epoch is told the present controller's epoch, and writes that.
         kept = (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch) and (
             old.controller_epoch <= new.controller_epoch <= self.controller_epoch
