@@ -104,7 +104,7 @@ class LogConfig:
 
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
-_DECIMAL: Final = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30}")
+_DECIMAL: Final = re.compile(r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
 
 
 def _integer(minimum: int, maximum: int = MAX_INT64) -> Callable[[str], int]:
