@@ -298,7 +298,7 @@ class ControlChecks:
             self.states_loaded(parts.context)
             return loaded
 
-        failover.load_states = probed_load  # type: ignore[attr-defined]
+        failover.load_states = probed_load  # type: ignore[assignment, attr-defined]
         HostedPartition.record_follower_fetch = probed_record  # type: ignore[assignment, method-assign]
         ReplicaFetcher._answered = probed_answered  # type: ignore[assignment, method-assign]
         ReplicaFetcher._apply_to = probed_apply  # type: ignore[assignment, method-assign]
