@@ -3,7 +3,7 @@
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.replica_manager import ReplicaManager
-from paceline.broker.stray_logs import set_strays_aside
+from paceline.broker.stray_logs import set_namesake_aside, set_strays_aside
 from paceline.model.control import (
     ControlResponse,
     LeaderAndIsrPartition,
@@ -36,6 +36,7 @@ class ControlRequests:
         """Become leader or follower of each partition that is named in a newer leader epoch."""
         manager = self._manager
         errors: Errors = {}
+        set_namesake_aside(manager, request)
         accepted = self._accept(request.partitions, errors)
         leaders = [(partition, state) for partition, state in accepted if state.leader == manager.broker_id]
         followers = [(partition, state) for partition, state in accepted if state.leader != manager.broker_id]
@@ -120,9 +121,7 @@ class ControlRequests:
         if not manager.shutting_down:
             manager.fetchers.start(following)
 
-    def _log(
-        self, partition: HostedPartition, state: LeaderAndIsrPartition, nowhere_else: bool = False
-    ) -> ReplicaLog:
+    def _log(self, partition: HostedPartition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> ReplicaLog:
         """Return the log; ``nowhere_else`` says that it cannot lie in a directory that is offline."""
         manager = self._manager
         config = manager.topic_config(state.topic_partition.topic)

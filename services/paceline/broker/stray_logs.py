@@ -4,6 +4,8 @@ A controller that dies after it has written the end of a reassignment, and befor
 that loses its replica, leaves a log that no later request names. The first picture of the cluster that a new controller
 gives, or that a broker gets after it has registered, shows it: a partition of this very topic id, assigned to others.
 
+Where the topic has been deleted since, nothing shows its log, until a new topic of that name is to be hosted here.
+
 A log that the picture does not name stays where it is: a topic whose node cannot be read, or a ZooKeeper that has lost
 everything, is no proof. What is found is renamed, reported and kept; nothing here deletes.
 Source: docs/decisions/0009-damaged-and-stray-logs.md.
@@ -13,9 +15,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from paceline.log.log_manager import STRAY
-from paceline.model.control import UpdateMetadataPartition, UpdateMetadataRequest
+from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataPartition, UpdateMetadataRequest
 from paceline.model.errors import KafkaStorageError
-from paceline.model.identifiers import LEADER_DURING_DELETE
+from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.state_change import StateChangeKind
 
 if TYPE_CHECKING:
@@ -33,6 +35,25 @@ def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) 
             _set_aside(manager, state)
     manager.fetchers.close_idle()
     manager.deliver_news()
+
+
+def set_namesake_aside(manager: "ReplicaManager", request: LeaderAndIsrRequest) -> None:
+    """Set the logs aside that were here before this process, and bar the way to a new topic of their name.
+
+    The replica moved away and its topic was deleted while nobody could tell this broker; nobody asks for it any more.
+    A log that has been hosted since the start stays: the request may be late.
+    """
+    if request.stamp.broker_epoch != manager.broker_epoch:
+        return
+    for state in request.partitions:
+        topic_partition = state.topic_partition
+        log = manager.logs.get(topic_partition)
+        if log is None or topic_partition in manager.partitions or log.directory.is_offline:
+            continue
+        if None in (log.topic_id, state.topic_id) or log.topic_id == state.topic_id:
+            continue
+        if manager.broker_id in state.replicas:
+            _take_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
 
 
 def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:
@@ -54,14 +75,21 @@ def _set_aside(manager: "ReplicaManager", state: UpdateMetadataPartition) -> Non
     manager.fetchers.stop((topic_partition,))
     partition = manager.drop(topic_partition)
     try:
-        path = manager.logs.set_log_aside(topic_partition, STRAY)
-    except KafkaStorageError:
-        manager.storage_failed(topic_partition)
-        return
+        path = _take_aside(manager, topic_partition, f"it is assigned to {list(state.replicas)}")
     finally:
         manager.healing.forget(topic_partition)
         if partition is not None:
             partition.retire()
-    LOG.warning("%s is assigned to %s; its stray log is kept in %s", topic_partition, list(state.replicas), path)
-    if partition is not None:
+    if path is not None and partition is not None:
         manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"stray, kept in {path}")
+
+
+def _take_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> str | None:
+    """Rename the log and return where it is now; None when storage failed."""
+    try:
+        path = manager.logs.set_log_aside(topic_partition, STRAY)
+    except KafkaStorageError:
+        manager.storage_failed(topic_partition)
+        return None
+    LOG.warning("the stray log of %s is kept in %s: %s", topic_partition, path, reason)
+    return path

@@ -1,0 +1,52 @@
+"""A log whose topic is gone must not bar the way to a new topic of the same name for ever."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
+from paceline.model.errors import ErrorCode
+from tests.support.broker_cluster import TP, BrokerCluster
+
+NEW_ID = "the-id-of-the-new-topic"
+NEW = LeaderAndIsrPartition(TP, NEW_ID, 1, leader=1, leader_epoch=0, isr=(1, 3), zk_version=0, replicas=(1, 3))
+
+
+@pytest.fixture
+def cluster() -> BrokerCluster:
+    """Broker 3 has restarted with a log of a topic that was deleted while it was away."""
+    found = BrokerCluster()
+    found.decide(1, 4, (1, 2, 3), is_new=True)
+    found.time.run_for(50)
+    found[1].produce(b"a")
+    found.until_in_sync(1, 2, 3)
+    found.restart(3)
+    found[3].log().assign_topic_id("the-id-of-the-old-topic")
+    return found
+
+
+def decide(cluster: BrokerCluster, state: LeaderAndIsrPartition) -> ErrorCode:
+    request = LeaderAndIsrRequest(cluster.stamp(3), tuple(cluster.live()), (state,))
+    return cluster[3].node.handle_control(request).partition_errors[TP]
+
+
+def test_the_old_log_is_set_aside_and_kept_and_the_new_topic_begins(cluster: BrokerCluster) -> None:
+    assert decide(cluster, NEW) is ErrorCode.NONE
+    (path,) = cluster[3].logs.set_aside
+    assert path.endswith("-stray") and cluster[3].files.exists(path)
+    assert cluster[3].log().topic_id == NEW_ID and cluster[3].log().log_end_offset == 0
+
+
+def test_a_log_that_is_hosted_stays_for_the_request_may_be_late(cluster: BrokerCluster) -> None:
+    assert decide(cluster, NEW) is ErrorCode.NONE
+    late = replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9)
+    assert decide(cluster, late) is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert cluster[3].log().topic_id == NEW_ID
+
+
+@pytest.mark.parametrize("state", [replace(NEW, topic_id=None), replace(NEW, replicas=(1, 2), isr=(1, 2))])
+def test_without_an_id_or_an_assignment_nothing_is_touched(
+    cluster: BrokerCluster, state: LeaderAndIsrPartition
+) -> None:
+    decide(cluster, state)
+    assert cluster[3].logs.set_aside == []
