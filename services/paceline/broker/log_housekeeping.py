@@ -1,17 +1,20 @@
 """Making logs durable behind the owner's back: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
 
-The slow part of a flush runs on whatever `BackgroundWork` is, one log at a time, while the owner goes on appending.
+The slow part of flushes runs on whatever `BackgroundWork` is, some logs at a time, while the owner goes on appending.
 Source: design 3.13 and 3.14, spec/replica-manager.md section 9.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from paceline.broker.log_port import ReplicaLog, ReplicaLogs
 from paceline.broker.ports import BackgroundWork
 from paceline.log.partition_log import FlushTask
 from paceline.model.errors import PacelineError
 from paceline.runtime.ports import Cancellable, Scheduler
+
+_FLUSHES_AT_ONCE: Final = 64
 
 
 class LogHousekeeping:
@@ -70,7 +73,10 @@ class LogHousekeeping:
         self._next()
 
     def _next(self) -> None:
-        while self._queue and not self._busy and not self._stopped:
+        if self._busy or self._stopped:
+            return
+        flushes = _Flushes()
+        while self._queue and len(flushes.begun) < _FLUSHES_AT_ONCE:
             log = next(iter(self._queue))
             del self._queue[log]
             try:
@@ -79,14 +85,38 @@ class LogHousekeeping:
                 # Deleted meanwhile, or its directory is offline: whoever owns that has been told.
                 continue
             if task is not None:
-                self._busy = True
-                self._background.run(task.run, partial(self._flushed, log, task))
+                flushes.begun.append((log, task))
+        if flushes.begun:
+            self._busy = True
+            self._background.run(flushes.run, partial(self._flushed, flushes))
 
-    def _flushed(self, log: ReplicaLog, task: FlushTask, error: Exception | None) -> None:
+    def _flushed(self, flushes: "_Flushes", _error: Exception | None) -> None:
         self._busy = False
-        if error is None:
-            log.finish_flush(task, self._scheduler.now_ms())
+        now_ms = self._scheduler.now_ms()
+        for log, task in flushes.done:
+            log.finish_flush(task, now_ms)
         self._next()
+
+
+class _Flushes:
+    """Flushes that are carried out one after the other, in one piece of background work.
+
+    A broker that becomes leader of ten thousand partitions has as many leader-epoch files to write; handing over each
+    by itself would cost the owner more than the files do.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[ReplicaLog, FlushTask]] = []
+        self.done: list[tuple[ReplicaLog, FlushTask]] = []
+
+    def run(self) -> None:
+        """Carry out all that can be; a log that fails has told so itself, and does not count as flushed."""
+        for log, task in self.begun:
+            try:
+                task.run()
+            except Exception:
+                continue
+            self.done.append((log, task))
 
 
 class InlineWork:
