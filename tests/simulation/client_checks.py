@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from paceline.log.producer_state import REMEMBERED_BATCHES
 from paceline.log.record_batch import decode_records, iterate_headers
 from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
-from paceline.model.errors import ErrorCode
+from paceline.model.errors import ErrorCode, PacelineError
 from tests.simulation.history import History, Outcome, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -175,7 +175,12 @@ class ClientChecks:
         """Read the whole log as a consumer would and count the offsets."""
         position = log.log_start_offset
         while position < log.log_end_offset:
-            for item in decode_records(log.read(position, 1 << 20, log.log_end_offset)):
+            try:
+                data = log.read(position, 1 << 20, log.log_end_offset)
+            except PacelineError as error:
+                self._verdicts.fail("C5", f"{record}: {log.path} cannot be read at {position}: {error}")
+                return
+            for item in decode_records(data):
                 if item.offset != position:
                     self._verdicts.fail("C5", f"{record}: {log.path} has {item.offset} instead of {position}")
                     return

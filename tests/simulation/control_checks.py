@@ -289,7 +289,7 @@ class ControlChecks:
             if partition.advance_high_watermark():
                 verdicts.fail("R6", f"{partition.topic_partition} stays at {before} with ISR {partition.isr}")
 
-        HostedPartition._propose = probed_propose  # type: ignore[method-assign]
+        HostedPartition._propose = probed_propose  # type: ignore[assignment, method-assign]
         HostedPartition.isr_written = probed_written  # type: ignore[assignment, method-assign]
         load_states = takeover.load_states
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from paceline.coordination import znodes
+from paceline.model.identifiers import TopicPartition
 from tests.simulation.machines import BrokerLife
 from tests.simulation.partition_record import PartitionRecord
 
@@ -97,14 +98,18 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
 
 def leftovers(cluster: "SimulatedCluster") -> list[str]:
     """Return the logs of topics that are deleted (R17)."""
-    records = cluster.checks.records
-    living = set(records.topic_ids.values()) | {record.topic_id for record in records.by_id.values() if record.harmed}
     return [
         f"{life.name} still has {log.path} of {log.topic_id}"
         for life in cluster.running_brokers()
         for log in life.logs.observed_logs()
-        if log.topic_id is not None and log.topic_id not in living
+        if log.topic_id is not None and _had_to_go(cluster, life, log.topic_id, log.topic_partition)
     ]
+
+
+def _had_to_go(cluster: "SimulatedCluster", life: BrokerLife, topic_id: str, topic_partition: TopicPartition) -> bool:
+    """Whether a deletion concerned this replica; one that had moved away unsaid is a stray, which bars nobody."""
+    record = cluster.checks.records.get(topic_id, topic_partition)
+    return record.deleted and not record.harmed and life.broker_id in record.assignment.replicas
 
 
 def strays(life: BrokerLife, record: PartitionRecord) -> bool:

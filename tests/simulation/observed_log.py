@@ -13,6 +13,7 @@ from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import AppendInfo, PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers, parse_header
 from paceline.log.segment import Segment
+from paceline.model.errors import CorruptMessageError
 
 
 class Mirror:
@@ -102,10 +103,14 @@ class ObservedLog(PartitionLog):
 
     def rebuild_mirror(self) -> None:
         """Read the mirror from the segments, after a load."""
-        bases = [header.base_offset for segment in self._segments for _, header in segment.headers(0)]
-        self.mirror = Mirror(min(bases, default=self._log_start_offset))
-        for segment in self._segments:
-            self._note_all(header for _, header in segment.headers(0))
+        headers: list[BatchHeader] = []
+        try:
+            for segment in self._segments:
+                headers.extend(header for _, header in segment.headers(0))
+        except CorruptMessageError:
+            pass  # What lies behind the damage cannot be told from it; the checks miss it.
+        self.mirror = Mirror(headers[0].base_offset if headers else self._log_start_offset)
+        self._note_all(headers)
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
         info = super().append_as_leader(data, leader_epoch, now_ms)
