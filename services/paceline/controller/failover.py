@@ -37,7 +37,7 @@ def on_failover(parts: ControllerParts, mirror: StateMirror | None = None) -> Fl
     loaded = yield from _load(parts, mirror, journal, noticed, marked)
     for broker_id in context.registered_broker_ids():
         parts.channels.add_broker(context.brokers[broker_id])
-    yield from parts.deletion.start(sorted(marked), _halted_topics(parts))
+    yield from parts.deletion.start(sorted(marked), _halted_topics(parts, marked))
     yield from distrust_unclean_brokers(parts, context.registered_broker_ids())
     # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
     parts.send_update_metadata(context.brokers, ())
@@ -66,21 +66,25 @@ def _load(
     topics = yield from parts.storage.topic_names()
     nodes = yield from read_topics(parts, topics)
     topic_partitions = add_topics(parts, topics, nodes)
-    context.being_reassigned.update(tp for tp in topic_partitions if context.assignment(tp).is_being_reassigned)
+    context.being_reassigned.update(
+        TopicPartition(topic, partition)
+        for topic, assignments in context.topics.items()
+        for partition, assignment in assignments.items()
+        if assignment.adding or assignment.removing
+    )
     loaded = yield from load_states(parts, mirror, journal, topic_partitions, noticed, marked)
     parts.metadata_revisions.changed(context.topics, None)
     return loaded
 
 
-def _halted_topics(parts: ControllerParts) -> list[str]:
-    """Topics whose deletion has to wait since a replica is not online."""
+def _halted_topics(parts: ControllerParts, marked: Collection[str]) -> list[str]:
+    """Those of the topics marked for deletion that have to wait since a replica is not online."""
     context = parts.context
-    halted = {
-        replica.topic_partition.topic
-        for replica in context.replicas()
-        if not context.is_replica_online(replica.broker_id, replica.topic_partition)
-    }
-    return sorted(halted)
+    return [
+        topic
+        for topic in sorted(marked)
+        if not all(context.is_replica_online(one.broker_id, one.topic_partition) for one in context.replicas_of(topic))
+    ]
 
 
 def _pending_preferred_elections(parts: ControllerParts) -> Flow[None]:

@@ -156,11 +156,15 @@ class JsonObject:
 
     def integers(self, key: str, minimum: int = 0, maximum: int = MAX_INT32) -> tuple[int, ...]:
         """Return a list of integers."""
-        return tuple(self._checked_integer(key, item, minimum, maximum) for item in self._list(key))
+        items: list[Any] = self._list(key)
+        # A takeover reads a hundred thousand lists of three; who finds nothing wrong need not look for what it is.
+        if set(map(type, items)) == {int} and minimum <= min(items) and max(items) <= maximum:
+            return tuple(items)
+        return tuple(self._checked_integer(key, item, minimum, maximum) for item in items)
 
     def broker_ids(self, key: str) -> tuple[int, ...]:
         """Return a list of distinct broker ids."""
-        ids = tuple(self._checked_integer(key, item, 0, MAX_INT32) for item in self._list(key))
+        ids = self.integers(key, 0, MAX_INT32)
         if len(set(ids)) != len(ids):
             raise self.fail(key, "an id is listed twice")
         return ids
