@@ -60,8 +60,12 @@ class IndexFile(Generic[EntryT]):
         self._entries = None
         self._pending.clear()
         self._damaged = False
-        self._exists = self._files.exists(self._path)
-        size = self._files.size(self._path) if self._exists else 0
+        try:
+            size = self._files.size(self._path)
+            self._exists = True
+        except FileNotFoundError:
+            size = 0
+            self._exists = False
         self._count, rest = divmod(size, self.layout.size)
         self._damaged = rest != 0
 

@@ -58,10 +58,11 @@ class LeaderEpochCache:
             OSError: it cannot be read.
         """
         self._epochs, self._starts = [], []
-        if not self._files.exists(self._path):
+        try:
+            data = read_all(self._files, self._path)
+        except FileNotFoundError:
             return
-        epochs, starts = decode_epochs(read_all(self._files, self._path))
-        self._epochs, self._starts = epochs, starts
+        self._epochs, self._starts = decode_epochs(data)
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that ``epoch`` starts at ``start_offset``; contradicting entries at the end give way.

@@ -74,8 +74,11 @@ def read_topic_id(files: Files, path: str) -> str | None:
         DamagedFileError: the file does not parse.
         OSError: storage failed.
     """
-    name = join(path, PARTITION_METADATA)
-    return decode_partition_metadata(read_all(files, name)) if files.exists(name) else None
+    try:
+        data = read_all(files, join(path, PARTITION_METADATA))
+    except FileNotFoundError:
+        return None
+    return decode_partition_metadata(data)
 
 
 class _Loader:

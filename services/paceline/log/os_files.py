@@ -67,10 +67,10 @@ class OsFiles:
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    kind = FileKind.DIRECTORY
-                elif entry.is_file(follow_symlinks=False):
+                if entry.is_file(follow_symlinks=False):
                     kind = FileKind.FILE
+                elif entry.is_dir(follow_symlinks=False):
+                    kind = FileKind.DIRECTORY
                 else:
                     kind = FileKind.OTHER
                 found.append(DirectoryEntry(entry.name, kind))
