@@ -8,6 +8,8 @@ from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
 from paceline.broker.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
 from paceline.broker.replica_manager import ReplicaManager
 from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -161,6 +163,19 @@ class ClientRequests:
         if refusal is not None:
             return [OffsetAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
         return list_offsets(self._manager, queries)
+
+    def delete_records(
+        self,
+        queries: Sequence[DeleteRecordsQuery],
+        timeout_ms: int,
+        reply: Callable[[list[DeleteRecordsResult]], None],
+        refusal: PacelineError | None,
+    ) -> None:
+        """Delete records from the beginning of logs and reply once."""
+        if refusal is not None:
+            reply([DeleteRecordsResult(query.topic_partition, failure_of(refusal)) for query in queries])
+            return
+        self._manager.deletes.delete(queries, timeout_ms, reply)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show a leader's view; no partitions means all of the topic that are led here."""

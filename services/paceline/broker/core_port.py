@@ -5,6 +5,8 @@ from typing import Protocol
 
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -64,6 +66,14 @@ class BrokerCore(Protocol):
 
     def alter_replica_log_dirs(self, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
         """Return per wish why it is refused, None when the replica lies there."""
+
+    def delete_records(
+        self,
+        queries: Sequence[DeleteRecordsQuery],
+        timeout_ms: int,
+        reply: Callable[[list[DeleteRecordsResult]], None],
+    ) -> None:
+        """Delete records from the beginning of logs, and reply with one result per partition, in their order."""
 
     def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
         """Reply with (producer id that nobody else has, its epoch), or with why there is none."""

@@ -450,6 +450,8 @@ class _DelayedSessionFetch(DelayedOperation):
             position = session.partitions.get(topic_partition)
             if position is not None and reader.wants_high_watermark and news & News.HIGH_WATERMARK:
                 return True
+            if position is not None and reader.replica_id is not None and news & News.LOG_START:
+                return True
             if position is None or not news & wanted:
                 continue
             offer = self._handler.would_answer(self._run, position)

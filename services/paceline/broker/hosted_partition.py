@@ -259,6 +259,32 @@ class HostedPartition:
             self.advance_high_watermark()
         return result
 
+    def delete_records(self, offset: int) -> None:
+        """Let the log start at ``offset``, which is committed; the replicas follow.
+
+        Raises:
+            NotLeaderOrFollowerError: another broker leads.
+            KafkaStorageError: the log failed.
+        """
+        log = self.leader_log()
+        if log.increment_log_start_offset(offset):
+            self._host.news(self, News.LOG_START)
+            self._host.log_start_moved(self)
+
+    def low_watermark(self) -> int | None:
+        """Return the smallest log start offset among this leader and the live replicas, None while one is not known."""
+        assert self.log is not None
+        lowest = self.log.log_start_offset
+        for follower in self.followers.values():
+            if self._host.registered_broker_epoch(follower.broker_id) is None or self._host.is_offline_replica(
+                self.topic_partition, follower.broker_id
+            ):
+                continue
+            if follower.log_start_offset is None:
+                return None
+            lowest = min(lowest, follower.log_start_offset)
+        return lowest
+
     def record_follower_fetch(
         self, replica_id: int, broker_epoch: int, position: FetchPosition, now_ms: int, clock: FetchClock | None
     ) -> bool:
@@ -281,10 +307,13 @@ class HostedPartition:
             raise StaleBrokerEpochError(
                 f"replica {replica_id} has fetched with broker epoch {follower.broker_epoch}, not {broker_epoch}"
             )
+        log_start_before = follower.log_start_offset
         changed = follower.record_fetch(
             position.fetch_offset, position.log_start_offset, self.log.log_end_offset, now_ms, broker_epoch
         )
         follower.clock = clock
+        if follower.log_start_offset != log_start_before:
+            self._host.news(self, News.LOW_WATERMARK)
         self.maybe_expand_isr(follower)
         if changed:
             self.advance_high_watermark()
@@ -442,8 +471,9 @@ class HostedPartition:
         if batches:
             log.append_as_follower(batches)
         self._follow_high_watermark(log, leader_high_watermark)
-        if leader_log_start_offset > log.log_start_offset:
-            log.increment_log_start_offset(min(leader_log_start_offset, log.high_watermark))
+        start = min(leader_log_start_offset, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self._host.log_start_moved(self)
 
     def _follow_high_watermark(self, log: ReplicaLog, leader_high_watermark: int) -> None:
         high_watermark = follower_high_watermark(

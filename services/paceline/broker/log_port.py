@@ -128,6 +128,12 @@ class ReplicaLog(Protocol):
     def increment_log_start_offset(self, offset: int) -> object:
         """Move the log's start up, never down."""
 
+    def remove_segments_below_start(self) -> list[str]:
+        """Let go of whole segments below the log's start; return their files, renamed."""
+
+    def remove_files(self, paths: list[str]) -> None:
+        """Remove files that were let go."""
+
     def flush_needed(self, now_ms: int | None = None) -> bool:
         """Whether a flush is due."""
 

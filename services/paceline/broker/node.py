@@ -34,6 +34,8 @@ from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.recipes import propagate_isr_change
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -396,6 +398,15 @@ class BrokerNode:
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show what this broker knows of the replicas it leads; no partitions means all of the topic it leads."""
         return self._clients.describe_replicas(topic, partitions)
+
+    def delete_records(
+        self,
+        queries: Sequence[DeleteRecordsQuery],
+        timeout_ms: int,
+        reply: Callable[[list[DeleteRecordsResult]], None],
+    ) -> None:
+        """Move log starts up; reply once, when every live replica has followed or the time is over."""
+        self._clients.delete_records(queries, timeout_ms, reply, self._not_serving())
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
         """Reply with (producer id, epoch), or with the error that stands for it."""

@@ -62,6 +62,9 @@ class PartitionHost(Protocol):
     def news(self, partition: "HostedPartition", news: int) -> None:
         """Something readers or producers may wait for has happened."""
 
+    def log_start_moved(self, partition: "HostedPartition") -> None:
+        """Records at the beginning of the log are deleted; whole segments of them may go."""
+
     def emit(
         self,
         kind: StateChangeKind,

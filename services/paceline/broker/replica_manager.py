@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from paceline.broker.delete_records import DeleteRecordsHandler
 from paceline.broker.failures import leader_hint
 from paceline.broker.fetch import FetchHandler
 from paceline.broker.fetcher_manager import FetcherManager
@@ -88,6 +89,8 @@ class ReplicaManager:
             self.leader_quota,
         )
         self.produces = ProduceHandler(self, self.produce_purgatory, scheduler)
+        self.delete_records_purgatory = Purgatory(scheduler)
+        self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self._checkpoint_log_starts)
         self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
         self._write_isr = write_isr
         self._on_state_change = on_state_change
@@ -263,6 +266,8 @@ class ReplicaManager:
                 if bits & (News.HIGH_WATERMARK | News.ROLE):
                     self.produce_purgatory.check_and_complete(topic_partition)
                 self.fetch_purgatory.check_and_complete(topic_partition)
+                if bits & (News.LOG_START | News.LOW_WATERMARK | News.ROLE):
+                    self.delete_records_purgatory.check_and_complete(topic_partition)
 
     # Topic settings
 
@@ -308,6 +313,22 @@ class ReplicaManager:
         Not at once: whoever found out is in the middle of a request.
         """
         self.scheduler.call_soon(self.take_failed_dirs_offline)
+
+    def log_start_moved(self, partition: HostedPartition) -> None:
+        """Let go of whole segments below the log's start; their files go after ``file.delete.delay.ms``."""
+        log = partition.log
+        assert log is not None
+        removed = log.remove_segments_below_start()
+        if removed:
+            self.scheduler.call_later(
+                log.config.file_delete_delay_ms, lambda: None if self._stopped else log.remove_files(removed)
+            )
+
+    def _checkpoint_log_starts(self) -> None:
+        """Make log starts durable before anybody is told that records are deleted."""
+        self.logs.checkpoint_log_start_offsets()
+        if len(self.logs.live_log_dirs) < len(self.logs.log_dirs):
+            self.scheduler.call_soon(self.take_failed_dirs_offline)
 
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
         """A log's own bytes are wrong; return what to tell whoever asked for them."""
@@ -408,6 +429,7 @@ class ReplicaManager:
         self.fetches.sessions.close_all()
         self.fetch_purgatory.complete_all()
         self.produce_purgatory.complete_all()
+        self.delete_records_purgatory.complete_all()
         self.logs.checkpoint_high_watermarks()
         self.logs.shutdown()
 

@@ -16,6 +16,7 @@ from paceline import __version__
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
 from paceline.model.client_io import (
+    DeleteRecordsResult,
     FetchRequest,
     FetchResponse,
     PartitionFailure,
@@ -157,6 +158,7 @@ class LogServicer:
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
             "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
             "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),
+            "DeleteRecords": unary(self.delete_records, pb.DeleteRecordsRequest),
             "InitProducerId": unary(self.init_producer_id, pb.InitProducerIdRequest),
         }
 
@@ -274,6 +276,18 @@ class LogServicer:
         answers = self._core.get().offsets_for_leader_epoch(convert.epoch_queries_from_proto(request.partitions))
         return pb.OffsetForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+        )
+
+    async def delete_records(self, request: pb.DeleteRecordsRequest, context: Any) -> pb.DeleteRecordsResponse:
+        """Delete records from the beginning of logs."""
+        core = self._core.get()
+        queries = convert.delete_records_from_proto(request)
+        timeout_ms = convert.timeout_from_proto(request.timeout_ms)
+        results: list[DeleteRecordsResult] = await answer_of(
+            lambda reply: core.delete_records(queries, timeout_ms, reply), timeout_ms
+        )
+        return pb.DeleteRecordsResponse(
+            partitions=[convert.delete_records_result_to_proto(one, self._listener.address_of) for one in results]
         )
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:

@@ -193,7 +193,7 @@ class PartitionLog:
     def increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start offset (delete-records, or following the leader); return whether it moved.
 
-        Segments stay until retention removes them. A high watermark below is lifted along.
+        Segments stay until `remove_segments_below_start`. A high watermark below is lifted along.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is beyond the log end.
@@ -206,6 +206,41 @@ class PartitionLog:
         self._high_watermark = max(self._high_watermark, offset)
         self.epochs.truncate_from_start(offset)
         return True
+
+    def remove_segments_below_start(self) -> list[str]:
+        """Let go of the segments that lie below the log start offset as a whole; return their files, now ``.deleted``.
+
+        A reader that is under way may still finish: `remove_files` is called after ``file.delete.delay.ms``, or the
+        next load does it. Section 11.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        renamed: list[str] = []
+        try:
+            while len(self._segments) > 1 and self._bases[1] <= self._log_start_offset:
+                segment = self._segments.pop(0)
+                renamed.extend(segment.rename_deleted())
+                self.snapshots.remove(self._bases.pop(0))
+        except OSError as error:
+            self._fail(error)
+        if renamed:
+            # A flush that is under way may miss them: it has to say nothing of how far the log is durable.
+            self._generation += 1
+            self._names_dirty = True
+        return renamed
+
+    def remove_files(self, paths: list[str]) -> None:
+        """Remove files that `remove_segments_below_start` has let go; those of a log that is gone are gone with it."""
+        try:
+            for path in paths:
+                if self._files.exists(path):
+                    self._files.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._directory.fail(error)
 
     def assign_topic_id(self, topic_id: str) -> None:
         """Adopt a topic id; it is written before the next append.

@@ -438,6 +438,19 @@ class Segment:
         """Paths of the log file and its indexes."""
         return [self.log_path, self.offset_index.path, self.time_index.path]
 
+    def rename_deleted(self) -> list[str]:
+        """Mark all files of the segment as deleted by their names; return those.
+
+        Raises:
+            OSError: storage failed.
+        """
+        renamed = []
+        for path in (*self.paths(), join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX))):
+            if self._files.exists(path):
+                self._files.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
     def remove(self) -> None:
         """Remove all files of the segment, the transaction index included.
 

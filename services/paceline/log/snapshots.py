@@ -74,6 +74,15 @@ class SnapshotFiles:
                 kept.append(offset)
         return kept
 
+    def remove(self, offset: int) -> None:
+        """Remove the snapshot of one offset, if there is one.
+
+        Raises:
+            OSError: storage failed.
+        """
+        if self._files.exists(self._path(offset)):
+            self._files.remove(self._path(offset))
+
     def keep_only(self, wanted: Collection[int], offsets: list[int]) -> None:
         """Of ``offsets`` remove the snapshots that are neither wanted nor the newest.
 

@@ -145,6 +145,27 @@ class OffsetAnswer:
 
 
 @dataclass(slots=True)
+class DeleteRecordsQuery:
+    """One partition of DeleteRecords."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None = None
+    before_offset: int | None = None
+    """First offset that stays; None for everything that is committed."""
+    current_leader_epoch: int | None = None
+
+
+@dataclass(slots=True)
+class DeleteRecordsResult:
+    """What became of one partition."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    low_watermark: int = -1
+    """Smallest log start offset among the live replicas."""
+
+
+@dataclass(slots=True)
 class EpochQuery:
     """One partition of OffsetForLeaderEpoch."""
 

@@ -29,9 +29,13 @@ class News:
     APPENDED: Final = 1
     """The log end moved."""
     HIGH_WATERMARK: Final = 2
-    """The high watermark or the log start moved; that alone does not end a follower's wait."""
+    """The high watermark moved; that alone does not end a follower's wait."""
     ROLE: Final = 4
     """Leader, epoch, ISR or topic changed, or the log went away."""
+    LOG_START: Final = 8
+    """Records were deleted: followers are told at once, for somebody waits until they have followed."""
+    LOW_WATERMARK: Final = 16
+    """A follower's log start moved."""
 
 
 class FetchPosition:

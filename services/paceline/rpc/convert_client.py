@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
     FetchPartition,
@@ -337,6 +339,38 @@ def list_offsets_to_proto(queries: Sequence[OffsetQuery], isolation: Isolation) 
             for one in queries
         ],
         isolation_level=_ISOLATION_TO_PROTO[isolation],
+    )
+
+
+def delete_records_from_proto(message: pb.DeleteRecordsRequest) -> list[DeleteRecordsQuery]:
+    """Return the queries.
+
+    Raises:
+        InvalidRequestError: a partition twice, or a negative offset.
+        InvalidTopicError: a topic name is not legal.
+    """
+    queries = [
+        DeleteRecordsQuery(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            before_offset=at_least(one.before_offset, 0, "offset") if one.HasField("before_offset") else None,
+            current_leader_epoch=one.current_leader_epoch if one.HasField("current_leader_epoch") else None,
+        )
+        for one in bounded(message.partitions, MAX_CLIENT_PARTITIONS, "partitions")
+    ]
+    refuse_duplicates([query.topic_partition for query in queries])
+    return queries
+
+
+def delete_records_result_to_proto(
+    result: DeleteRecordsResult, address_of: AddressOf = no_address
+) -> pb.DeleteRecordsPartitionResult:
+    """Return the message."""
+    return pb.DeleteRecordsPartitionResult(
+        topic=result.topic_partition.topic,
+        partition=result.topic_partition.partition,
+        error=failure_to_proto(result.failure, address_of) if result.failure is not None else None,
+        low_watermark=result.low_watermark if result.failure is None else 0,
     )
 
 

@@ -625,6 +625,125 @@ class ListOffsetsPartitionResult(google.protobuf.message.Message):
 global___ListOffsetsPartitionResult = ListOffsetsPartitionResult
 
 @typing.final
+class DeleteRecordsRequest(google.protobuf.message.Message):
+    """DeleteRecordsRequest names where logs shall begin. It goes to the leaders of the partitions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    timeout_ms: builtins.int
+    """How long to wait for the other replicas to delete too, in milliseconds; 0 means 30 seconds. The records stay deleted
+    when the time is over.
+    """
+    @property
+    def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeleteRecordsPartition]:
+        """What to delete."""
+
+    def __init__(
+        self,
+        *,
+        partitions: collections.abc.Iterable[global___DeleteRecordsPartition] | None = ...,
+        timeout_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "timeout_ms", b"timeout_ms"]) -> None: ...
+
+global___DeleteRecordsRequest = DeleteRecordsRequest
+
+@typing.final
+class DeleteRecordsPartition(google.protobuf.message.Message):
+    """DeleteRecordsPartition says what to delete of one partition."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    BEFORE_OFFSET_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
+    CURRENT_LEADER_EPOCH_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition index."""
+    before_offset: builtins.int
+    """First offset that stays; absent deletes everything that is committed."""
+    topic_id: builtins.str
+    """Topic id; empty skips the check."""
+    current_leader_epoch: builtins.int
+    """Leader epoch the caller knows; absent skips the check."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        before_offset: builtins.int | None = ...,
+        topic_id: builtins.str = ...,
+        current_leader_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_before_offset", b"_before_offset", "_current_leader_epoch", b"_current_leader_epoch", "before_offset", b"before_offset", "current_leader_epoch", b"current_leader_epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_before_offset", b"_before_offset", "_current_leader_epoch", b"_current_leader_epoch", "before_offset", b"before_offset", "current_leader_epoch", b"current_leader_epoch", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_before_offset", b"_before_offset"]) -> typing.Literal["before_offset"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_current_leader_epoch", b"_current_leader_epoch"]) -> typing.Literal["current_leader_epoch"] | None: ...
+
+global___DeleteRecordsPartition = DeleteRecordsPartition
+
+@typing.final
+class DeleteRecordsResponse(google.protobuf.message.Message):
+    """DeleteRecordsResponse answers every partition of the request, in its order."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    @property
+    def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeleteRecordsPartitionResult]:
+        """One result per partition."""
+
+    def __init__(
+        self,
+        *,
+        partitions: collections.abc.Iterable[global___DeleteRecordsPartitionResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions"]) -> None: ...
+
+global___DeleteRecordsResponse = DeleteRecordsResponse
+
+@typing.final
+class DeleteRecordsPartitionResult(google.protobuf.message.Message):
+    """DeleteRecordsPartitionResult is the outcome for one partition."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    LOW_WATERMARK_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition index."""
+    low_watermark: builtins.int
+    """First offset that any live replica still has."""
+    @property
+    def error(self) -> paceline.v1.errors_pb2.PartitionError:
+        """Why it failed; absent means success."""
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        error: paceline.v1.errors_pb2.PartitionError | None = ...,
+        low_watermark: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error", "low_watermark", b"low_watermark", "partition", b"partition", "topic", b"topic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___DeleteRecordsPartitionResult = DeleteRecordsPartitionResult
+
+@typing.final
 class OffsetForLeaderEpochRequest(google.protobuf.message.Message):
     """OffsetForLeaderEpochRequest asks where leader epochs ended."""
 

@@ -41,6 +41,11 @@ class LogServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.OffsetForLeaderEpochRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_log__service__pb2.OffsetForLeaderEpochResponse.FromString,
                 )
+        self.DeleteRecords = channel.unary_unary(
+                '/paceline.v1.LogService/DeleteRecords',
+                request_serializer=paceline_dot_v1_dot_log__service__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_log__service__pb2.DeleteRecordsResponse.FromString,
+                )
         self.InitProducerId = channel.unary_unary(
                 '/paceline.v1.LogService/InitProducerId',
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.InitProducerIdRequest.SerializeToString,
@@ -94,6 +99,13 @@ class LogServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def InitProducerId(self, request, context):
         """InitProducerId hands out the id that an idempotent producer stamps on its batches.
         """
@@ -128,6 +140,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.OffsetForLeaderEpoch,
                     request_deserializer=paceline_dot_v1_dot_log__service__pb2.OffsetForLeaderEpochRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_log__service__pb2.OffsetForLeaderEpochResponse.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=paceline_dot_v1_dot_log__service__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_log__service__pb2.DeleteRecordsResponse.SerializeToString,
             ),
             'InitProducerId': grpc.unary_unary_rpc_method_handler(
                     servicer.InitProducerId,
@@ -228,6 +245,23 @@ class LogService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.LogService/OffsetForLeaderEpoch',
             paceline_dot_v1_dot_log__service__pb2.OffsetForLeaderEpochRequest.SerializeToString,
             paceline_dot_v1_dot_log__service__pb2.OffsetForLeaderEpochResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.LogService/DeleteRecords',
+            paceline_dot_v1_dot_log__service__pb2.DeleteRecordsRequest.SerializeToString,
+            paceline_dot_v1_dot_log__service__pb2.DeleteRecordsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

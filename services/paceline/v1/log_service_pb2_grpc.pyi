@@ -61,6 +61,12 @@ class LogServiceStub:
     ]
     """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log."""
 
+    DeleteRecords: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.log_service_pb2.DeleteRecordsRequest,
+        paceline.v1.log_service_pb2.DeleteRecordsResponse,
+    ]
+    """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on."""
+
     InitProducerId: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.InitProducerIdRequest,
         paceline.v1.log_service_pb2.InitProducerIdResponse,
@@ -109,6 +115,12 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse,
     ]
     """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log."""
+
+    DeleteRecords: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.log_service_pb2.DeleteRecordsRequest,
+        paceline.v1.log_service_pb2.DeleteRecordsResponse,
+    ]
+    """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on."""
 
     InitProducerId: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.InitProducerIdRequest,
@@ -168,6 +180,14 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse]]:
         """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log."""
+
+    @abc.abstractmethod
+    def DeleteRecords(
+        self,
+        request: paceline.v1.log_service_pb2.DeleteRecordsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.log_service_pb2.DeleteRecordsResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.DeleteRecordsResponse]]:
+        """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on."""
 
     @abc.abstractmethod
     def InitProducerId(

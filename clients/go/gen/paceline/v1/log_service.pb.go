@@ -1384,6 +1384,263 @@ func (x *ListOffsetsPartitionResult) GetLeaderEpoch() int32 {
 	return 0
 }
 
+// DeleteRecordsRequest names where logs shall begin. It goes to the leaders of the partitions.
+type DeleteRecordsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to delete.
+	Partitions []*DeleteRecordsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// How long to wait for the other replicas to delete too, in milliseconds; 0 means 30 seconds. The records stay deleted
+	// when the time is over.
+	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsRequest) Reset() {
+	*x = DeleteRecordsRequest{}
+	mi := &file_paceline_v1_log_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsRequest) ProtoMessage() {}
+
+func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_log_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DeleteRecordsRequest) GetPartitions() []*DeleteRecordsPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *DeleteRecordsRequest) GetTimeoutMs() int32 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+// DeleteRecordsPartition says what to delete of one partition.
+type DeleteRecordsPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition index.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// First offset that stays; absent deletes everything that is committed.
+	BeforeOffset *int64 `protobuf:"varint,3,opt,name=before_offset,json=beforeOffset,proto3,oneof" json:"before_offset,omitempty"`
+	// Topic id; empty skips the check.
+	TopicId string `protobuf:"bytes,4,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Leader epoch the caller knows; absent skips the check.
+	CurrentLeaderEpoch *int32 `protobuf:"varint,5,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsPartition) Reset() {
+	*x = DeleteRecordsPartition{}
+	mi := &file_paceline_v1_log_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsPartition) ProtoMessage() {}
+
+func (x *DeleteRecordsPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_log_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsPartition.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsPartition) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DeleteRecordsPartition) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DeleteRecordsPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DeleteRecordsPartition) GetBeforeOffset() int64 {
+	if x != nil && x.BeforeOffset != nil {
+		return *x.BeforeOffset
+	}
+	return 0
+}
+
+func (x *DeleteRecordsPartition) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *DeleteRecordsPartition) GetCurrentLeaderEpoch() int32 {
+	if x != nil && x.CurrentLeaderEpoch != nil {
+		return *x.CurrentLeaderEpoch
+	}
+	return 0
+}
+
+// DeleteRecordsResponse answers every partition of the request, in its order.
+type DeleteRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per partition.
+	Partitions    []*DeleteRecordsPartitionResult `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsResponse) Reset() {
+	*x = DeleteRecordsResponse{}
+	mi := &file_paceline_v1_log_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsResponse) ProtoMessage() {}
+
+func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_log_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DeleteRecordsResponse) GetPartitions() []*DeleteRecordsPartitionResult {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// DeleteRecordsPartitionResult is the outcome for one partition.
+type DeleteRecordsPartitionResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition index.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Why it failed; absent means success.
+	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	// First offset that any live replica still has.
+	LowWatermark  int64 `protobuf:"varint,4,opt,name=low_watermark,json=lowWatermark,proto3" json:"low_watermark,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsPartitionResult) Reset() {
+	*x = DeleteRecordsPartitionResult{}
+	mi := &file_paceline_v1_log_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsPartitionResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsPartitionResult) ProtoMessage() {}
+
+func (x *DeleteRecordsPartitionResult) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_log_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsPartitionResult.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsPartitionResult) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DeleteRecordsPartitionResult) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DeleteRecordsPartitionResult) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DeleteRecordsPartitionResult) GetError() *PartitionError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DeleteRecordsPartitionResult) GetLowWatermark() int64 {
+	if x != nil {
+		return x.LowWatermark
+	}
+	return 0
+}
+
 // OffsetForLeaderEpochRequest asks where leader epochs ended.
 type OffsetForLeaderEpochRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1395,7 +1652,7 @@ type OffsetForLeaderEpochRequest struct {
 
 func (x *OffsetForLeaderEpochRequest) Reset() {
 	*x = OffsetForLeaderEpochRequest{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[14]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1664,7 @@ func (x *OffsetForLeaderEpochRequest) String() string {
 func (*OffsetForLeaderEpochRequest) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[14]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1677,7 @@ func (x *OffsetForLeaderEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochRequest.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{14}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OffsetForLeaderEpochRequest) GetPartitions() []*EpochPartition {
@@ -1447,7 +1704,7 @@ type EpochPartition struct {
 
 func (x *EpochPartition) Reset() {
 	*x = EpochPartition{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[15]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1716,7 @@ func (x *EpochPartition) String() string {
 func (*EpochPartition) ProtoMessage() {}
 
 func (x *EpochPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[15]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1729,7 @@ func (x *EpochPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochPartition.ProtoReflect.Descriptor instead.
 func (*EpochPartition) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{15}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EpochPartition) GetTopic() string {
@@ -1514,7 +1771,7 @@ type OffsetForLeaderEpochResponse struct {
 
 func (x *OffsetForLeaderEpochResponse) Reset() {
 	*x = OffsetForLeaderEpochResponse{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[16]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1783,7 @@ func (x *OffsetForLeaderEpochResponse) String() string {
 func (*OffsetForLeaderEpochResponse) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[16]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1796,7 @@ func (x *OffsetForLeaderEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochResponse.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{16}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OffsetForLeaderEpochResponse) GetPartitions() []*EpochPartitionResult {
@@ -1566,7 +1823,7 @@ type EpochPartitionResult struct {
 
 func (x *EpochPartitionResult) Reset() {
 	*x = EpochPartitionResult{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[17]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1835,7 @@ func (x *EpochPartitionResult) String() string {
 func (*EpochPartitionResult) ProtoMessage() {}
 
 func (x *EpochPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[17]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1848,7 @@ func (x *EpochPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochPartitionResult.ProtoReflect.Descriptor instead.
 func (*EpochPartitionResult) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{17}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EpochPartitionResult) GetTopic() string {
@@ -1631,7 +1888,7 @@ type InitProducerIdRequest struct {
 
 func (x *InitProducerIdRequest) Reset() {
 	*x = InitProducerIdRequest{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[18]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1900,7 @@ func (x *InitProducerIdRequest) String() string {
 func (*InitProducerIdRequest) ProtoMessage() {}
 
 func (x *InitProducerIdRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[18]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1913,7 @@ func (x *InitProducerIdRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitProducerIdRequest.ProtoReflect.Descriptor instead.
 func (*InitProducerIdRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{18}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{22}
 }
 
 // InitProducerIdResponse carries a producer id that nobody else has.
@@ -1672,7 +1929,7 @@ type InitProducerIdResponse struct {
 
 func (x *InitProducerIdResponse) Reset() {
 	*x = InitProducerIdResponse{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[19]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1941,7 @@ func (x *InitProducerIdResponse) String() string {
 func (*InitProducerIdResponse) ProtoMessage() {}
 
 func (x *InitProducerIdResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[19]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1954,7 @@ func (x *InitProducerIdResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitProducerIdResponse.ProtoReflect.Descriptor instead.
 func (*InitProducerIdResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{19}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InitProducerIdResponse) GetProducerId() int64 {
@@ -1825,7 +2082,31 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\fleader_epoch\x18\x06 \x01(\x05R\vleaderEpochB\b\n" +
 	"\x06_errorB\t\n" +
 	"\a_offsetB\x0f\n" +
-	"\r_timestamp_ms\"Z\n" +
+	"\r_timestamp_ms\"z\n" +
+	"\x14DeleteRecordsRequest\x12C\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2#.paceline.v1.DeleteRecordsPartitionR\n" +
+	"partitions\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\"\xf3\x01\n" +
+	"\x16DeleteRecordsPartition\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12(\n" +
+	"\rbefore_offset\x18\x03 \x01(\x03H\x00R\fbeforeOffset\x88\x01\x01\x12\x19\n" +
+	"\btopic_id\x18\x04 \x01(\tR\atopicId\x125\n" +
+	"\x14current_leader_epoch\x18\x05 \x01(\x05H\x01R\x12currentLeaderEpoch\x88\x01\x01B\x10\n" +
+	"\x0e_before_offsetB\x17\n" +
+	"\x15_current_leader_epoch\"b\n" +
+	"\x15DeleteRecordsResponse\x12I\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2).paceline.v1.DeleteRecordsPartitionResultR\n" +
+	"partitions\"\xb9\x01\n" +
+	"\x1cDeleteRecordsPartitionResult\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +
+	"\x05error\x18\x03 \x01(\v2\x1b.paceline.v1.PartitionErrorH\x00R\x05error\x88\x01\x01\x12#\n" +
+	"\rlow_watermark\x18\x04 \x01(\x03R\flowWatermarkB\b\n" +
+	"\x06_error\"Z\n" +
 	"\x1bOffsetForLeaderEpochRequest\x12;\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1b.paceline.v1.EpochPartitionR\n" +
@@ -1870,14 +2151,15 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n" +
 	"\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n" +
-	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\xfc\x03\n" +
+	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\xd4\x04\n" +
 	"\n" +
 	"LogService\x12D\n" +
 	"\aProduce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n" +
 	"\rProduceStream\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse(\x010\x01\x12>\n" +
 	"\x05Fetch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12P\n" +
 	"\vListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n" +
-	"\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12Y\n" +
+	"\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12V\n" +
+	"\rDeleteRecords\x12!.paceline.v1.DeleteRecordsRequest\x1a\".paceline.v1.DeleteRecordsResponse\x12Y\n" +
 	"\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
@@ -1894,7 +2176,7 @@ func file_paceline_v1_log_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_log_service_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_paceline_v1_log_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_paceline_v1_log_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_paceline_v1_log_service_proto_goTypes = []any{
 	(Acks)(0),                            // 0: paceline.v1.Acks
 	(IsolationLevel)(0),                  // 1: paceline.v1.IsolationLevel
@@ -1914,55 +2196,64 @@ var file_paceline_v1_log_service_proto_goTypes = []any{
 	(*ListOffsetsPartition)(nil),         // 15: paceline.v1.ListOffsetsPartition
 	(*ListOffsetsResponse)(nil),          // 16: paceline.v1.ListOffsetsResponse
 	(*ListOffsetsPartitionResult)(nil),   // 17: paceline.v1.ListOffsetsPartitionResult
-	(*OffsetForLeaderEpochRequest)(nil),  // 18: paceline.v1.OffsetForLeaderEpochRequest
-	(*EpochPartition)(nil),               // 19: paceline.v1.EpochPartition
-	(*OffsetForLeaderEpochResponse)(nil), // 20: paceline.v1.OffsetForLeaderEpochResponse
-	(*EpochPartitionResult)(nil),         // 21: paceline.v1.EpochPartitionResult
-	(*InitProducerIdRequest)(nil),        // 22: paceline.v1.InitProducerIdRequest
-	(*InitProducerIdResponse)(nil),       // 23: paceline.v1.InitProducerIdResponse
-	(*RecordList)(nil),                   // 24: paceline.v1.RecordList
-	(*PartitionError)(nil),               // 25: paceline.v1.PartitionError
+	(*DeleteRecordsRequest)(nil),         // 18: paceline.v1.DeleteRecordsRequest
+	(*DeleteRecordsPartition)(nil),       // 19: paceline.v1.DeleteRecordsPartition
+	(*DeleteRecordsResponse)(nil),        // 20: paceline.v1.DeleteRecordsResponse
+	(*DeleteRecordsPartitionResult)(nil), // 21: paceline.v1.DeleteRecordsPartitionResult
+	(*OffsetForLeaderEpochRequest)(nil),  // 22: paceline.v1.OffsetForLeaderEpochRequest
+	(*EpochPartition)(nil),               // 23: paceline.v1.EpochPartition
+	(*OffsetForLeaderEpochResponse)(nil), // 24: paceline.v1.OffsetForLeaderEpochResponse
+	(*EpochPartitionResult)(nil),         // 25: paceline.v1.EpochPartitionResult
+	(*InitProducerIdRequest)(nil),        // 26: paceline.v1.InitProducerIdRequest
+	(*InitProducerIdResponse)(nil),       // 27: paceline.v1.InitProducerIdResponse
+	(*RecordList)(nil),                   // 28: paceline.v1.RecordList
+	(*PartitionError)(nil),               // 29: paceline.v1.PartitionError
 }
 var file_paceline_v1_log_service_proto_depIdxs = []int32{
 	0,  // 0: paceline.v1.ProduceRequest.acks:type_name -> paceline.v1.Acks
 	5,  // 1: paceline.v1.ProduceRequest.partitions:type_name -> paceline.v1.ProducePartition
-	24, // 2: paceline.v1.ProducePartition.records:type_name -> paceline.v1.RecordList
+	28, // 2: paceline.v1.ProducePartition.records:type_name -> paceline.v1.RecordList
 	7,  // 3: paceline.v1.ProduceResponse.partitions:type_name -> paceline.v1.ProducePartitionResult
-	25, // 4: paceline.v1.ProducePartitionResult.error:type_name -> paceline.v1.PartitionError
+	29, // 4: paceline.v1.ProducePartitionResult.error:type_name -> paceline.v1.PartitionError
 	1,  // 5: paceline.v1.FetchRequest.isolation_level:type_name -> paceline.v1.IsolationLevel
 	2,  // 6: paceline.v1.FetchRequest.format:type_name -> paceline.v1.FetchFormat
 	9,  // 7: paceline.v1.FetchRequest.partitions:type_name -> paceline.v1.FetchPartition
 	10, // 8: paceline.v1.FetchRequest.forgotten:type_name -> paceline.v1.ForgottenPartition
 	12, // 9: paceline.v1.FetchResponse.partitions:type_name -> paceline.v1.FetchPartitionResult
-	25, // 10: paceline.v1.FetchPartitionResult.error:type_name -> paceline.v1.PartitionError
+	29, // 10: paceline.v1.FetchPartitionResult.error:type_name -> paceline.v1.PartitionError
 	13, // 11: paceline.v1.FetchPartitionResult.diverging_epoch:type_name -> paceline.v1.EpochEndOffset
-	24, // 12: paceline.v1.FetchPartitionResult.records:type_name -> paceline.v1.RecordList
+	28, // 12: paceline.v1.FetchPartitionResult.records:type_name -> paceline.v1.RecordList
 	15, // 13: paceline.v1.ListOffsetsRequest.partitions:type_name -> paceline.v1.ListOffsetsPartition
 	1,  // 14: paceline.v1.ListOffsetsRequest.isolation_level:type_name -> paceline.v1.IsolationLevel
 	3,  // 15: paceline.v1.ListOffsetsPartition.spec:type_name -> paceline.v1.OffsetSpec
 	17, // 16: paceline.v1.ListOffsetsResponse.partitions:type_name -> paceline.v1.ListOffsetsPartitionResult
-	25, // 17: paceline.v1.ListOffsetsPartitionResult.error:type_name -> paceline.v1.PartitionError
-	19, // 18: paceline.v1.OffsetForLeaderEpochRequest.partitions:type_name -> paceline.v1.EpochPartition
-	21, // 19: paceline.v1.OffsetForLeaderEpochResponse.partitions:type_name -> paceline.v1.EpochPartitionResult
-	25, // 20: paceline.v1.EpochPartitionResult.error:type_name -> paceline.v1.PartitionError
-	13, // 21: paceline.v1.EpochPartitionResult.end:type_name -> paceline.v1.EpochEndOffset
-	4,  // 22: paceline.v1.LogService.Produce:input_type -> paceline.v1.ProduceRequest
-	4,  // 23: paceline.v1.LogService.ProduceStream:input_type -> paceline.v1.ProduceRequest
-	8,  // 24: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
-	14, // 25: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
-	18, // 26: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
-	22, // 27: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
-	6,  // 28: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
-	6,  // 29: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
-	11, // 30: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
-	16, // 31: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
-	20, // 32: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
-	23, // 33: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
-	28, // [28:34] is the sub-list for method output_type
-	22, // [22:28] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	29, // 17: paceline.v1.ListOffsetsPartitionResult.error:type_name -> paceline.v1.PartitionError
+	19, // 18: paceline.v1.DeleteRecordsRequest.partitions:type_name -> paceline.v1.DeleteRecordsPartition
+	21, // 19: paceline.v1.DeleteRecordsResponse.partitions:type_name -> paceline.v1.DeleteRecordsPartitionResult
+	29, // 20: paceline.v1.DeleteRecordsPartitionResult.error:type_name -> paceline.v1.PartitionError
+	23, // 21: paceline.v1.OffsetForLeaderEpochRequest.partitions:type_name -> paceline.v1.EpochPartition
+	25, // 22: paceline.v1.OffsetForLeaderEpochResponse.partitions:type_name -> paceline.v1.EpochPartitionResult
+	29, // 23: paceline.v1.EpochPartitionResult.error:type_name -> paceline.v1.PartitionError
+	13, // 24: paceline.v1.EpochPartitionResult.end:type_name -> paceline.v1.EpochEndOffset
+	4,  // 25: paceline.v1.LogService.Produce:input_type -> paceline.v1.ProduceRequest
+	4,  // 26: paceline.v1.LogService.ProduceStream:input_type -> paceline.v1.ProduceRequest
+	8,  // 27: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
+	14, // 28: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
+	22, // 29: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
+	18, // 30: paceline.v1.LogService.DeleteRecords:input_type -> paceline.v1.DeleteRecordsRequest
+	26, // 31: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
+	6,  // 32: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
+	6,  // 33: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
+	11, // 34: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
+	16, // 35: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
+	24, // 36: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
+	20, // 37: paceline.v1.LogService.DeleteRecords:output_type -> paceline.v1.DeleteRecordsResponse
+	27, // 38: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
+	32, // [32:39] is the sub-list for method output_type
+	25, // [25:32] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_log_service_proto_init() }
@@ -1986,13 +2277,15 @@ func file_paceline_v1_log_service_proto_init() {
 	file_paceline_v1_log_service_proto_msgTypes[13].OneofWrappers = []any{}
 	file_paceline_v1_log_service_proto_msgTypes[15].OneofWrappers = []any{}
 	file_paceline_v1_log_service_proto_msgTypes[17].OneofWrappers = []any{}
+	file_paceline_v1_log_service_proto_msgTypes[19].OneofWrappers = []any{}
+	file_paceline_v1_log_service_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_log_service_proto_rawDesc), len(file_paceline_v1_log_service_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	LogService_Fetch_FullMethodName                = "/paceline.v1.LogService/Fetch"
 	LogService_ListOffsets_FullMethodName          = "/paceline.v1.LogService/ListOffsets"
 	LogService_OffsetForLeaderEpoch_FullMethodName = "/paceline.v1.LogService/OffsetForLeaderEpoch"
+	LogService_DeleteRecords_FullMethodName        = "/paceline.v1.LogService/DeleteRecords"
 	LogService_InitProducerId_FullMethodName       = "/paceline.v1.LogService/InitProducerId"
 )
 
@@ -52,6 +53,8 @@ type LogServiceClient interface {
 	ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error)
 	// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
 	OffsetForLeaderEpoch(ctx context.Context, in *OffsetForLeaderEpochRequest, opts ...grpc.CallOption) (*OffsetForLeaderEpochResponse, error)
+	// DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
 	// InitProducerId hands out the id that an idempotent producer stamps on its batches.
 	InitProducerId(ctx context.Context, in *InitProducerIdRequest, opts ...grpc.CallOption) (*InitProducerIdResponse, error)
 }
@@ -117,6 +120,16 @@ func (c *logServiceClient) OffsetForLeaderEpoch(ctx context.Context, in *OffsetF
 	return out, nil
 }
 
+func (c *logServiceClient) DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteRecordsResponse)
+	err := c.cc.Invoke(ctx, LogService_DeleteRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *logServiceClient) InitProducerId(ctx context.Context, in *InitProducerIdRequest, opts ...grpc.CallOption) (*InitProducerIdResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(InitProducerIdResponse)
@@ -150,6 +163,8 @@ type LogServiceServer interface {
 	ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error)
 	// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
 	OffsetForLeaderEpoch(context.Context, *OffsetForLeaderEpochRequest) (*OffsetForLeaderEpochResponse, error)
+	// DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
 	// InitProducerId hands out the id that an idempotent producer stamps on its batches.
 	InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error)
 	mustEmbedUnimplementedLogServiceServer()
@@ -176,6 +191,9 @@ func (UnimplementedLogServiceServer) ListOffsets(context.Context, *ListOffsetsRe
 }
 func (UnimplementedLogServiceServer) OffsetForLeaderEpoch(context.Context, *OffsetForLeaderEpochRequest) (*OffsetForLeaderEpochResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method OffsetForLeaderEpoch not implemented")
+}
+func (UnimplementedLogServiceServer) DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteRecords not implemented")
 }
 func (UnimplementedLogServiceServer) InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method InitProducerId not implemented")
@@ -280,6 +298,24 @@ func _LogService_OffsetForLeaderEpoch_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LogService_DeleteRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LogServiceServer).DeleteRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LogService_DeleteRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LogServiceServer).DeleteRecords(ctx, req.(*DeleteRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LogService_InitProducerId_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(InitProducerIdRequest)
 	if err := dec(in); err != nil {
@@ -320,6 +356,10 @@ var LogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "OffsetForLeaderEpoch",
 			Handler:    _LogService_OffsetForLeaderEpoch_Handler,
+		},
+		{
+			MethodName: "DeleteRecords",
+			Handler:    _LogService_DeleteRecords_Handler,
 		},
 		{
 			MethodName: "InitProducerId",

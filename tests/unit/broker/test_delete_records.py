@@ -1,0 +1,175 @@
+"""DeleteRecords: where logs begin, who follows, and when it is answered (KIP-107)."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.log.log_config import LogConfig
+from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, Isolation, OffsetKind, OffsetQuery
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from tests.support.broker_cluster import TP, BrokerCluster
+
+SMALL = LogConfig(segment_bytes=200, file_delete_delay_ms=1_000)
+"""Two or three batches to a segment."""
+
+
+@pytest.fixture
+def cluster() -> BrokerCluster:
+    """Ten committed records, one to a batch, on three brokers; broker 1 leads."""
+    found = BrokerCluster(log_config=SMALL)
+    found.decide(1, 4, (1, 2, 3), is_new=True)
+    found.time.run_for(50)
+    for number in range(10):
+        found[1].produce(b"%d" % number)
+        found.time.run_for(20)
+    found.until_in_sync(1, 2, 3)
+    return found
+
+
+def delete(
+    cluster: BrokerCluster, offset: int | None, broker_id: int = 1, timeout_ms: int = 5_000, **more: object
+) -> list[DeleteRecordsResult]:
+    """Send one request; the list stays empty until the answer comes."""
+    answers: list[DeleteRecordsResult] = []
+    query = replace(DeleteRecordsQuery(TP, None, offset), **more)  # type: ignore[arg-type]
+    cluster[broker_id].node.delete_records([query], timeout_ms, answers.extend)
+    return answers
+
+
+def starts(cluster: BrokerCluster) -> list[int]:
+    return [cluster[broker_id].log().log_start_offset for broker_id in (1, 2, 3)]
+
+
+def test_every_live_replica_has_followed_when_it_is_answered(cluster: BrokerCluster) -> None:
+    answers = delete(cluster, 7)
+    assert answers == [], "nobody has followed yet"
+    cluster.time.run_until(lambda: bool(answers), 100)
+    assert answers[0].failure is None and answers[0].low_watermark == 7
+    assert starts(cluster) == [7, 7, 7]
+    assert cluster[2].values() == [b"7", b"8", b"9"]
+
+
+def test_without_an_offset_everything_committed_goes(cluster: BrokerCluster) -> None:
+    answers = delete(cluster, None)
+    cluster.time.run_for(200)
+    assert answers[0].low_watermark == 10 and starts(cluster) == [10, 10, 10]
+    cluster[1].produce(b"next")
+    cluster.until_in_sync(1, 2, 3)
+    assert cluster[3].values() == [b"next"]
+
+
+def test_reads_below_the_start_are_out_of_range(cluster: BrokerCluster) -> None:
+    delete(cluster, 7)
+    (response,) = cluster[1].consume(6)
+    failure = response.results[0].failure
+    assert failure is not None and failure.code is ErrorCode.OFFSET_OUT_OF_RANGE and failure.log_start_offset == 7
+    asked = [OffsetQuery(TP, OffsetKind.EARLIEST)]
+    assert cluster[1].node.list_offsets(asked, Isolation.READ_UNCOMMITTED)[0].offset == 7
+    by_time = [OffsetQuery(TP, OffsetKind.TIMESTAMP, 0)]
+    assert cluster[1].node.list_offsets(by_time, Isolation.READ_UNCOMMITTED)[0].offset == 7
+
+
+def test_whole_segments_go_after_their_delay_on_every_replica(cluster: BrokerCluster) -> None:
+    before = {broker_id: len(cluster[broker_id].log().segments) for broker_id in (1, 2, 3)}
+    delete(cluster, 7)
+    cluster.time.run_for(500)
+    for broker_id in (1, 2, 3):
+        broker = cluster[broker_id]
+        assert len(broker.log().segments) < before[broker_id]
+        names = [path for path in broker.files.contents if path.startswith(broker.log().path + "/")]
+        assert any(path.endswith(".deleted") for path in names), "readers under way may finish"
+    cluster.time.run_for(1_500)
+    for broker_id in (1, 2, 3):
+        assert not any(path.endswith(".deleted") for path in cluster[broker_id].files.contents)
+
+
+def test_it_survives_a_crash_of_the_leader(cluster: BrokerCluster) -> None:
+    answers = delete(cluster, 7)
+    cluster.time.run_until(lambda: bool(answers), 200)
+    broker = cluster.restart(1)
+    assert broker.log().log_start_offset == 7 and broker.log().log_end_offset == 10
+
+
+def test_a_dead_follower_is_not_waited_for_and_follows_when_it_is_back(cluster: BrokerCluster) -> None:
+    cluster.cuts.add((3, 1))
+    cluster.update_metadata(live=(1, 2))
+    cluster.time.run_for(1_000)
+    answers = delete(cluster, 7)
+    cluster.time.run_for(1_000)
+    assert answers[0].failure is None and answers[0].low_watermark == 7
+    assert starts(cluster) == [7, 7, 0]
+    cluster.cuts.clear()
+    cluster.update_metadata()
+    cluster.time.run_until(lambda: starts(cluster) == [7, 7, 7], 10_000)
+
+
+def test_a_follower_that_ends_below_the_start_begins_anew_there(cluster: BrokerCluster) -> None:
+    cluster.cuts.add((3, 1))
+    cluster.decide(1, 5, (1, 2))
+    cluster[1].produce(b"10")
+    cluster[1].produce(b"11")
+    cluster.time.run_until(lambda: cluster[1].log().high_watermark == 12, 120_000)
+    delete(cluster, 12, timeout_ms=100)
+    cluster.time.run_for(200)
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster[3].log().log_start_offset == 12, 20_000)
+    assert cluster[3].log().log_end_offset == 12 and cluster[3].values() == []
+
+
+def test_a_silent_follower_ends_it_with_a_time_out_and_the_records_are_gone(cluster: BrokerCluster) -> None:
+    cluster.cuts.add((3, 1))
+    cluster.time.run_for(1_000)
+    answers = delete(cluster, 7, timeout_ms=800)
+    cluster.time.run_for(700)
+    assert answers == []
+    cluster.time.run_for(200)
+    assert answers[0].failure is not None and answers[0].failure.code is ErrorCode.REQUEST_TIMED_OUT
+    assert starts(cluster)[:2] == [7, 7]
+    assert cluster[1].node.replica_manager.delete_records_purgatory.delayed_count == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "more", "code"),
+    [
+        (11, {}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (-2, {}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (3, {"current_leader_epoch": 3}, ErrorCode.FENCED_LEADER_EPOCH),
+        (3, {"topic_id": "another"}, ErrorCode.INCONSISTENT_TOPIC_ID),
+        (3, {"topic_partition": TopicPartition("nowhere", 0)}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (3, {"topic_partition": TopicPartition("__consumer_offsets", 0)}, ErrorCode.INVALID_TOPIC),
+    ],
+)
+def test_what_cannot_be_deleted_is_refused(
+    cluster: BrokerCluster, offset: int, more: dict[str, object], code: ErrorCode
+) -> None:
+    (answer,) = delete(cluster, offset, **more)
+    assert answer.failure is not None and answer.failure.code is code
+    assert starts(cluster) == [0, 0, 0]
+
+
+def test_a_follower_refuses_and_names_the_leader(cluster: BrokerCluster) -> None:
+    (answer,) = delete(cluster, 3, broker_id=2)
+    assert answer.failure is not None and answer.failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.failure.leader is not None and answer.failure.leader.leader_id == 1
+
+
+def test_a_compacted_topic_keeps_its_records(cluster: BrokerCluster) -> None:
+    cluster[1].log().config = replace(SMALL, cleanup_policy=frozenset({"compact"}))
+    (answer,) = delete(cluster, 3)
+    assert answer.failure is not None and answer.failure.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_change_of_leader_ends_the_wait(cluster: BrokerCluster) -> None:
+    cluster.cuts.add((3, 1))
+    cluster.time.run_for(1_000)
+    answers = delete(cluster, 7, timeout_ms=60_000)
+    cluster.decide(2, 5, (1, 2, 3))
+    assert answers[0].failure is not None and answers[0].failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_what_is_deleted_already_is_answered_at_once_when_all_have_followed(cluster: BrokerCluster) -> None:
+    delete(cluster, 7)
+    cluster.time.run_for(500)
+    (answer,) = delete(cluster, 5)
+    assert answer.failure is None and answer.low_watermark == 7
