@@ -16,6 +16,7 @@ from paceline.broker.core_port import CoreHandle
 from paceline.broker.driver_servers import CONTROL_THREADS, BrokerServers
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.servicer import ByteBudget, LogServicer
+from paceline.broker.servicer_answers import AnswerBudget
 from paceline.broker.servicer_internal import ReplicationServicer
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_service_pb2_grpc
@@ -410,7 +411,7 @@ async def test_offsets_epochs_replicas_and_producer_ids_are_answered(door: Door)
 async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -> None:
     handlers = {
         log_pb.DESCRIPTOR.services_by_name["LogService"]: LogServicer(
-            CoreHandle(), "CLIENT", AsyncioScheduler(asyncio.get_running_loop()), ByteBudget(1), 1
+            CoreHandle(), "CLIENT", AsyncioScheduler(asyncio.get_running_loop()), ByteBudget(1), AnswerBudget(1), 1
         ).handlers(),
         replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(CoreHandle()).handlers(),
     }

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.servicer import LOG_SERVICE, ByteBudget, LogServicer, MetadataServicer
+from paceline.broker.servicer_answers import AnswerBudget
 from paceline.broker.servicer_internal import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
+from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
@@ -18,6 +20,7 @@ from paceline.runtime.settings import BrokerSettings
 from paceline.v1 import metadata_service_pb2_grpc
 
 CONTROL_THREADS = 4
+PRODUCE_METHOD = f"/{LOG_SERVICE}/Produce"
 
 
 class BrokerServers:
@@ -39,6 +42,9 @@ class BrokerServers:
         self._node_id = node_id
         self._hub = hub or WatchHub(secrets.token_hex(6))
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
+        self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
+        # Producers that keep the broker busy with large requests do not keep those waiting who ask for little.
+        self._produce_arrivals, self._other_arrivals = Arrivals(), Arrivals()
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -94,11 +100,15 @@ class BrokerServers:
             max_request_bytes=MAX_RESPONSE_BYTES if replication else keys.socket_request_max_bytes,
             observe=self._metrics.observe_request,
             with_reflection=keys.reflection_enable,
+            arrivals_of=None if replication else self._arrivals_of,
         )
+
+    def _arrivals_of(self, method: str) -> Arrivals:
+        return self._produce_arrivals if method == PRODUCE_METHOD else self._other_arrivals
 
     def _client_services(self, name: str) -> list[Service]:
         fetch_max_bytes = self._settings.keys.fetch_max_bytes
-        log = LogServicer(self._core, name, self._scheduler, self._budget, fetch_max_bytes)
+        log = LogServicer(self._core, name, self._scheduler, self._budget, self._answers, fetch_max_bytes)
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
         return [
             Service(LOG_SERVICE, log.add_to),

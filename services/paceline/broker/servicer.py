@@ -14,6 +14,7 @@ import grpc
 
 from paceline import __version__
 from paceline.broker.core_port import CoreHandle
+from paceline.broker.servicer_answers import AnswerBudget
 from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
 from paceline.model.client_io import (
     DeleteRecordsResult,
@@ -138,12 +139,19 @@ class LogServicer:
     """
 
     def __init__(
-        self, core: CoreHandle, listener: str, scheduler: Scheduler, budget: ByteBudget, fetch_max_bytes: int
+        self,
+        core: CoreHandle,
+        listener: str,
+        scheduler: Scheduler,
+        budget: ByteBudget,
+        answers: AnswerBudget,
+        fetch_max_bytes: int,
     ) -> None:
         self._core = core
         self._listener = Listener(listener, core)
         self._scheduler = scheduler
         self._budget = budget
+        self._answers = answers
         self._fetch_max_bytes = fetch_max_bytes
 
     def add_to(self, server: Any) -> None:
@@ -211,12 +219,16 @@ class LogServicer:
         """Read records."""
         core = self._core.get()
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
+        wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes())
         response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
         if structured:
-            return (await self._structured(wanted, response)).SerializeToString()
-        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+            answer = (await self._structured(wanted, response)).SerializeToString()
+        else:
+            answer = wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+        self._answers.hold(len(answer), context)
+        return answer
 
     def _checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
         """Return the fetch, within the broker's limits, and whether structured records are wanted.

@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
+from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.exchange import Answer, OpenStreams, answer_behind
@@ -59,11 +60,24 @@ def _ignore(method: str, seconds: float, reason: str | None) -> None:
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """For `grpc.aio` servers."""
 
-    def __init__(self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS) -> None:
-        """``max_fields`` bounds a request's fields, list elements counted."""
+    def __init__(
+        self,
+        observe: RequestObserver = _ignore,
+        max_fields: int = MAX_CLIENT_FIELDS,
+        arrivals_of: Callable[[str], Arrivals] | None = None,
+    ) -> None:
+        """Make it.
+
+        Args:
+            observe: told about every finished call.
+            max_fields: bounds a request's fields, list elements counted.
+            arrivals_of: says for a method which others its requests share their slots with; None: no limit.
+        """
         self._observe = observe
         self._max_fields = max_fields
+        self._arrivals_of = arrivals_of
         self._wrapped: dict[str, Any] = {}
+        self._arrivals: dict[str, Arrivals] = {}
         self.streams = OpenStreams()
         """Streams of exchanges that are open."""
 
@@ -75,8 +89,24 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
+            if self._arrivals_of is not None and not handler.request_streaming:
+                self._arrivals[method] = self._arrivals_of(method)
             wrapped = self._wrapped[method] = self._wrap(method, handler)
+        arrivals = self._arrivals.get(method)
+        if arrivals is not None:
+            try:
+                await arrivals.enter()
+            except PacelineError as refused:
+                return self._refusal(method, refused)
         return wrapped
+
+    def _refusal(self, method: str, error: PacelineError) -> Any:
+        """Return a handler that refuses without reading the request: gRPC reads none for handlers of streams."""
+
+        async def refuse(requests: Any, context: Any) -> None:
+            await self._abort(method, time.perf_counter(), error, context)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
@@ -107,7 +137,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
+        arrived = self._arrived(method)
+
         async def handle(request: Any, context: Any) -> Any:
+            arrived()
             begin = time.perf_counter()
             try:
                 response = await inner(parse(request), context)
@@ -124,7 +157,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
                 method, inner, parse
             )  # it writes to the context and returns, as the health service's Watch does
 
+        arrived = self._arrived(method)
+
         async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
+            arrived()
             begin = time.perf_counter()
             try:
                 async for response in inner(parse(request), context):
@@ -134,6 +170,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             self._observe(method, time.perf_counter() - begin, None)
 
         return handle
+
+    def _arrived(self, method: str) -> Callable[[], None]:
+        arrivals = self._arrivals.get(method)
+        return arrivals.arrived if arrivals is not None else lambda: None
 
     async def _abort(self, method: str, begin: float, failure: BaseException, context: Any) -> NoReturn:
         seconds = time.perf_counter() - begin

@@ -19,12 +19,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.model.errors import InvalidRequestError
+from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_crowd
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 16 * 1024
+LOOKAHEAD_BYTES: Final = 256 * 1024
 MIN_PING_INTERVAL_MS: Final = 10_000
 MAX_STREAMS_PER_CONNECTION: Final = 1_000
 
@@ -87,6 +89,10 @@ def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[t
         ("grpc.max_metadata_size", MAX_HEADER_BYTES),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+        # What a connection may send before its request is received (rpc/arrivals.py). gRPC would let that grow,
+        # to megabytes for each of hundreds of connections; a request that is being received gets room for all of it.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
@@ -114,11 +120,24 @@ class AioRpcServer:
         observe: RequestObserver = _ignore,
         with_reflection: bool = True,
         max_concurrent_rpcs: int | None = 10_000,
+        arrivals_of: Callable[[str], Arrivals] | None = None,
     ) -> None:
+        """Make the server.
+
+        Args:
+            listener: its name.
+            services: what it serves, besides health.
+            max_request_bytes: largest request.
+            observe: told about every finished call.
+            with_reflection: whether clients may ask for the contract.
+            max_concurrent_rpcs: calls at once; further ones end with RESOURCE_EXHAUSTED.
+            arrivals_of: says for a method which others its requests share their slots with; by default all share
+                the same.
+        """
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
-        self._interceptor = AioErrorInterceptor(observe)
+        self._interceptor = AioErrorInterceptor(observe, arrivals_of=arrivals_of or _shared(Arrivals()))
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes),
@@ -213,6 +232,10 @@ class ThreadPoolRpcServer:
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 1.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _shared(arrivals: Arrivals) -> Callable[[str], Arrivals]:
+    return lambda method: arrivals
 
 
 def _reflected(services: Iterable[Service]) -> list[str]:

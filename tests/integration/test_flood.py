@@ -1,0 +1,153 @@
+"""Two hundred hostile connections at once: what they may cost a broker, and what they may not (H1, H2, H20, H21)."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.dev.ports import free_plan
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1 import replica_manager_service_pb2_grpc as control_grpc
+from paceline.v1 import errors_pb2
+from paceline_client import Admin, Consumer, Producer
+from tests.integration.conftest import PATIENT
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPIC, OTHER = "flooded", "beside"
+MIB = 1 << 20
+STORED_BYTES = 32 * MIB
+SECONDS = 15
+LONG_S = 120.0
+MAX_GROWTH_BYTES = 1_200 * MIB
+"""Requests of 16 MiB on their way, 16 of Produce and 16 others, 256 MiB of answers, and what copies of them take."""
+CONTROL_WITHIN_S = 0.1
+"""Half of all control requests; on a machine that is busy with other things, too, some wait for the processor."""
+CONTROL_AT_WORST_S = 5.0
+
+
+@dataclass
+class Watch:
+    """A broker's memory and how soon it answers control requests, measured on a thread."""
+
+    pid: int
+    address: str
+    controller_epoch: int
+    largest_bytes: int = 0
+    control_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> "Watch":
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._weigh, self._ask)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(LONG_S)
+
+    def _weigh(self) -> None:
+        process = psutil.Process(self.pid)
+        while not self._over.wait(0.05):
+            self.largest_bytes = max(self.largest_bytes, process.memory_info().rss)
+
+    def _ask(self) -> None:
+        # Refused for its broker epoch, but only by the core: the request takes the way of all control requests.
+        stamp = control_pb.ControllerStamp(controller_id=9, controller_epoch=self.controller_epoch, broker_epoch=1)
+        request = control_pb.StopReplicaRequest(stamp=stamp)
+        with grpc.insecure_channel(self.address) as channel:
+            stub = control_grpc.ReplicaManagerServiceStub(channel)
+            while not self._over.wait(0.05):
+                begin = time.monotonic()
+                try:
+                    answer = stub.StopReplica(request, timeout=60)
+                    assert answer.error == errors_pb2.ERROR_CODE_STALE_BROKER_EPOCH
+                except (grpc.RpcError, AssertionError) as failure:
+                    self.failures.append(repr(failure))
+                self.control_s.append(time.monotonic() - begin)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    running = LocalCluster(
+        tmp_path, CONFIG_FILE, brokers=2, controllers=1, settings=PATIENT, ports=free_plan(1, 2), heap_mib=64
+    )
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_a_flood_neither_fills_the_memory_nor_delays_control_and_ends_in_clear_errors(cluster: LocalCluster) -> None:
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
+        admin.create_topics({name: (1, 2, {"min.insync.replicas": "1"}) for name in (TOPIC, OTHER)})
+        for _ in range(STORED_BYTES // MIB * 2):
+            producer.send(TOPIC, os.urandom(MIB // 2))
+        producer.flush(LONG_S)
+        (topic,) = admin.describe_topics([TOPIC])
+        leader = topic.partitions[0].leader
+        assert leader is not None
+        node = cluster.broker(leader)
+        assert node.process is not None and cluster.ports is not None
+        control = f"127.0.0.1:{cluster.ports.brokers[leader - 1].listeners['CONTROL']}"
+        (epoch,) = [p.leader_epoch for p in topic.partitions]
+
+        ruling = admin.describe_cluster().controller_epoch
+        with Watch(node.process.pid, control, ruling) as quiet:
+            eventually(lambda: len(quiet.control_s) >= 20, LONG_S, "control answers while nothing else goes on")
+        with Watch(node.process.pid, control, ruling) as flooded:
+            flood = subprocess.run(
+                [sys.executable, "-m", "tests.support.flood", node.client_address, TOPIC, f"--seconds={SECONDS}"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=10 * LONG_S,
+            )
+        assert flood.returncode == 0, flood.stderr
+        ends = json.loads(flood.stdout)
+        median_s, worst_s = statistics.median(flooded.control_s), max(flooded.control_s)
+        late = sorted(flooded.control_s)[-len(flooded.control_s) // 10 :]
+        growth_bytes = flooded.largest_bytes - quiet.largest_bytes
+        print(
+            f"\n{len(flooded.control_s)} control requests: median {median_s * 1e3:.1f} ms, "
+            f"slowest tenth from {late[0] * 1e3:.0f} ms, worst {worst_s * 1e3:.0f} ms "
+            f"(before: {statistics.median(quiet.control_s) * 1e3:.1f} ms); "
+            f"memory: {quiet.largest_bytes / MIB:.0f} MiB, at most {flooded.largest_bytes / MIB:.0f} MiB; {ends}"
+        )
+
+        assert node.running, "no crash"
+        assert flooded.failures == []
+        assert growth_bytes < MAX_GROWTH_BYTES
+        assert median_s < CONTROL_WITHIN_S
+        assert worst_s < CONTROL_AT_WORST_S
+        # Nobody's call just broke: it was answered, refused with a status, or still waiting in the end.
+        assert set(ends["giant"]) <= {"RESOURCE_EXHAUSTED", "still under way"} and ends["giant"]["RESOURCE_EXHAUSTED"]
+        assert set(ends["large"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way"} and ends["large"]["OK"]
+        assert set(ends["reader"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way"}
+        assert ends["reader"]["RESOURCE_EXHAUSTED"], "answers nobody takes have a limit"
+
+        # The cluster is as it was, and works.
+        assert producer.send(OTHER, b"after").result(LONG_S).offset == 0
+        assert producer.send(TOPIC, b"after").result(LONG_S).offset == STORED_BYTES // MIB * 2
+        with Consumer(cluster.bootstrap) as consumer:
+            consumer.subscribe([OTHER])
+            (records,) = consumer.poll(timeout_ms=int(LONG_S * 1000)).values()
+            assert [record.value for record in records] == [b"after"]
+        (topic,) = admin.describe_topics([TOPIC])
+        assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(leader, epoch)]
+        eventually(lambda: len(admin.describe_topics([TOPIC])[0].partitions[0].isr) == 2, LONG_S, "nobody lags")

@@ -1,0 +1,88 @@
+"""Slots for requests on their way: who waits, who is refused, and that no slot is lost."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from paceline.model.errors import ThrottledError
+from paceline.rpc.arrivals import Arrivals
+
+LONG_S = 60.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class Call:
+    """A call whose request arrives when it is told to."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.entered = asyncio.Event()
+        self.complete = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run(arrivals))
+
+    async def _run(self, arrivals: Arrivals) -> None:
+        await arrivals.enter()
+        self.entered.set()
+        await self.complete.wait()
+        arrivals.arrived()
+        arrivals.arrived()
+
+
+async def test_calls_beyond_the_slots_wait_and_go_on_in_their_order() -> None:
+    arrivals = Arrivals(slots=2, wait_s=LONG_S, arrival_s=LONG_S)
+    calls = [Call(arrivals) for _ in range(4)]
+    await until(lambda: arrivals.under_way == 2)
+    assert [call.entered.is_set() for call in calls] == [True, True, False, False]
+    calls[1].complete.set()
+    await until(calls[2].entered.is_set)
+    assert not calls[3].entered.is_set()
+    for call in calls:
+        call.complete.set()
+    await asyncio.gather(*(call.task for call in calls))
+    assert arrivals.under_way == 0
+
+
+async def test_a_call_that_waits_too_long_is_refused_and_takes_no_slot() -> None:
+    arrivals = Arrivals(slots=1, wait_s=0.05, arrival_s=LONG_S)
+    first, second = Call(arrivals), Call(arrivals)
+    with pytest.raises(ThrottledError, match="try again"):
+        await second.task
+    first.complete.set()
+    await first.task
+    third = Call(arrivals)
+    await until(third.entered.is_set)
+    third.complete.set()
+    await third.task
+
+
+async def test_a_sender_that_is_too_slow_is_cut_off_and_the_next_one_comes() -> None:
+    arrivals = Arrivals(slots=1, wait_s=LONG_S, arrival_s=0.05)
+    slow, next_one = Call(arrivals), Call(arrivals)
+    with pytest.raises(asyncio.CancelledError):
+        await slow.task
+    await until(next_one.entered.is_set)
+    next_one.complete.set()
+    await next_one.task
+
+
+async def test_a_client_that_goes_away_in_the_middle_leaves_its_slot() -> None:
+    arrivals = Arrivals(slots=1, wait_s=LONG_S, arrival_s=LONG_S)
+    gone, waiting, next_one = Call(arrivals), Call(arrivals), Call(arrivals)
+    await until(gone.entered.is_set)
+    waiting.task.cancel()
+    gone.task.cancel()
+    await until(next_one.entered.is_set)
+    next_one.complete.set()
+    await next_one.task
+    assert arrivals.under_way == 0
+
+
+async def test_a_call_that_never_entered_may_arrive() -> None:
+    arrivals = Arrivals(slots=1)
+    arrivals.arrived()
+    assert arrivals.under_way == 0
