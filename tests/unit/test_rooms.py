@@ -30,6 +30,7 @@ DOOR_FILES = {
         "driver_identity.py",
         "driver_servers.py",
         "driver_transport.py",
+        "servicer_answers.py",
         "servicer_internal.py",
         "servicer_records.py",
     },
