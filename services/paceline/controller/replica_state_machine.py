@@ -53,23 +53,37 @@ class ReplicaStateMachine:
 
     def start(self) -> Flow[None]:
         """Give every replica its state after a failover, unrecorded, and tell every broker what it hosts."""
-        online, offline = [], []
-        states = self._context.replica_states
-        for replica in self._context.replicas():
-            if self._context.is_replica_online(replica.broker_id, replica.topic_partition):
-                states[replica] = ReplicaState.ONLINE
-                online.append(replica)
-            else:
-                # Ineligible, so that a deletion found at failover knows that it has to wait for this replica.
-                states[replica] = ReplicaState.DELETION_INELIGIBLE
-                offline.append(replica)
-        yield from self.handle_state_changes(online, ReplicaState.ONLINE, initial=True)
+        # One pass over partitions, not one over replicas: whoever hosts a partition is sent one and the same value.
+        context, batch = self._context, self._batch
+        states, leadership = context.replica_states, context.leadership
+        offline = []
+        batch.new_batch()
+        anybody = False
+        for topic, assignments in context.topics.items():
+            for partition, assignment in assignments.items():
+                topic_partition = TopicPartition(topic, partition)
+                online = context.online_replicas(topic_partition, assignment.replicas)
+                for broker_id in assignment.replicas:
+                    replica = Replica(topic_partition, broker_id)
+                    if broker_id in online:
+                        states[replica] = ReplicaState.ONLINE
+                    else:
+                        # Ineligible, so that a deletion found at failover knows that it has to wait for this replica.
+                        states[replica] = ReplicaState.DELETION_INELIGIBLE
+                        offline.append(replica)
+                known = leadership.get(topic_partition)
+                if known is not None and online:
+                    anybody = True
+                    batch.add_leader_and_isr(online, topic_partition, known, assignment, is_new=False)
+        if anybody:
+            batch.mark_initial()
+            batch.send()
         yield from self.handle_state_changes(offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
-        self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False, initial: bool = False
+        self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False
     ) -> Flow[None]:
-        """Move replicas to ``target`` and send what follows from it, as a first picture when it is ``initial``.
+        """Move replicas to ``target`` and send what follows from it.
 
         With ``fence`` replicas that go offline give their partitions a new leader epoch even from outside the ISR.
 
@@ -86,8 +100,6 @@ class ReplicaStateMachine:
             self._batch.new_batch()
             for broker_id in sorted(by_broker):
                 yield from self._apply(broker_id, self._valid(by_broker[broker_id], target), target, fence)
-            if initial:
-                self._batch.mark_initial()
             self._batch.send()
         except (ControllerMovedError, IllegalStateError):
             raise
