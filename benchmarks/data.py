@@ -113,11 +113,11 @@ def _throughput(cluster: LocalCluster, name: str, size: int, seconds: float) -> 
     ]
 
 
-def produce(bootstrap: str, topic: str, size: int, acks: str, seconds: float) -> float:
+def produce(bootstrap: str, topic: str, size: int, acks: str, seconds: float, linger_ms: int = 20) -> float:
     """Write for so many seconds as fast as it goes; return acknowledged records per second."""
     value = bytes(range(256)) * (size // 256 + 1)
     record = (None, value[:size])
-    with Producer(bootstrap, acks=acks, linger_ms=20) as producer:
+    with Producer(bootstrap, acks=acks, linger_ms=linger_ms) as producer:
         producer.send_many(topic, repeat(record, 50_000)).result()
         gc.collect()
         began = time.monotonic()
@@ -151,8 +151,31 @@ def consume(bootstrap: str, topic: str) -> tuple[int, float]:
         return read, time.monotonic() - began
 
 
+def consume_raw(bootstrap: str, topic: str) -> tuple[int, float]:
+    """Read a topic with `poll_batches` and look at every record; return their number and the seconds it took."""
+    with Consumer(bootstrap) as consumer:
+        partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        total = sum(consumer.end_offsets(partitions).values())
+        began = time.monotonic()
+        read = size = 0
+        while read < total:
+            if time.monotonic() - began > 120.0:
+                raise TimeoutError(f"read {read} of {total} records within 120 s")
+            for batches in consumer.poll_batches(timeout_ms=1_000):
+                for record in batches.records():
+                    read += 1
+                    size += len(record.value or b"")
+        assert size > 0
+        return read, time.monotonic() - began
+
+
 def end_to_end(bootstrap: str, topic: str, count: int, size: int) -> tuple[float, float]:
-    """Return p50 and p99 in milliseconds from send (acks=all) to the consumer having the record, one at a time."""
+    """Return p50 and p99 in milliseconds from send (acks=all) to the consumer having the record, one at a time.
+
+    As Kafka's EndToEndLatency: send, wait for the acknowledgement, then poll until the record is there.
+    """
     value = bytes(size)
     samples = []
     with Producer(bootstrap, linger_ms=0) as producer, Consumer(bootstrap) as consumer:
@@ -161,7 +184,7 @@ def end_to_end(bootstrap: str, topic: str, count: int, size: int) -> tuple[float
         consumer.poll(timeout_ms=0)
         for number in range(count + 200):
             began = time.perf_counter()
-            producer.send(topic, value, partition=0)
+            producer.send(topic, value, partition=0).result(30.0)
             while not consumer.poll(timeout_ms=10_000):
                 if time.perf_counter() - began > 30.0:
                     raise TimeoutError("a record did not reach the consumer within 30 s")

@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 JARS = ROOT / "build" / "kafka-jars"
 POM = ROOT / "tests" / "golden" / "kafka-tools" / "pom.xml"
 _TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
+_MAVEN_TIMEOUT_S = 600.0
+_TOOL_TIMEOUT_S = 180.0
+"""Longest run of one of Kafka's tools; `subprocess.run` kills it then."""
 
 
 class KafkaNotAvailableError(Exception):
@@ -39,6 +42,7 @@ def fetch_jars() -> Path:
             capture_output=True,
             text=True,
             check=False,
+            timeout=_MAVEN_TIMEOUT_S,
         )
         if done.returncode:
             raise KafkaNotAvailableError(f"mvn failed: {done.stdout[-500:]}{done.stderr[-500:]}")
@@ -120,7 +124,11 @@ class KafkaCluster:
     def tool(self, main: str, *arguments: str) -> str:
         """Run one of Kafka's command-line tools and return what it printed."""
         done = subprocess.run(
-            ["java", "-Xmx1g", "-cp", f"{JARS}/*", main, *arguments], capture_output=True, text=True, check=False
+            ["java", "-Xmx1g", "-cp", f"{JARS}/*", main, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TOOL_TIMEOUT_S,
         )
         if done.returncode:
             raise RuntimeError(f"{main}: {done.stdout[-800:]}{done.stderr[-800:]}")
