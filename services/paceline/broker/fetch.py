@@ -12,6 +12,7 @@ from typing import Final
 from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import PartitionLookup
+from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import (
     KafkaStorageError,
@@ -62,7 +63,8 @@ class FetchHandler:
         self._quota = quota
         self.sessions = FetchSessionCache(session_slots, rng, self._leave)
         self._expected: dict[int, int] = {}
-        self.bytes_out = 0
+        self.traffic = BrokerTraffic()
+        """The broker puts its own here."""
         self.request_count = 0
 
     def expect(self, replica_ids: Iterable[int]) -> None:
@@ -187,9 +189,18 @@ class FetchHandler:
             session.mark_first(left_out)
             reads = told
             run.answer(session.session_id, reads)
-        self.bytes_out += sum(len(read.batches) for read in reads)
+        self._count(run.reader, reads)
         if run.reader.replica_id is not None and self._quota.lists_any:
             self._count_throttled(reads)
+
+    def _count(self, reader: Reader, reads: list[PartitionRead]) -> None:
+        traffic = self.traffic
+        for read in reads:
+            topic = read.position.topic_partition.topic
+            if reader.replica_id is None:
+                traffic.fetched(topic, len(read.batches), read.error is not None)
+            elif read.batches:
+                traffic.sent_to_follower(topic, len(read.batches), read.to_added_replica)
 
     def _count_throttled(self, reads: list[PartitionRead]) -> None:
         """Count what goes to followers of throttled replicas, in-sync ones included."""
@@ -245,6 +256,7 @@ class FetchHandler:
                 if record:
                     self._record(run, partition, position, read, now_ms)
                 read.settled = partition.is_settled(reader.replica_id)
+                read.to_added_replica = reader.replica_id in partition.adding_replicas
         except DamagedLogError as error:
             read.error = self._partitions.log_damaged(position.topic_partition, error)
             read.batches = b""

@@ -47,6 +47,7 @@ class PartitionRead:
         "position",
         "preferred_replica",
         "settled",
+        "to_added_replica",
     )
 
     def __init__(self, position: FetchPosition) -> None:
@@ -64,6 +65,8 @@ class PartitionRead:
         """Whether there is data at the position, read or left out for want of room."""
         self.settled = True
         """Whether later fetches of the session need to look only after a mark."""
+        self.to_added_replica = False
+        """Whether the reader is a replica that a reassignment adds."""
 
     @property
     def ends_wait(self) -> bool:

@@ -98,6 +98,10 @@ class ReplicaLog(Protocol):
         """Largest leader epoch known."""
 
     @property
+    def segment_count(self) -> int:
+        """How many segments it has."""
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
 

@@ -1,9 +1,11 @@
 """Numbers a broker keeps and shows (spec/replica-manager.md section 22); the doors give them to Prometheus."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline.broker.hosted_partition import HostedPartition
     from paceline.broker.replica_manager import ReplicaManager
 
 
@@ -33,9 +35,17 @@ class MetricsSnapshot:
     produce_requests_total: int
     produce_failures_total: int
     fetch_requests_total: int
+    fetch_failures_total: int
+    messages_in_total: int
     bytes_in_total: int
+    bytes_rejected_total: int
     bytes_out_total: int
     replication_bytes_in_total: int
+    replication_bytes_out_total: int
+    reassignment_bytes_in_total: int
+    reassignment_bytes_out_total: int
+    invalid_crc_total: int
+    """Batches of producers whose checksum did not match."""
     replica_fetch_requests_total: int
     produce_purgatory_size: int
     fetch_purgatory_size: int
@@ -59,6 +69,7 @@ class MetricsSnapshot:
 def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
     """Return the numbers of a broker at this moment; looks at every partition once."""
     led = manager.led_partitions()
+    traffic = manager.traffic.all
     margins = [len(one.isr) - one.log.config.min_insync_replicas for one in led if one.log is not None]
     fetchers = manager.fetchers.fetchers
     log_dirs = manager.logs.log_dirs
@@ -74,11 +85,18 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         isr_expands_total=manager.metrics.isr_expands,
         failed_isr_updates_total=manager.metrics.failed_isr_updates,
         produce_requests_total=manager.produces.request_count,
-        produce_failures_total=manager.produces.failed_count,
+        produce_failures_total=traffic.produce_failures,
         fetch_requests_total=manager.fetches.request_count,
-        bytes_in_total=manager.produces.bytes_in,
-        bytes_out_total=manager.fetches.bytes_out,
+        fetch_failures_total=traffic.fetch_failures,
+        messages_in_total=traffic.messages_in,
+        bytes_in_total=traffic.bytes_in,
+        bytes_rejected_total=traffic.bytes_rejected,
+        bytes_out_total=traffic.bytes_out,
         replication_bytes_in_total=manager.fetchers.bytes_in,
+        replication_bytes_out_total=traffic.replication_bytes_out,
+        reassignment_bytes_in_total=traffic.reassignment_bytes_in,
+        reassignment_bytes_out_total=traffic.reassignment_bytes_out,
+        invalid_crc_total=traffic.invalid_crc,
         replica_fetch_requests_total=manager.fetchers.request_count,
         produce_purgatory_size=manager.produce_purgatory.delayed_count,
         fetch_purgatory_size=manager.fetch_purgatory.delayed_count,
@@ -95,4 +113,56 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         damaged_reads_total=manager.healing.damaged_reads,
         logs_set_aside=len(manager.logs.set_aside),
         broker_epoch=manager.broker_epoch,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNumbers:
+    """One hosted partition; the names are those of the series, behind ``partition_``."""
+
+    topic: str
+    partition: int
+    under_replicated: int
+    """0 where this broker does not lead, as are the next three."""
+    in_sync_replicas: int
+    under_min_isr: int
+    at_min_isr: int
+    replicas: int
+    last_stable_offset_lag: int
+    """High watermark minus last stable offset; without transactions they are the same."""
+    log_segments: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    log_size_bytes: int
+    replica_lag_records: int
+    """-1 where this broker does not follow, or has had no answer yet."""
+
+
+def partition_numbers_of(manager: "ReplicaManager", limit: int) -> list[PartitionNumbers]:
+    """Return the numbers of hosted partitions with a log, of so many at most, the oldest here first."""
+    online = (one for one in manager.partitions.values() if one.log is not None)
+    return [_partition_numbers(manager, one) for one in islice(online, limit)]
+
+
+def _partition_numbers(manager: "ReplicaManager", one: "HostedPartition") -> PartitionNumbers:
+    log = one.log
+    assert log is not None
+    margin = len(one.isr) - log.config.min_insync_replicas
+    fetching = None if one.is_leader else manager.fetchers.state(one.topic_partition)
+    return PartitionNumbers(
+        topic=one.topic_partition.topic,
+        partition=one.topic_partition.partition,
+        under_replicated=int(one.is_under_replicated),
+        in_sync_replicas=len(one.isr) if one.is_leader else 0,
+        under_min_isr=int(one.is_leader and margin < 0),
+        at_min_isr=int(one.is_leader and margin == 0),
+        replicas=len(one.replicas),
+        last_stable_offset_lag=0,
+        log_segments=log.segment_count,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=log.high_watermark,
+        log_size_bytes=log.size_bytes,
+        replica_lag_records=-1 if fetching is None or fetching.lag is None else fetching.lag,
     )

@@ -6,9 +6,11 @@ from typing import Final, Protocol
 from paceline.broker.failures import failure_of
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import AppendResult
+from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import (
+    CorruptMessageError,
     InvalidRequiredAcksError,
     InvalidTopicError,
     KafkaStorageError,
@@ -58,8 +60,8 @@ class ProduceHandler:
         self._partitions = partitions
         self._purgatory = purgatory
         self._scheduler = scheduler
-        self.bytes_in = 0
-        self.failed_count = 0
+        self.traffic = BrokerTraffic()
+        """The broker puts its own here."""
         self.request_count = 0
 
     def produce(
@@ -107,17 +109,19 @@ class ProduceHandler:
             partition.check_topic_id(item.topic_id)
             appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms)
         except DamagedLogError as error:
-            self.failed_count += 1
+            self.traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
             result.failure = failure_of(self._partitions.log_damaged(topic_partition, error))
             return None, None
         except PacelineError as error:
-            self.failed_count += 1
+            hosted = topic_partition.topic in self.traffic.topics
+            invalid_crc = isinstance(error, CorruptMessageError)
+            self.traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
             result.failure = failure_of(error, self._partitions.hint(topic_partition))
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None, None
-        if not appended.duplicate:
-            self.bytes_in += len(item.batch)
+        records = 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
+        self.traffic.produced(topic_partition.topic, len(item.batch), records)
         result.base_offset = appended.base_offset
         result.log_append_time_ms = appended.log_append_time_ms
         result.log_start_offset = appended.log_start_offset

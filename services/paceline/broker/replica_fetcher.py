@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.ports import BrokerTransport
+from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.model.control import LiveBroker
 from paceline.model.errors import CorruptMessageError, ErrorCode, InvalidRecordError, KafkaStorageError
@@ -47,6 +48,12 @@ _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH
 
 class FetcherHost(Protocol):
     """What a fetcher needs of the broker around it."""
+
+    traffic: BrokerTraffic
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
 
     @property
     def broker_epoch(self) -> int:
@@ -376,6 +383,9 @@ class ReplicaFetcher:
             return True
         state.partition.append_as_follower(result.batches, result.high_watermark, result.log_start_offset)
         self.bytes_in += len(result.batches)
+        if result.batches:
+            is_added = self._host.broker_id in state.partition.adding_replicas
+            self._host.traffic.copied(result.topic_partition.topic, len(result.batches), is_added)
         if self._host.follower_quota.is_throttled(result.topic_partition):
             self._host.follower_quota.record(len(result.batches), self._scheduler.now_ms())
         self._moved(state, log)

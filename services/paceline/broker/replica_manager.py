@@ -21,6 +21,7 @@ from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition_host import IsrProposal
 from paceline.broker.ports import BrokerTransport
 from paceline.broker.produce import ProduceHandler
+from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig
@@ -89,6 +90,8 @@ class ReplicaManager:
             self.leader_quota,
         )
         self.produces = ProduceHandler(self, self.produce_purgatory, scheduler)
+        self.traffic = BrokerTraffic()
+        self.fetches.traffic = self.produces.traffic = self.traffic
         self.delete_records_purgatory = Purgatory(scheduler)
         self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self._checkpoint_log_starts)
         self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
@@ -177,6 +180,7 @@ class ReplicaManager:
         siblings = self._by_topic.get(topic)
         if siblings is not None and siblings.pop(index, None) is not None and not siblings:
             del self._by_topic[topic]
+            self.traffic.forget(topic)
         return self.partitions.pop(topic_partition, None)
 
     def hosts_topic(self, topic: str) -> bool:

@@ -165,6 +165,11 @@ class PartitionLog:
         return self._recovery_point
 
     @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
         return sum(segment.size for segment in self._segments)

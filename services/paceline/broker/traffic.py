@@ -1,0 +1,91 @@
+"""What was written, read and copied, in all and by topic (spec/replica-manager.md section 22, BrokerTopicMetrics).
+
+Counted once per batch or fetched partition, never per record. A topic's numbers go with its last replica here.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counters; they only rise."""
+
+    messages_in: int = 0
+    """Records appended for producers."""
+    bytes_in: int = 0
+    bytes_rejected: int = 0
+    """Bytes of batches that were refused."""
+    bytes_out: int = 0
+    """Bytes answered to consumers."""
+    produce_requests: int = 0
+    """Batches: a request counts once for each partition."""
+    produce_failures: int = 0
+    fetch_requests: int = 0
+    """Partitions looked at for fetches of consumers."""
+    fetch_failures: int = 0
+    replication_bytes_in: int = 0
+    """Bytes copied from leaders."""
+    replication_bytes_out: int = 0
+    """Bytes answered to followers."""
+    reassignment_bytes_in: int = 0
+    """Of the bytes copied, those of replicas that a reassignment adds."""
+    reassignment_bytes_out: int = 0
+    """Of the bytes answered to followers, those to replicas that a reassignment adds."""
+    invalid_crc: int = 0
+    """Batches of producers whose checksum did not match."""
+
+
+class BrokerTraffic:
+    """The counters of a broker and of each topic it hosts."""
+
+    def __init__(self) -> None:
+        self.all = Traffic()
+        self.topics: dict[str, Traffic] = {}
+
+    def of(self, topic: str) -> Traffic:
+        """Return a topic's counters."""
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = Traffic()
+        return found
+
+    def forget(self, topic: str) -> None:
+        """Drop the counters of a topic that has no replica here any more."""
+        self.topics.pop(topic, None)
+
+    def produced(self, topic: str, size_bytes: int, records: int) -> None:
+        """Count a batch that was appended; ``records`` is 0 for one that was there already."""
+        for each in (self.all, self.of(topic)):
+            each.produce_requests += 1
+            if records:
+                each.messages_in += records
+                each.bytes_in += size_bytes
+
+    def refused(self, topic: str, size_bytes: int, hosted: bool, invalid_crc: bool) -> None:
+        """Count a batch that was not appended; a topic that is not here gets no counters by being asked for."""
+        for each in (self.all, self.of(topic)) if hosted else (self.all,):
+            each.produce_requests += 1
+            each.produce_failures += 1
+            each.bytes_rejected += size_bytes
+            each.invalid_crc += invalid_crc
+
+    def fetched(self, topic: str, size_bytes: int, failed: bool) -> None:
+        """Count a partition of a consumer's answer."""
+        for each in (self.all,) if failed else (self.all, self.of(topic)):
+            each.fetch_requests += 1
+            each.fetch_failures += failed
+            each.bytes_out += size_bytes
+
+    def sent_to_follower(self, topic: str, size_bytes: int, is_added: bool) -> None:
+        """Count records of one partition in a follower's answer."""
+        for each in (self.all, self.of(topic)):
+            each.replication_bytes_out += size_bytes
+            if is_added:
+                each.reassignment_bytes_out += size_bytes
+
+    def copied(self, topic: str, size_bytes: int, is_added: bool) -> None:
+        """Count records copied from a leader."""
+        for each in (self.all, self.of(topic)):
+            each.replication_bytes_in += size_bytes
+            if is_added:
+                each.reassignment_bytes_in += size_bytes
