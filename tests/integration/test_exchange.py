@@ -13,7 +13,7 @@ import pytest
 from paceline.model.errors import BrokerNotAvailableError, ErrorCode, NotLeaderOrFollowerError, RequestTimedOutError
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
-from paceline.rpc.exchange import MAX_UNDER_WAY, exchange_handler
+from paceline.rpc.exchange import MAX_STREAMS, MAX_UNDER_WAY, exchange_handler
 from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.stream_caller import StreamCaller
 
@@ -29,11 +29,13 @@ class Echo:
         self.waiting = asyncio.Event()
         self.contexts: list[Any] = []
         self.begun: list[bytes] = []
+        self.over: list[bytes] = []
 
     async def ask(self, request: bytes, context: Any) -> bytes:
         self.begun.append(request)
-        if context not in self.contexts:
-            self.contexts.append(context)
+        context.add_done_callback(lambda _: self.over.append(request))
+        if context.context not in self.contexts:
+            self.contexts.append(context.context)
         if request == b"refuse":
             raise NotLeaderOrFollowerError("somebody else leads")
         if request == b"wait":
@@ -223,6 +225,40 @@ async def test_closing_ends_what_is_under_way_and_refuses_what_comes_later(
     assert isinstance(await asker.outcome(pending), BrokerNotAvailableError)
     assert isinstance(await asker.ask(b"late"), BrokerNotAvailableError)
     assert not [one for one in threading.enumerate() if one.name == "test-caller"]
+
+
+async def test_a_stream_too_many_is_told_to_use_single_calls(server: tuple[AioRpcServer, Echo, Calls]) -> None:
+    askers = [Asker(server[0].port) for _ in range(MAX_STREAMS + 1)]
+    try:
+        for asker in askers[:-1]:
+            assert await asker.ask(b"one of many") == b"one of many"
+        outcome = await asyncio.to_thread(askers[-1].begin(b"too late").get, True, PATIENCE_S)
+        assert outcome.code() is grpc.StatusCode.UNIMPLEMENTED
+        askers[0].close()
+
+        async def has_room() -> bool:
+            return bool(await askers[-1].ask(b"again") == b"again")
+
+        deadline = time.monotonic() + PATIENCE_S
+        while not await has_room():
+            assert time.monotonic() < deadline
+    finally:
+        for asker in askers:
+            asker.close()
+
+
+async def test_an_exchange_is_over_when_its_answer_is_delivered_or_never_will_be(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    echo = server[1]
+    await asker.ask(b"first")
+    await reached(lambda: echo.over == [b"first"])
+    pending = asker.begin(b"wait")
+    await asyncio.wait_for(echo.waiting.wait(), PATIENCE_S)
+    assert echo.over == [b"first"]
+    asker.caller.interrupt()
+    assert isinstance(await asker.outcome(pending), ConnectionBrokenError)
+    await reached(lambda: echo.over == [b"first", b"wait"])
 
 
 async def test_a_server_that_is_not_there_is_an_error() -> None:

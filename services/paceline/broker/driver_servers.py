@@ -11,6 +11,7 @@ from paceline.broker.servicer_internal import REPLICATION_SERVICE, ReplicaManage
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
 from paceline.rpc.arrivals import Arrivals
+from paceline.rpc.exchange import MAX_STREAMS
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
@@ -20,6 +21,8 @@ from paceline.runtime.settings import BrokerSettings
 from paceline.v1 import metadata_service_pb2_grpc
 
 CONTROL_THREADS = 4
+_FETCHER_STREAMS = 1_000
+"""Streams of replica fetchers: each follower has ``num.replica.fetchers``."""
 PRODUCE_METHOD = f"/{LOG_SERVICE}/Produce"
 
 
@@ -101,6 +104,7 @@ class BrokerServers:
             observe=self._metrics.observe_request,
             with_reflection=keys.reflection_enable,
             arrivals_of=None if replication else self._arrivals_of,
+            max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
         )
 
     def _arrivals_of(self, method: str) -> Arrivals:

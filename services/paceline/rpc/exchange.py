@@ -9,15 +9,21 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-Answer = Callable[[bytes, Any], Awaitable[bytes]]
+Answer = Callable[[bytes, "Exchange"], Awaitable[bytes]]
 OnAnswered = Callable[[float], None]
 """Told how many seconds one exchange took."""
 
+MAX_STREAMS: Final = 32
+"""Streams that clients may have open at one listener. Each may bring a request of full size at any time, and nobody
+can put that off as `rpc.arrivals` does for calls; so they are few, and who comes later uses single calls."""
+LONGEST_DELIVERY_S: Final = 60.0
+"""A client that has not taken an answer by then is cut off: what it holds is wanted by others."""
 MAX_UNDER_WAY: Final = 16
 """Requests of one stream that are worked on at a time; more wait in the connection."""
 
@@ -26,6 +32,27 @@ _MARK: Final = "paceline_exchange"
 
 def _ignore(seconds: float) -> None:
     return None
+
+
+class Exchange:
+    """One request and its answer, for handlers that have to know when it is over."""
+
+    __slots__ = ("_callbacks", "context")
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        """The stream's."""
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call ``callback`` when the answer is delivered, or will never be; like a call's context."""
+        self._callbacks.append(callback)
+
+    def over(self) -> None:
+        """Tell those who wanted to know, once."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
 
 
 def exchange_handler(answer: Answer) -> Any:
@@ -49,9 +76,11 @@ def answer_behind(handler: Any) -> Answer | None:
 
 
 class OpenStreams:
-    """The streams of one server."""
+    """The streams of one server, at most ``limit`` at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
+        self._limit = limit
+        self._count = 0
         self._idle: dict[Any, None] = {}
         self._ending = False
 
@@ -60,11 +89,22 @@ class OpenStreams:
 
         Up to `MAX_UNDER_WAY` requests are worked on at a time. They are begun in their order, and answered in it.
         """
-        stream = _Stream(answer, context)
+        if self._count >= self._limit:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no room for another stream; use single calls")
+        self._count += 1
+        try:
+            await self._serve(answer, context, on_answered)
+        finally:
+            self._count -= 1
+
+    async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> None:
+        stream = _Stream(answer, context, lambda: self._ending)
         reader = asyncio.get_running_loop().create_task(stream.read())
         try:
-            while not self._ending:
+            while True:
                 if not stream.under_way:
+                    if self._ending:
+                        return
                     self._idle[context] = None
                     try:
                         await stream.something_came()
@@ -72,16 +112,19 @@ class OpenStreams:
                         self._idle.pop(context, None)
                     if stream.has_ended():
                         return
-                begin, task = stream.under_way[0]
+                begin, task, exchange = stream.under_way[0]
                 response = await task
-                stream.take_next()
                 on_answered(stream.clock() - begin)
-                await context.write(response)
+                async with asyncio.timeout(LONGEST_DELIVERY_S):
+                    await context.write(response)
                 del response, task  # they may be megabytes, and the next request may be long in coming
+                stream.take_next()
+                exchange.over()
         finally:
             reader.cancel()
-            for _, task in stream.under_way:
+            for _, task, exchange in stream.under_way:
                 task.cancel()
+                task.add_done_callback(partial(_told, exchange))
 
     async def end(self) -> None:
         """End every stream: idle ones now, the others after their answer. A server that stops need not wait then."""
@@ -92,16 +135,23 @@ class OpenStreams:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
+def _told(exchange: Exchange, task: "asyncio.Task[bytes]") -> None:
+    if not task.cancelled():
+        task.exception()  # nobody else will ask for it
+    exchange.over()
+
+
 class _Stream:
     """What has come on one stream and is not answered yet."""
 
-    def __init__(self, answer: Answer, context: Any) -> None:
+    def __init__(self, answer: Answer, context: Any, is_ending: Callable[[], bool]) -> None:
         self._answer = answer
         self._context = context
+        self._is_ending = is_ending
         self._loop = asyncio.get_running_loop()
         self.clock = self._loop.time
-        self.under_way: deque[tuple[float, asyncio.Task[bytes]]] = deque()
-        """When each request came, and what works on it; oldest first."""
+        self.under_way: deque[tuple[float, asyncio.Task[bytes], Exchange]] = deque()
+        """When each request came, and what works on it; oldest first, until its answer is delivered."""
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._ended: BaseException | bool = False
@@ -109,8 +159,10 @@ class _Stream:
     async def read(self) -> None:
         """Begin with each request as it comes, in order."""
         try:
-            while (request := await self._context.read()) is not grpc.aio.EOF:
-                self.under_way.append((self.clock(), self._loop.create_task(self._answer_one(request))))
+            while not self._is_ending() and (request := await self._context.read()) is not grpc.aio.EOF:
+                exchange = Exchange(self._context)
+                task = self._loop.create_task(self._answer_one(request, exchange))
+                self.under_way.append((self.clock(), task, exchange))
                 del request
                 self._came.set()
                 if len(self.under_way) >= MAX_UNDER_WAY:
@@ -123,8 +175,8 @@ class _Stream:
         finally:
             self._came.set()
 
-    async def _answer_one(self, request: bytes) -> bytes:
-        return await self._answer(request, self._context)
+    async def _answer_one(self, request: bytes, exchange: Exchange) -> bytes:
+        return await self._answer(request, exchange)
 
     async def something_came(self) -> None:
         """Wait for a request or the end."""

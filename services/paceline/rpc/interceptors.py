@@ -20,7 +20,7 @@ from paceline.model.errors import InvalidRequestError, PacelineError, UnknownSer
 from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
-from paceline.rpc.exchange import Answer, OpenStreams, answer_behind
+from paceline.rpc.exchange import MAX_STREAMS, Answer, OpenStreams, answer_behind
 
 _log = logging.getLogger("paceline.rpc")
 
@@ -65,6 +65,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         observe: RequestObserver = _ignore,
         max_fields: int = MAX_CLIENT_FIELDS,
         arrivals_of: Callable[[str], Arrivals] | None = None,
+        max_streams: int = MAX_STREAMS,
     ) -> None:
         """Make it.
 
@@ -72,13 +73,14 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             observe: told about every finished call.
             max_fields: bounds a request's fields, list elements counted.
             arrivals_of: says for a method which others its requests share their slots with; None: no limit.
+            max_streams: streams of exchanges that may be open at once.
         """
         self._observe = observe
         self._max_fields = max_fields
         self._arrivals_of = arrivals_of
         self._wrapped: dict[str, Any] = {}
         self._arrivals: dict[str, Arrivals] = {}
-        self.streams = OpenStreams()
+        self.streams = OpenStreams(max_streams)
         """Streams of exchanges that are open."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from paceline.model.errors import InvalidRequestError
 from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_crowd
+from paceline.rpc.exchange import MAX_STREAMS
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
@@ -121,6 +122,7 @@ class AioRpcServer:
         with_reflection: bool = True,
         max_concurrent_rpcs: int | None = 10_000,
         arrivals_of: Callable[[str], Arrivals] | None = None,
+        max_streams: int = MAX_STREAMS,
     ) -> None:
         """Make the server.
 
@@ -133,11 +135,14 @@ class AioRpcServer:
             max_concurrent_rpcs: calls at once; further ones end with RESOURCE_EXHAUSTED.
             arrivals_of: says for a method which others its requests share their slots with; by default all share
                 the same.
+            max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
         """
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
-        self._interceptor = AioErrorInterceptor(observe, arrivals_of=arrivals_of or _shared(Arrivals()))
+        self._interceptor = AioErrorInterceptor(
+            observe, arrivals_of=arrivals_of or _shared(Arrivals()), max_streams=max_streams
+        )
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes),

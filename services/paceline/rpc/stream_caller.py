@@ -86,6 +86,13 @@ class StreamCaller:
                 self._stream = None
                 idle.requests.put(None)
 
+    def interrupt(self) -> None:
+        """End the stream if a request waits for its answer; the next request opens another."""
+        with self._lock:
+            for stream in (self._reading, self._stream):
+                if stream is not None and stream.waiting:
+                    self._give_up(stream, ConnectionBrokenError("interrupted"))
+
     def close(self) -> None:
         """End the stream and the thread; requests without an answer end with an error."""
         with self._lock:
