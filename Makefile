@@ -12,7 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control seeds lock duplicates clean
+.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas seeds lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,8 +73,11 @@ bench: install java ## produce, fetch and latency figures, into build/bench/data
 bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven), into build/bench/versus_kafka.json
 	@$(PY) -m benchmarks.versus_kafka --output build/bench/versus_kafka.json
 
-bench-control: install java ## what the controller costs with 1,000 and 10,000 partitions, into build/bench/control.json
+bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json
 	@$(PY) -m benchmarks.control --output build/bench/control.json
+
+bench-replicas: install java ## a broker with 10,000 replicas: restart, idle, leadership, into build/bench/replicas.json
+	@$(PY) -m benchmarks.replicas --output build/bench/replicas.json
 
 images: ## build the container images, from official bases or, without a registry, from Debian packages
 	@scripts/images.sh

@@ -44,7 +44,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float, what: str, poll_s: float = 0.05) -> None:
     """Wait until ``condition`` holds.
 
     Raises:
@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], bool], timeout_s: float, what: str) -> No
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.05)
+        time.sleep(poll_s)
 
 
 class Marks:
