@@ -31,6 +31,11 @@ class LogServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.FetchRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_log__service__pb2.FetchResponse.FromString,
                 )
+        self.FetchStream = channel.stream_stream(
+                '/paceline.v1.LogService/FetchStream',
+                request_serializer=paceline_dot_v1_dot_log__service__pb2.FetchRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_log__service__pb2.FetchResponse.FromString,
+                )
         self.ListOffsets = channel.unary_unary(
                 '/paceline.v1.LogService/ListOffsets',
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.ListOffsetsRequest.SerializeToString,
@@ -67,9 +72,9 @@ class LogServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ProduceStream(self, request_iterator, context):
-        """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
-        looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
-        status. Use several streams to have several requests in flight.
+        """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
+        begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
+        streams; UNIMPLEMENTED tells to use single calls.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -80,6 +85,17 @@ class LogServiceServicer(object):
 
     def Fetch(self, request, context):
         """Fetch reads records from partitions; it may wait for new ones (long poll).
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchStream(self, request_iterator, context):
+        """FetchStream is Fetch many times over, with the rules of ProduceStream.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,6 +144,11 @@ def add_LogServiceServicer_to_server(servicer, server):
             ),
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
+                    request_deserializer=paceline_dot_v1_dot_log__service__pb2.FetchRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_log__service__pb2.FetchResponse.SerializeToString,
+            ),
+            'FetchStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.FetchStream,
                     request_deserializer=paceline_dot_v1_dot_log__service__pb2.FetchRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_log__service__pb2.FetchResponse.SerializeToString,
             ),
@@ -209,6 +230,23 @@ class LogService(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.LogService/Fetch',
+            paceline_dot_v1_dot_log__service__pb2.FetchRequest.SerializeToString,
+            paceline_dot_v1_dot_log__service__pb2.FetchResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FetchStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(request_iterator, target, '/paceline.v1.LogService/FetchStream',
             paceline_dot_v1_dot_log__service__pb2.FetchRequest.SerializeToString,
             paceline_dot_v1_dot_log__service__pb2.FetchResponse.FromString,
             options, channel_credentials,

@@ -35,9 +35,9 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
-    looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
-    status. Use several streams to have several requests in flight.
+    """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
+    begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
+    streams; UNIMPLEMENTED tells to use single calls.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -47,7 +47,19 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.FetchRequest,
         paceline.v1.log_service_pb2.FetchResponse,
     ]
-    """Fetch reads records from partitions; it may wait for new ones (long poll)."""
+    """Fetch reads records from partitions; it may wait for new ones (long poll).
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+
+    FetchStream: grpc.StreamStreamMultiCallable[
+        paceline.v1.log_service_pb2.FetchRequest,
+        paceline.v1.log_service_pb2.FetchResponse,
+    ]
+    """FetchStream is Fetch many times over, with the rules of ProduceStream.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
     ListOffsets: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.ListOffsetsRequest,
@@ -90,9 +102,9 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
-    looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
-    status. Use several streams to have several requests in flight.
+    """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
+    begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
+    streams; UNIMPLEMENTED tells to use single calls.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -102,7 +114,19 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.FetchRequest,
         paceline.v1.log_service_pb2.FetchResponse,
     ]
-    """Fetch reads records from partitions; it may wait for new ones (long poll)."""
+    """Fetch reads records from partitions; it may wait for new ones (long poll).
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+
+    FetchStream: grpc.aio.StreamStreamMultiCallable[
+        paceline.v1.log_service_pb2.FetchRequest,
+        paceline.v1.log_service_pb2.FetchResponse,
+    ]
+    """FetchStream is Fetch many times over, with the rules of ProduceStream.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
     ListOffsets: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.ListOffsetsRequest,
@@ -149,9 +173,9 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[paceline.v1.log_service_pb2.ProduceRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.v1.log_service_pb2.ProduceResponse], collections.abc.AsyncIterator[paceline.v1.log_service_pb2.ProduceResponse]]:
-        """ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
-        looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
-        status. Use several streams to have several requests in flight.
+        """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
+        begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
+        streams; UNIMPLEMENTED tells to use single calls.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -163,7 +187,21 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.FetchResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.FetchResponse]]:
-        """Fetch reads records from partitions; it may wait for new ones (long poll)."""
+        """Fetch reads records from partitions; it may wait for new ones (long poll).
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @abc.abstractmethod
+    def FetchStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[paceline.v1.log_service_pb2.FetchRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[paceline.v1.log_service_pb2.FetchResponse], collections.abc.AsyncIterator[paceline.v1.log_service_pb2.FetchResponse]]:
+        """FetchStream is Fetch many times over, with the rules of ProduceStream.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
 
     @abc.abstractmethod
     def ListOffsets(

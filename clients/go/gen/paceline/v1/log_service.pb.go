@@ -2151,12 +2151,13 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n" +
 	"\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n" +
-	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\xd4\x04\n" +
+	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\x9e\x05\n" +
 	"\n" +
 	"LogService\x12D\n" +
 	"\aProduce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n" +
 	"\rProduceStream\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse(\x010\x01\x12>\n" +
-	"\x05Fetch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12P\n" +
+	"\x05Fetch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12H\n" +
+	"\vFetchStream\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse(\x010\x01\x12P\n" +
 	"\vListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n" +
 	"\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12V\n" +
 	"\rDeleteRecords\x12!.paceline.v1.DeleteRecordsRequest\x1a\".paceline.v1.DeleteRecordsResponse\x12Y\n" +
@@ -2238,19 +2239,21 @@ var file_paceline_v1_log_service_proto_depIdxs = []int32{
 	4,  // 25: paceline.v1.LogService.Produce:input_type -> paceline.v1.ProduceRequest
 	4,  // 26: paceline.v1.LogService.ProduceStream:input_type -> paceline.v1.ProduceRequest
 	8,  // 27: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
-	14, // 28: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
-	22, // 29: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
-	18, // 30: paceline.v1.LogService.DeleteRecords:input_type -> paceline.v1.DeleteRecordsRequest
-	26, // 31: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
-	6,  // 32: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
-	6,  // 33: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
-	11, // 34: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
-	16, // 35: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
-	24, // 36: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
-	20, // 37: paceline.v1.LogService.DeleteRecords:output_type -> paceline.v1.DeleteRecordsResponse
-	27, // 38: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
-	32, // [32:39] is the sub-list for method output_type
-	25, // [25:32] is the sub-list for method input_type
+	8,  // 28: paceline.v1.LogService.FetchStream:input_type -> paceline.v1.FetchRequest
+	14, // 29: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
+	22, // 30: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
+	18, // 31: paceline.v1.LogService.DeleteRecords:input_type -> paceline.v1.DeleteRecordsRequest
+	26, // 32: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
+	6,  // 33: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
+	6,  // 34: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
+	11, // 35: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
+	11, // 36: paceline.v1.LogService.FetchStream:output_type -> paceline.v1.FetchResponse
+	16, // 37: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
+	24, // 38: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
+	20, // 39: paceline.v1.LogService.DeleteRecords:output_type -> paceline.v1.DeleteRecordsResponse
+	27, // 40: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
+	33, // [33:41] is the sub-list for method output_type
+	25, // [25:33] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name

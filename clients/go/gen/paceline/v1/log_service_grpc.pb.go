@@ -24,6 +24,7 @@ const (
 	LogService_Produce_FullMethodName              = "/paceline.v1.LogService/Produce"
 	LogService_ProduceStream_FullMethodName        = "/paceline.v1.LogService/ProduceStream"
 	LogService_Fetch_FullMethodName                = "/paceline.v1.LogService/Fetch"
+	LogService_FetchStream_FullMethodName          = "/paceline.v1.LogService/FetchStream"
 	LogService_ListOffsets_FullMethodName          = "/paceline.v1.LogService/ListOffsets"
 	LogService_OffsetForLeaderEpoch_FullMethodName = "/paceline.v1.LogService/OffsetForLeaderEpoch"
 	LogService_DeleteRecords_FullMethodName        = "/paceline.v1.LogService/DeleteRecords"
@@ -40,15 +41,21 @@ type LogServiceClient interface {
 	// Produce appends records to partitions and answers when the asked number of replicas has them.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(ctx context.Context, in *ProduceRequest, opts ...grpc.CallOption) (*ProduceResponse, error)
-	// ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
-	// looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
-	// status. Use several streams to have several requests in flight.
+	// ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
+	// begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
+	// streams; UNIMPLEMENTED tells to use single calls.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	ProduceStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error)
 	// Fetch reads records from partitions; it may wait for new ones (long poll).
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error)
+	// FetchStream is Fetch many times over, with the rules of ProduceStream.
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+	FetchStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchRequest, FetchResponse], error)
 	// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
 	ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error)
 	// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
@@ -100,6 +107,19 @@ func (c *logServiceClient) Fetch(ctx context.Context, in *FetchRequest, opts ...
 	return out, nil
 }
 
+func (c *logServiceClient) FetchStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchRequest, FetchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &LogService_ServiceDesc.Streams[1], LogService_FetchStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[FetchRequest, FetchResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LogService_FetchStreamClient = grpc.BidiStreamingClient[FetchRequest, FetchResponse]
+
 func (c *logServiceClient) ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListOffsetsResponse)
@@ -150,15 +170,21 @@ type LogServiceServer interface {
 	// Produce appends records to partitions and answers when the asked number of replicas has them.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(context.Context, *ProduceRequest) (*ProduceResponse, error)
-	// ProduceStream is Produce many times over: each request is answered by one response, in order, and the next one is
-	// looked at then. It saves the cost of a call per request; a request that fails as a whole ends the stream with its
-	// status. Use several streams to have several requests in flight.
+	// ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
+	// begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
+	// streams; UNIMPLEMENTED tells to use single calls.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	ProduceStream(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error
 	// Fetch reads records from partitions; it may wait for new ones (long poll).
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Fetch(context.Context, *FetchRequest) (*FetchResponse, error)
+	// FetchStream is Fetch many times over, with the rules of ProduceStream.
+	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+	FetchStream(grpc.BidiStreamingServer[FetchRequest, FetchResponse]) error
 	// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
 	ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error)
 	// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
@@ -185,6 +211,9 @@ func (UnimplementedLogServiceServer) ProduceStream(grpc.BidiStreamingServer[Prod
 }
 func (UnimplementedLogServiceServer) Fetch(context.Context, *FetchRequest) (*FetchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Fetch not implemented")
+}
+func (UnimplementedLogServiceServer) FetchStream(grpc.BidiStreamingServer[FetchRequest, FetchResponse]) error {
+	return status.Error(codes.Unimplemented, "method FetchStream not implemented")
 }
 func (UnimplementedLogServiceServer) ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListOffsets not implemented")
@@ -261,6 +290,13 @@ func _LogService_Fetch_Handler(srv interface{}, ctx context.Context, dec func(in
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _LogService_FetchStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LogServiceServer).FetchStream(&grpc.GenericServerStream[FetchRequest, FetchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LogService_FetchStreamServer = grpc.BidiStreamingServer[FetchRequest, FetchResponse]
 
 func _LogService_ListOffsets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListOffsetsRequest)
@@ -370,6 +406,12 @@ var LogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ProduceStream",
 			Handler:       _LogService_ProduceStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "FetchStream",
+			Handler:       _LogService_FetchStream_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
