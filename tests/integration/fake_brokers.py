@@ -7,7 +7,7 @@ loses nothing unless a test says so.
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -118,6 +118,10 @@ class Faults:
     no_streams: bool = False
     """Brokers know no ProduceStream, as those of another make might not."""
     forget_sessions: int = 0
+    read_replica: int | None = None
+    """Broker that leaders send consumers to who say their rack."""
+    follower_refuse: list[ErrorCode] = field(default_factory=list)
+    """Errors for the next reads there."""
 
 
 class FakeCluster:
@@ -137,6 +141,8 @@ class FakeCluster:
         """How many of them came over streams."""
         self.fetched_partitions: list[int] = []
         """How many partitions each fetch named."""
+        self.served: Counter[int] = Counter()
+        """Reads that gave records, by broker."""
         self.created: dict[str, admin.NewTopic] = {}
         self.create_error: ErrorCode | None = None
 
@@ -418,11 +424,17 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             while True:
                 answer = pb.FetchResponse(session_id=session_id)
                 for tp, partition in wanted.items():
-                    result = self._fetch_one(tp, partition, request.session_epoch > 0)
+                    result = self._fetch_one(tp, partition, request.session_epoch > 0, request.rack_id)
                     if result is not None:
                         answer.partitions.append(result)
                 left = deadline - time.monotonic()
-                news = any(r.batches or r.HasField("error") or r.HasField("diverging_epoch") for r in answer.partitions)
+                news = any(
+                    r.batches
+                    or r.HasField("error")
+                    or r.HasField("diverging_epoch")
+                    or r.HasField("preferred_read_replica")
+                    for r in answer.partitions
+                )
                 if news or left <= 0 or not self.alive or not context.is_active():
                     return answer
                 self.cluster.lock.wait(min(left, 0.05))
@@ -448,10 +460,17 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         self.sessions[request.session_id] = (epoch + 1, known)
         return request.session_id, known
 
-    def _fetch_one(self, tp: TopicPartition, wanted: Any, incremental: bool) -> Any:
+    def _fetch_one(self, tp: TopicPartition, wanted: Any, incremental: bool, rack: str) -> Any:
         log = self.cluster.logs.get(tp)
         result = pb.FetchPartitionResult(topic=tp.topic, partition=tp.partition)
-        code = self._refusal(tp, self.cluster.faults.fetch_refuse)
+        faults = self.cluster.faults
+        if rack and log is not None and log.leader != self.node_id:
+            code = faults.follower_refuse.pop(0) if faults.follower_refuse else None
+        else:
+            code = self._refusal(tp, faults.fetch_refuse)
+            if code is None and rack and faults.read_replica not in (None, self.node_id):
+                result.preferred_read_replica = faults.read_replica
+                return result
         if code is None and wanted.HasField("current_leader_epoch") and log is not None:
             if wanted.current_leader_epoch < log.epoch:
                 code = ErrorCode.FENCED_LEADER_EPOCH
@@ -469,6 +488,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             result.error.CopyFrom(self._error(tp, ErrorCode.OFFSET_OUT_OF_RANGE))
             return result
         result.batches = log.read(wanted.fetch_offset, wanted.max_bytes or 1 << 20)
+        if result.batches:
+            self.cluster.served[self.node_id] += 1
         result.high_watermark = result.last_stable_offset = log.end
         result.log_start_offset = log.start
         return result if result.batches or not incremental else None
