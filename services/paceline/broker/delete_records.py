@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from paceline.broker.failures import failure_of
 from paceline.broker.hosted_partition import HostedPartition
-from paceline.broker.produce import INTERNAL_TOPICS, PartitionLookup
+from paceline.broker.produce import PartitionLookup
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult
 from paceline.model.errors import (
     InvalidTopicError,
@@ -18,6 +18,7 @@ from paceline.model.errors import (
     PolicyViolationError,
     RequestTimedOutError,
 )
+from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.replication.purgatory import DelayedOperation, Purgatory
 
 DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]

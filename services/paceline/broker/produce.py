@@ -1,7 +1,7 @@
 """Produce: append, then answer at once or when the high watermark has passed (spec/replica-manager.md section 14)."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from paceline.broker.failures import failure_of
 from paceline.broker.hosted_partition import HostedPartition
@@ -18,12 +18,9 @@ from paceline.model.errors import (
     PacelineError,
     RequestTimedOutError,
 )
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from paceline.replication.purgatory import DelayedOperation, Purgatory
 from paceline.runtime.ports import Scheduler
-
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics only brokers write to."""
 
 ProduceReply = Callable[[list[ProduceResult]], None]
 

@@ -16,10 +16,11 @@ from paceline.model.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
+    InvalidTopicError,
     PacelineError,
     TopicAlreadyExistsError,
 )
-from paceline.model.identifiers import collision_key, validate_topic_name
+from paceline.model.identifiers import INTERNAL_TOPICS, collision_key, validate_topic_name
 from paceline.model.settings import ControllerConfig
 
 
@@ -85,6 +86,8 @@ class TopicValidator:
 
     def _place(self, topic: NewTopic, taken: Mapping[str, str], budget: int) -> dict[int, ReplicaAssignment]:
         validate_topic_name(topic.name)
+        if topic.name in INTERNAL_TOPICS:
+            raise InvalidTopicError(f"topic {topic.name!r} is the cluster's own")
         holder = taken.get(collision_key(topic.name))
         if holder == topic.name:
             state = "is being deleted" if self._context.is_queued_for_deletion(topic.name) else "exists"

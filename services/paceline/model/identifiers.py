@@ -42,6 +42,10 @@ def new_id(rng: random.Random) -> str:
     return base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode()
 
 
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics that the cluster makes for itself, and that only brokers write to."""
+
+
 def validate_topic_name(name: str) -> None:
     """Check a topic name: 1 to 249 characters of ``[A-Za-z0-9._-]``, neither ``.`` nor ``..``.
 

@@ -40,6 +40,8 @@ REFUSED = [
     (NewTopic("a/b"), InvalidTopicError),
     (NewTopic("ä"), InvalidTopicError),
     (NewTopic("x" * 250), InvalidTopicError),
+    (NewTopic("__consumer_offsets"), InvalidTopicError),
+    (NewTopic("__transaction_state"), InvalidTopicError),
     (NewTopic("taken.name"), TopicAlreadyExistsError),
     (NewTopic("taken_name"), TopicAlreadyExistsError),
     (NewTopic("a", partitions=0), InvalidPartitionsError),
