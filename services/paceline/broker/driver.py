@@ -22,7 +22,9 @@ from paceline.broker.core_port import CoreHandle
 from paceline.broker.driver_identity import broker_id_of, generated_broker_id
 from paceline.broker.driver_servers import BrokerServers
 from paceline.broker.driver_transport import GrpcBrokerTransport
+from paceline.broker.metrics import label_families_of
 from paceline.broker.node import BrokerNode
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.patient import PatientZooKeeper
@@ -118,7 +120,7 @@ class BrokerProcess:
 
     async def _load_logs(self) -> LoadReport:
         logs = LogManager(
-            OsFiles(),
+            OsFiles(observe_sync=self._metrics.log_flush_seconds.observe),
             self._settings.log_dirs,
             LogConfig.from_properties(self._settings.topic_defaults),
             on_dir_failure=self._log_dir_failed,
@@ -162,7 +164,12 @@ class BrokerProcess:
 
     def _open_zookeeper(self) -> ZooKeeper:
         keys = self._settings.keys
-        return KazooZooKeeper(self._settings.zookeeper_hosts, keys.zookeeper_session_timeout_ms, self._scheduler.post)
+        return KazooZooKeeper(
+            self._settings.zookeeper_hosts,
+            keys.zookeeper_session_timeout_ms,
+            self._scheduler.post,
+            on_data_lost=self._fatal,
+        )
 
     def _make_node(self, zookeeper: ZooKeeper, report: LoadReport) -> BrokerNode:
         assert self._logs is not None
@@ -313,9 +320,25 @@ class BrokerProcess:
         while True:
             await asyncio.sleep(_REFRESH_S)
             self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
+            self._refresh_families(self._node.replica_manager)
             if self._node.ready != serving:
                 serving = self._node.ready
                 await self._servers.set_serving(serving)
+
+    def _refresh_families(self, manager: ReplicaManager) -> None:
+        """Carry over the series that come and go with topics, partitions and fetchers, of so many at most."""
+        families, limit = self._metrics.families, self._settings.keys.metrics_partitions_max
+        for name, rows in label_families_of(manager, limit).items():
+            families.set(name, rows)
+        if isinstance(self._zookeeper, MeasuredZooKeeper):
+            for name, rows in self._zookeeper.families().items():
+                families.set(name, rows)
+        self._metrics.refresh(
+            {
+                "partitions_without_series": max(0, len(manager.partitions) - limit),
+                "watchers": self._hub.watcher_count,
+            }
+        )
 
 
 def _last_stop(report: LoadReport) -> str:

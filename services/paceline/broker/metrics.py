@@ -1,8 +1,10 @@
 """Numbers a broker keeps and shows (spec/replica-manager.md section 22); the doors give them to Prometheus."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from paceline.broker.traffic import Traffic
 
 if TYPE_CHECKING:
     from paceline.broker.hosted_partition import HostedPartition
@@ -166,3 +168,32 @@ def _partition_numbers(manager: "ReplicaManager", one: "HostedPartition") -> Par
         log_size_bytes=log.size_bytes,
         replica_lag_records=-1 if fetching is None or fetching.lag is None else fetching.lag,
     )
+
+
+Rows = dict[tuple[str, ...], float]
+
+
+def label_families_of(manager: "ReplicaManager", limit: int) -> dict[str, Rows]:
+    """Return the series with labels by family: of ``limit`` partitions and topics, and of fetchers and directories."""
+    found: dict[str, Rows] = {f"partition_{name}": {} for name in _PARTITION_NUMBERS}
+    found.update({f"topic_{name}_total": {} for name in _TOPIC_NUMBERS})
+    for numbers in partition_numbers_of(manager, limit):
+        labels = (numbers.topic, str(numbers.partition))
+        for name in _PARTITION_NUMBERS:
+            found[f"partition_{name}"][labels] = getattr(numbers, name)
+    for topic, traffic in islice(manager.traffic.topics.items(), limit):
+        for name in _TOPIC_NUMBERS:
+            found[f"topic_{name}_total"][(topic,)] = getattr(traffic, name)
+    found["replica_fetcher_requests_total"] = {
+        (str(fetcher.leader.broker_id), str(fetcher.fetcher_id)): fetcher.request_count
+        for fetcher in manager.fetchers.fetchers
+    }
+    live = manager.logs.live_log_dirs
+    found["log_directory_offline"] = {(path,): float(path not in live) for path in manager.logs.log_dirs}
+    return found
+
+
+_PARTITION_NUMBERS: Final = tuple(
+    field.name for field in fields(PartitionNumbers) if field.name not in ("topic", "partition")
+)
+_TOPIC_NUMBERS: Final = tuple(field.name for field in fields(Traffic))

@@ -35,7 +35,11 @@ class BrokerChannel:
         self._scheduler = scheduler
         self._transport = transport
         self._on_response = on_response
-        self._queue: deque[ControlRequest] = deque()
+        self._queue: deque[tuple[ControlRequest, int]] = deque()
+        self.sent_count = 0
+        """Requests sent, repetitions left out."""
+        self.queued_ms = 0
+        """How long they had waited, all together."""
         self._in_flight: ControlRequest | None = None
         self._retry: Cancellable | None = None
         self._closed = False
@@ -51,7 +55,7 @@ class BrokerChannel:
 
     def enqueue(self, request: ControlRequest) -> None:
         """Send after everything queued before."""
-        self._queue.append(request)
+        self._queue.append((request, self._scheduler.now_ms()))
         if self._in_flight is None:
             self._send_next()
 
@@ -67,7 +71,9 @@ class BrokerChannel:
     def _send_next(self) -> None:
         if self._closed or not self._queue:
             return
-        self._in_flight = self._queue.popleft()
+        self._in_flight, since_ms = self._queue.popleft()
+        self.sent_count += 1
+        self.queued_ms += self._scheduler.now_ms() - since_ms
         self._send()
 
     def _send(self) -> None:
@@ -126,6 +132,13 @@ class ChannelManager:
         """Requests one broker has not answered yet."""
         channel = self._channels.get(broker_id)
         return 0 if channel is None else channel.queue_size
+
+    def traffic(self) -> list[tuple[int, int, int, int]]:
+        """Return (broker id, requests not answered, requests sent, milliseconds they had waited) by broker."""
+        return [
+            (broker_id, channel.queue_size, channel.sent_count, channel.queued_ms)
+            for broker_id, channel in sorted(self._channels.items())
+        ]
 
     def add_broker(self, broker: LiveBroker) -> None:
         """Open a channel; a broker that has one already keeps it."""

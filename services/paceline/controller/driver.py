@@ -23,6 +23,7 @@ from paceline.controller.servicer import ControllerServicer, MetadataServicer, N
 from paceline.controller.servicer_admin import AdminServicer
 from paceline.controller.state_publisher import MAX_FOLLOWERS
 from paceline.controller.takeover import Takeover
+from paceline.coordination.errors import ZooKeeperDataLostError
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.zookeeper import KazooZooKeeper
 from paceline.internal.v1 import controller_service_pb2_grpc
@@ -158,8 +159,9 @@ class ControllerProcess:
         self._transport = GrpcControlTransport(self._scheduler.post)
         self._standby_transport = GrpcStandbyTransport(self._scheduler.post)
         self._state_changes = StateChangeWriter()
-        self._over: asyncio.Future[str] = loop.create_future()
+        self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._node: ControllerNode | None = None
+        self._zookeeper: MeasuredZooKeeper | None = None
         self._elected = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -179,9 +181,12 @@ class ControllerProcess:
         except BaseException:
             await self._stop()
             raise
-        _log.info("stopping on %s", ended)
+        if isinstance(ended, Exception):
+            _log.error("the controller cannot go on: %s", ended)
+        else:
+            _log.info("stopping on %s", ended)
         await self._stop()
-        return ExitCode.OK
+        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
 
     async def _start(self, begin: float) -> None:
         await self._servers.start()
@@ -190,8 +195,10 @@ class ControllerProcess:
             self._settings.zookeeper_hosts,
             self._settings.keys.zookeeper_session_timeout_ms,
             self._scheduler.post,
+            on_data_lost=self._fatal,
         )
-        zookeeper = PatientZooKeeper(MeasuredZooKeeper(kazoo, self._metrics.zk_request_seconds.observe))
+        self._zookeeper = MeasuredZooKeeper(kazoo, self._metrics.zk_request_seconds.observe)
+        zookeeper = PatientZooKeeper(self._zookeeper)
         self._node = ControllerNode(
             self._settings.config,
             self._servers.advertised,
@@ -263,6 +270,17 @@ class ControllerProcess:
         if not self._over.done():
             self._over.set_result(signal_name)
 
+    def _fatal(self, failure: Exception) -> None:
+        if not self._over.done():
+            self._over.set_result(failure)
+
+    def _check_cluster_id(self, known: str) -> str:
+        """Return the cluster's id; another one than before means that ZooKeeper was wiped or replaced."""
+        found = self._node.describe_cluster().cluster_id if self._node is not None else ""
+        if known and found != known:
+            self._fatal(ZooKeeperDataLostError(f"ZooKeeper belonged to cluster {known}, and now to {found or 'none'}"))
+        return known or found
+
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the core has failed: a bug. Say so and go on."""
         _log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
@@ -272,6 +290,7 @@ class ControllerProcess:
         self._hub.put(change)
 
     def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
+        self._metrics.controller_queue_seconds.observe(queued_ms / 1000)
         self._metrics.controller_event_seconds.labels(event.name).observe(handled_ms / 1000)
         elected = sum(self._node.elections.values()) if self._node is not None else 0
         if elected != self._elected:
@@ -285,8 +304,10 @@ class ControllerProcess:
         """Carry the core's figures to where others look, once a second."""
         assert self._node is not None
         counted = dict.fromkeys(self._node.elections, 0)
+        cluster_id = ""
         while True:
             await asyncio.sleep(_REFRESH_S)
+            cluster_id = self._check_cluster_id(cluster_id)
             for kind, count in self._node.elections.items():
                 self._metrics.leader_elections.labels(kind).inc(count - counted[kind])
                 counted[kind] = count
@@ -301,6 +322,24 @@ class ControllerProcess:
                     "topics": gauges.topics,
                     "partitions": gauges.partitions,
                     "topics_to_delete": gauges.topics_to_delete,
+                    "replicas_to_delete": gauges.replicas_to_delete,
+                    "topics_ineligible_to_delete": gauges.topics_ineligible_to_delete,
+                    "replicas_ineligible_to_delete": gauges.replicas_ineligible_to_delete,
+                    "controller_state": gauges.state,
+                    "watchers": self._hub.watcher_count,
                     "standby_in_sync": gauges.standby_in_sync,
                 }
             )
+            self._refresh_families()
+
+    def _refresh_families(self) -> None:
+        assert self._node is not None and self._zookeeper is not None
+        families = self._metrics.families
+        queues = self._node.broker_queues()
+        families.set("controller_broker_queue_size", {(str(broker),): size for broker, size, _, _ in queues})
+        families.set("controller_broker_requests_total", {(str(broker),): sent for broker, _, sent, _ in queues})
+        families.set(
+            "controller_broker_queue_seconds_total", {(str(broker),): waited / 1000 for broker, _, _, waited in queues}
+        )
+        for name, rows in self._zookeeper.families().items():
+            families.set(name, rows)

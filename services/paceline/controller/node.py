@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from paceline.controller import events as ev
 from paceline.controller.admin_calls import AdminCalls
 from paceline.controller.admin_calls import once as _once
-from paceline.controller.context import PartitionState
+from paceline.controller.context import PartitionState, ReplicaState
 from paceline.controller.controller_election import ActiveController, ControllerElection
 from paceline.controller.event_queue import EventQueue
 from paceline.controller.machine import ControllerMachine
@@ -46,6 +46,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition, validate_topic_name
+from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
@@ -90,6 +91,15 @@ class TopicDescription:
     error: PacelineError | None = None
 
 
+def _is_imbalanced(known: LeaderAndIsr, assignment: ReplicaAssignment) -> bool:
+    """Whether another than the preferred replica leads; one that is still being added does not count before it is in
+    the ISR."""
+    preferred = assignment.replicas[0] if assignment.replicas else None
+    if preferred in assignment.adding and preferred not in known.isr:
+        return False
+    return known.leader != preferred
+
+
 def _why_unknown(name: str) -> PacelineError:
     try:
         validate_topic_name(name)
@@ -110,6 +120,11 @@ class Gauges:
     offline_partitions: int = 0
     preferred_replica_imbalance: int = 0
     topics_to_delete: int = 0
+    replicas_to_delete: int = 0
+    topics_ineligible_to_delete: int = 0
+    replicas_ineligible_to_delete: int = 0
+    state: int = 0
+    """What the event queue is busy with, in Kafka's numbers."""
     standby_in_sync: int = 0
     """1 at a controller that stands by with a copy of the state that is kept up to date."""
 
@@ -333,15 +348,21 @@ class ControllerNode:
             topic_partition
             for topic_partition, known in context.leadership.items()
             if not context.is_queued_for_deletion(topic_partition.topic)
-            and known.leader not in context.assignment(topic_partition).replicas[:1]
+            and _is_imbalanced(known, context.assignment(topic_partition))
         ]
         offline = [
             topic_partition
             for topic_partition, state in context.partition_states.items()
             if state is not PartitionState.ONLINE and topic_partition.topic not in context.deletion_started
         ]
+        doomed = [replica for topic in sorted(context.deletion_queued) for replica in context.replicas_of(topic)]
+        states = [context.replica_state(replica) for replica in doomed]
         return Gauges(
             active=1,
+            state=int(self._queue.state),
+            replicas_to_delete=sum(state is not ReplicaState.DELETION_SUCCESSFUL for state in states),
+            topics_ineligible_to_delete=len(context.deletion_ineligible),
+            replicas_ineligible_to_delete=sum(state is ReplicaState.DELETION_INELIGIBLE for state in states),
             event_queue_size=self._queue.size,
             request_queue_size=self._parts.channels.total_queue_size,
             topics=len(context.topics),
@@ -350,6 +371,10 @@ class ControllerNode:
             preferred_replica_imbalance=len(imbalanced),
             topics_to_delete=len(context.deletion_queued),
         )
+
+    def broker_queues(self) -> list[tuple[int, int, int, int]]:
+        """Return (broker id, requests not answered, requests sent, milliseconds they had waited), for metrics."""
+        return self._parts.channels.traffic()
 
     # what happens to it
 

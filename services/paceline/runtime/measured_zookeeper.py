@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from paceline.coordination.interface import Request, Response, SessionEvent, WatchEvent, ZooKeeper
+from paceline.coordination.interface import Request, Response, SessionEvent, SessionState, WatchEvent, ZooKeeper
 
 
 class MeasuredZooKeeper:
@@ -12,6 +12,9 @@ class MeasuredZooKeeper:
     def __init__(self, inner: ZooKeeper, observe: Callable[[float], None]) -> None:
         self._inner = inner
         self._observe = observe
+        self.session_state = SessionState.DISCONNECTED
+        self.session_events = dict.fromkeys(SessionState, 0)
+        """How often the session came into each state."""
 
     @property
     def session_id(self) -> int:
@@ -25,7 +28,13 @@ class MeasuredZooKeeper:
 
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
         """Connect, and keep connecting until closed."""
-        self._inner.start(on_session, on_watch)
+
+        def counted(event: SessionEvent) -> None:
+            self.session_state = event.state
+            self.session_events[event.state] += 1
+            on_session(event)
+
+        self._inner.start(counted, on_watch)
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
         """Send requests, pipelined, and call back once with all responses."""
@@ -40,3 +49,12 @@ class MeasuredZooKeeper:
     def close(self) -> None:
         """End the session."""
         self._inner.close()
+
+    def families(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Return the session's numbers as label families of `runtime.metrics`."""
+        return {
+            "zk_session_state": {(state.name.lower(),): float(state is self.session_state) for state in SessionState},
+            "zk_session_events_total": {
+                (state.name.lower(),): float(count) for state, count in self.session_events.items()
+            },
+        }

@@ -7,10 +7,11 @@ requests and the loop's lag, is observed here.
 import asyncio
 import errno
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from paceline import __version__
@@ -26,14 +27,87 @@ GAUGES: Final = {
     "controller_queue_size": "Events waiting in the controller's queue",
     "replica_lag_records": "Largest lag of a follower on this broker, in records",
     "under_min_isr_partitions": "Partitions led here with fewer in-sync replicas than min.insync.replicas",
+    "at_min_isr_partitions": "Partitions led here with exactly min.insync.replicas in-sync replicas",
+    "offline_replica_count": "Replicas here whose log directory has failed",
+    "reassigning_partitions": "Partitions led here that are being moved",
+    "failed_partitions_count": "Partitions that replica fetchers have given up until the next LeaderAndIsr",
+    "offline_log_directory_count": "Log directories that have failed",
+    "produce_purgatory_size": "Produce requests that wait for replication",
+    "fetch_purgatory_size": "Fetches that wait for data",
+    "partitions_without_series": "Partitions beyond metrics.partitions.max, which have no series of their own",
+    "preferred_replica_imbalance": "Partitions not led by their preferred replica",
+    "controller_state": "What the controller is busy with, in Kafka's numbers; 0 is idle",
+    "topics": "Topics, as the active controller counts",
+    "partitions": "Partitions that have had a leader, as the active controller counts",
+    "topics_to_delete": "Topics that wait for their deletion",
+    "replicas_to_delete": "Replicas of those topics that are not deleted yet",
+    "topics_ineligible_to_delete": "Topics whose deletion has to wait",
+    "replicas_ineligible_to_delete": "Replicas that cannot be deleted at the moment",
+    "controller_request_queue_size": "Control requests not answered yet, over all brokers",
+    "watchers": "Streams and long polls that watch events or metadata",
     "leader_partitions": "Partitions led here",
     "hosted_partitions": "Partitions with a replica here",
     "leader_throttled_bytes_per_second": "What throttled replicas fetch from this broker, all of them together",
     "follower_throttled_bytes_per_second": "What throttled replicas on this broker fetch",
 }
+FAMILIES: Final = {
+    "controller_broker_queue_size": (("broker",), "Control requests a broker has not answered yet"),
+    "controller_broker_requests_total": (("broker",), "Control requests sent to a broker"),
+    "controller_broker_queue_seconds_total": (("broker",), "Time control requests to a broker have waited unsent"),
+    "zk_session_state": (("state",), "1 for the state the ZooKeeper session is in"),
+    "zk_session_events_total": (("state",), "How often the ZooKeeper session came into a state"),
+    "log_directory_offline": (("directory",), "1 for a log directory that has failed"),
+    "replica_fetcher_requests_total": (("leader", "fetcher"), "Fetches one replica fetcher has sent"),
+    "topic_messages_in_total": (("topic",), "Records appended for producers"),
+    "topic_bytes_in_total": (("topic",), "Bytes appended for producers"),
+    "topic_bytes_rejected_total": (("topic",), "Bytes of batches that were refused"),
+    "topic_bytes_out_total": (("topic",), "Bytes answered to consumers"),
+    "topic_produce_requests_total": (("topic",), "Batches of producers, one for each partition of a request"),
+    "topic_produce_failures_total": (("topic",), "Batches of producers that were refused"),
+    "topic_fetch_requests_total": (("topic",), "Partitions looked at for consumers' fetches"),
+    "topic_fetch_failures_total": (("topic",), "Partitions whose fetch was refused"),
+    "topic_replication_bytes_in_total": (("topic",), "Bytes copied from leaders"),
+    "topic_replication_bytes_out_total": (("topic",), "Bytes answered to followers"),
+    "topic_reassignment_bytes_in_total": (("topic",), "Bytes copied by replicas that a reassignment adds"),
+    "topic_reassignment_bytes_out_total": (("topic",), "Bytes answered to replicas that a reassignment adds"),
+    "topic_invalid_crc_total": (("topic",), "Batches of producers whose checksum did not match"),
+    "partition_under_replicated": (("topic", "partition"), "1 where led here with too small an in-sync set"),
+    "partition_in_sync_replicas": (("topic", "partition"), "In-sync replicas, where led here"),
+    "partition_under_min_isr": (("topic", "partition"), "1 where led here and below min.insync.replicas"),
+    "partition_at_min_isr": (("topic", "partition"), "1 where led here and at min.insync.replicas"),
+    "partition_replicas": (("topic", "partition"), "Assigned replicas"),
+    "partition_last_stable_offset_lag": (("topic", "partition"), "High watermark minus last stable offset"),
+    "partition_log_segments": (("topic", "partition"), "Segments of the log"),
+    "partition_log_start_offset": (("topic", "partition"), "First offset in the log"),
+    "partition_log_end_offset": (("topic", "partition"), "End of the log, exclusive"),
+    "partition_high_watermark": (("topic", "partition"), "End of what is known to be committed, exclusive"),
+    "partition_log_size_bytes": (("topic", "partition"), "Size of the log"),
+    "partition_replica_lag_records": (
+        ("topic", "partition"),
+        "Lag where followed here; -1 where not, or not known yet",
+    ),
+}
+"""Series whose labels come and go with brokers, topics and partitions; counters end in ``_total``."""
 COUNTERS: Final = {
     "isr_shrinks_total": "In-sync set shrinks committed",
     "isr_expands_total": "In-sync set expansions committed",
+    "failed_isr_updates_total": "In-sync set changes that were refused or whose outcome was not known",
+    "messages_in_total": "Records appended for producers",
+    "bytes_in_total": "Bytes appended for producers",
+    "bytes_rejected_total": "Bytes of producers' batches that were refused",
+    "bytes_out_total": "Bytes answered to consumers",
+    "produce_requests_total": "Produce requests",
+    "produce_failures_total": "Batches of producers that were refused",
+    "fetch_requests_total": "Fetches, of consumers and followers",
+    "fetch_failures_total": "Partitions of consumers' fetches that were refused",
+    "replication_bytes_in_total": "Bytes copied from leaders",
+    "replication_bytes_out_total": "Bytes answered to followers",
+    "reassignment_bytes_in_total": "Bytes copied by replicas that a reassignment adds",
+    "reassignment_bytes_out_total": "Bytes answered to replicas that a reassignment adds",
+    "invalid_crc_total": "Batches of producers whose checksum did not match",
+    "replica_fetch_requests_total": "Fetches sent to leaders",
+    "produce_expirations_total": "Produce requests that were not replicated in time",
+    "fetch_expirations_total": "Fetches whose wait ended without enough data",
 }
 
 
@@ -41,11 +115,37 @@ class MetricsError(Exception):
     """The metrics endpoint could not be opened."""
 
 
+Rows = Mapping[tuple[str, ...], float]
+
+
+class Families:
+    """Series whose labels come and go: a scrape sees what was set last, and nothing of what is gone."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Rows] = {}
+
+    def set(self, name: str, rows: Rows) -> None:
+        """Replace all series of a family; label values are in the order of `FAMILIES`."""
+        self._rows[name] = rows
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families, for a registry; called from the endpoint's thread."""
+        for name, rows in list(self._rows.items()):
+            labels, note = FAMILIES[name]
+            counts = name.endswith("_total")
+            made: Any = (CounterMetricFamily if counts else GaugeMetricFamily)(f"paceline_{name}", note, labels=labels)
+            for values, number in rows.items():
+                made.add_metric(values, number)
+            yield made
+
+
 class Metrics:
     """One registry per process; names begin with ``paceline_``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.families = Families()
+        self.registry.register(self.families)
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, tuple[Counter, float]] = {}
         for name, note in GAUGES.items():
@@ -58,6 +158,12 @@ class Metrics:
         )
         self.controller_event_seconds = self._made(
             Histogram, "controller_event_seconds", "Handling time of one event", ("event",), buckets=_FAST
+        )
+        self.controller_queue_seconds = self._made(
+            Histogram, "controller_queue_seconds", "Time of events in the controller's queue", buckets=_SLOW
+        )
+        self.log_flush_seconds = self._made(
+            Histogram, "log_flush_seconds", "Time of flushes of files to the device", buckets=_SLOW
         )
         self.controller_takeover_seconds = self._made(
             Histogram,

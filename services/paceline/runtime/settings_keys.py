@@ -66,6 +66,9 @@ class CommonKeys(BaseSettings):
     socket_request_max_bytes: int = key(16 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
     metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
     metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
+    metrics_partitions_max: int = key(
+        500, "partitions", "partitions of a broker, and topics, with series of their own; 0: none", ge=0, le=100_000
+    )
     reflection_enable: bool = key(True, "", "gRPC reflection on every listener")
     logging_format: Literal["console", "json"] = key("console", "", "form of the service's log")
     logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "least severity logged")
