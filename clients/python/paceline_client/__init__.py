@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Reassignment,
         ReassignmentResult,
     )
+    from paceline_client.admin_records import DeletedRecords
     from paceline_client.admin_watch import EventGap, WatchedEvents, WatchedMetadata
     from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
     from paceline_client.consumer import Consumer
@@ -73,6 +74,7 @@ __all__ = [
     "ConfigResult",
     "Consumer",
     "ConsumerRecord",
+    "DeletedRecords",
     "DeliveryFailedError",
     "ElectionResult",
     "ErrorCode",
@@ -123,6 +125,7 @@ _HOMES = {
     "ConfigResult": "paceline_client.admin_configs",
     "Consumer": "paceline_client.consumer",
     "ConsumerRecord": "paceline_client.records",
+    "DeletedRecords": "paceline_client.admin_records",
     "DeliveryFailedError": "paceline_client.errors",
     "ElectionResult": "paceline_client.admin_partitions",
     "ErrorCode": "paceline.model.errors",

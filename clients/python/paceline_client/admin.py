@@ -38,6 +38,7 @@ from paceline_client.admin_configs import ConfigAdmin
 from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
+from paceline_client.admin_records import RecordAdmin
 from paceline_client.admin_watch import WatchAdmin
 from paceline_client.metadata import Broker, PartitionDescription, TopicDescription, broker_of, topic_of
 
@@ -118,7 +119,7 @@ class PartitionReplicasDescription:
     under_replicated: bool = False
 
 
-class Admin(PartitionAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
+class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
     """Administration. Safe to share between threads; close it, or use it with ``with``. Has no threads of its own.
 
     ``bootstrap`` may name brokers or controllers. Calls that change something find the active controller and follow it

@@ -33,6 +33,7 @@ from paceline.model.errors import (
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
 from paceline.model.settings import BrokerConfig
 from paceline.replication.fetch_session import FetchPosition
+from paceline.replication.purgatory import Cancel
 
 _SessionErrors = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
 _CLIENT = Reader(None)
@@ -53,20 +54,20 @@ class ClientRequests:
         reply: Callable[[list[ProduceResult]], None],
         from_client: bool,
         refusal: PacelineError | None,
-    ) -> None:
+    ) -> Cancel | None:
         """Append batches and reply once."""
         if refusal is not None:
             reply([ProduceResult(item.topic_partition, failure_of(refusal)) for item in data])
-            return
-        self._manager.produces.produce(acks, timeout_ms, data, reply, from_client)
+            return None
+        return self._manager.produces.produce(acks, timeout_ms, data, reply, from_client)
 
     def fetch(
         self, request: FetchRequest, reply: Callable[[FetchResponse], None], refusal: PacelineError | None
-    ) -> None:
+    ) -> Cancel | None:
         """Answer a client's fetch."""
         if refusal is not None:
             reply(FetchResponse([], 0, failure_of(refusal)))
-            return
+            return None
         positions = [
             FetchPosition(
                 item.topic_partition,
@@ -82,7 +83,7 @@ class ClientRequests:
             request.max_wait_ms, request.min_bytes, min(request.max_bytes, self._config.fetch_max_bytes)
         )
         try:
-            self._manager.fetches.fetch(
+            return self._manager.fetches.fetch(
                 Reader(None, rack=request.rack) if request.rack else _CLIENT,
                 limits,
                 request.session_id,
@@ -93,6 +94,7 @@ class ClientRequests:
             )
         except _SessionErrors as error:
             reply(FetchResponse([], 0, failure_of(error)))
+            return None
 
     def _answer_client(
         self, reply: Callable[[FetchResponse], None], session_id: int, reads: list[PartitionRead]
@@ -114,7 +116,9 @@ class ClientRequests:
             read.preferred_replica,
         )
 
-    def replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
+    def replica_fetch(
+        self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
+    ) -> Cancel | None:
         """Answer a follower's fetch."""
         positions = [
             FetchPosition(
@@ -129,7 +133,7 @@ class ClientRequests:
             for item in request.partitions
         ]
         try:
-            self._manager.fetches.fetch(
+            return self._manager.fetches.fetch(
                 Reader(
                     request.replica_id,
                     request.broker_epoch,
@@ -146,6 +150,7 @@ class ClientRequests:
             )
         except _SessionErrors as error:
             reply(ReplicaFetchResponse(0, [], error.code))
+            return None
 
     def offsets_for_leader_epoch(
         self, queries: Sequence[EpochQuery], refusal: PacelineError | None
@@ -170,12 +175,12 @@ class ClientRequests:
         timeout_ms: int,
         reply: Callable[[list[DeleteRecordsResult]], None],
         refusal: PacelineError | None,
-    ) -> None:
+    ) -> Cancel | None:
         """Delete records from the beginning of logs and reply once."""
         if refusal is not None:
             reply([DeleteRecordsResult(query.topic_partition, failure_of(refusal)) for query in queries])
-            return
-        self._manager.deletes.delete(queries, timeout_ms, reply)
+            return None
+        return self._manager.deletes.delete(queries, timeout_ms, reply)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show a leader's view; no partitions means all of the topic that are led here."""

@@ -24,6 +24,7 @@ from paceline.model.errors import BrokerNotAvailableError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.replication.purgatory import Cancel
 
 
 class BrokerCore(Protocol):
@@ -37,8 +38,10 @@ class BrokerCore(Protocol):
     def handle_control(self, request: ControlRequest) -> ControlResponse:
         """Carry out a control request; raises `PacelineError` when it must be sent again later."""
 
-    def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
-        """Answer a follower's fetch, now or after its wait."""
+    def handle_replica_fetch(
+        self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
+    ) -> Cancel | None:
+        """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         """Tell where epochs ended."""
@@ -49,11 +52,11 @@ class BrokerCore(Protocol):
         timeout_ms: int,
         data: Sequence[ProduceData],
         reply: Callable[[list[ProduceResult]], None],
-    ) -> None:
-        """Append, and reply with one result per batch, in their order."""
+    ) -> Cancel | None:
+        """Append, and reply with one result per batch, in their order; return what ends the wait without an answer."""
 
-    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
-        """Answer a client's fetch, now or after its wait."""
+    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
+        """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
 
     def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
         """Find offsets."""
@@ -72,7 +75,7 @@ class BrokerCore(Protocol):
         queries: Sequence[DeleteRecordsQuery],
         timeout_ms: int,
         reply: Callable[[list[DeleteRecordsResult]], None],
-    ) -> None:
+    ) -> Cancel | None:
         """Delete records from the beginning of logs, and reply with one result per partition, in their order."""
 
     def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:

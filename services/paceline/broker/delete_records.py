@@ -19,7 +19,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.model.identifiers import INTERNAL_TOPICS
-from paceline.replication.purgatory import DelayedOperation, Purgatory
+from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
 
 DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]
 
@@ -34,8 +34,11 @@ class DeleteRecordsHandler:
 
     def delete(
         self, queries: Sequence[DeleteRecordsQuery], timeout_ms: int, reply: DeleteRecordsReply
-    ) -> DelayedOperation | None:
-        """Delete what lies below the offsets and reply once, with one result per query; return what waits, if any."""
+    ) -> Cancel | None:
+        """Delete what lies below the offsets and reply once, with one result per query.
+
+        Returns what ends the wait for the replicas without an answer, None when nothing waits.
+        """
         results: list[DeleteRecordsResult] = []
         pending: list[_Pending] = []
         try:
@@ -54,8 +57,7 @@ class DeleteRecordsHandler:
             return None
         operation = DelayedDeleteRecords(self._partitions, results, pending, reply)
         keys = [waiting.result.topic_partition for waiting in pending]
-        self._purgatory.complete_or_watch(operation, keys, max(timeout_ms, 0))
-        return operation
+        return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
 
     def _delete(self, query: DeleteRecordsQuery, result: DeleteRecordsResult) -> "_Pending | None":
         topic_partition = query.topic_partition

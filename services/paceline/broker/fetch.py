@@ -30,7 +30,7 @@ from paceline.replication.fetch_session import (
     FetchSessionCache,
     News,
 )
-from paceline.replication.purgatory import DelayedOperation, Purgatory
+from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
 from paceline.replication.replication_quota import ReplicationQuota
 from paceline.replication.truncation import divergence
 from paceline.runtime.ports import Scheduler
@@ -97,8 +97,10 @@ class FetchHandler:
         positions: list[FetchPosition],
         forgotten: Iterable[TopicPartition],
         answer: FetchAnswer,
-    ) -> None:
+    ) -> Cancel | None:
         """Read, and call ``answer`` once, now or when there is enough or ``max_wait_ms`` has passed.
+
+        Returns what ends the wait without an answer, None when nothing waits.
 
         Raises:
             FetchSessionIdNotFoundError: see `FetchSessionCache.resume`; ``answer`` is not called.
@@ -132,9 +134,9 @@ class FetchHandler:
             reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
         finally:
             self._partitions.deliver_news()
-        self._answer_or_wait(run, reads)
+        return self._answer_or_wait(run, reads)
 
-    def _answer_or_wait(self, run: "_Fetch", reads: list[PartitionRead]) -> None:
+    def _answer_or_wait(self, run: "_Fetch", reads: list[PartitionRead]) -> Cancel | None:
         limits, session = run.limits, run.session
         byte_count = sum(len(read.batches) for read in reads)
         nothing_to_wait_for = not (reads if session is None else session.partitions)
@@ -150,17 +152,16 @@ class FetchHandler:
             )
         ):
             self.answer(run, reads)
-            return
+            return None
         if session is None:
             operation = _DelayedFetch(self, run, [read.position for read in reads])
             keys = [read.position.topic_partition for read in reads]
-            self._purgatory.complete_or_watch(operation, keys, limits.max_wait_ms)
-            return
+            return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
         session.mark_first(read.position.topic_partition for read in reads if self._has_news(run, read))
         session.take_fresh()
         waiting = _DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
         session.waiting = waiting.look
-        self._purgatory.complete_or_watch(waiting, (session,), limits.max_wait_ms)
+        return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
 
     def finish(self, run: "_Fetch", positions: list[FetchPosition]) -> None:
         """Read again for a fetch that has waited, and answer it."""
@@ -476,3 +477,9 @@ class _DelayedSessionFetch(DelayedOperation):
     def on_complete(self) -> None:
         """Read what is marked and answer."""
         self._handler.finish(self._run, [])
+
+    def on_cancel(self) -> None:
+        """What is marked stays so, for the next fetch of the session."""
+        session = self._run.session
+        assert session is not None
+        session.waiting = None

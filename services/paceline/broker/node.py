@@ -69,6 +69,7 @@ from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.replication.purgatory import Cancel
 from paceline.runtime.flow import Flow, FlowRun
 from paceline.runtime.ports import Scheduler
 
@@ -352,13 +353,15 @@ class BrokerNode:
 
     # Data path
 
-    def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
-        """Answer a follower's fetch, now or after its wait."""
+    def handle_replica_fetch(
+        self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
+    ) -> Cancel | None:
+        """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
         refusal = self._not_serving()
         if refusal is not None:
             reply(ReplicaFetchResponse(0, [], refusal.code))
-            return
-        self._clients.replica_fetch(request, reply)
+            return None
+        return self._clients.replica_fetch(request, reply)
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         """Say where leader epochs ended."""
@@ -371,25 +374,36 @@ class BrokerNode:
         data: Sequence[ProduceData],
         reply: Callable[[list[ProduceResult]], None],
         from_client: bool = True,
-    ) -> None:
+    ) -> Cancel | None:
         """Append batches and reply once, with one result per batch in their order.
 
+        Returns what ends a wait without an answer, when whoever asked has gone; None when nothing waits.
         ``from_client`` is False for the broker's own writes to internal topics.
         """
         unknown = self._topic_configs.unknown_among(item.topic_partition.topic for item in data)
         if not unknown:
-            self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
-            return
+            return self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
         # A topic that came here a moment ago: its settings are on their way.
-        self._topic_configs.wait_for(
-            unknown,
-            timeout_ms,
-            lambda: self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving()),
-        )
+        waits: list[Cancel] = []
+        gone = False
 
-    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
-        """Answer a client's fetch, now or after its wait."""
-        self._clients.fetch(request, reply, self._not_serving())
+        def go_on() -> None:
+            if not gone:
+                cancel = self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
+                waits.extend([] if cancel is None else [cancel])
+
+        def forget() -> None:
+            nonlocal gone
+            gone = True
+            for cancel in waits:
+                cancel()
+
+        self._topic_configs.wait_for(unknown, timeout_ms, go_on)
+        return forget
+
+    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
+        """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
+        return self._clients.fetch(request, reply, self._not_serving())
 
     def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
         """Look up offsets a client may read."""
@@ -404,9 +418,9 @@ class BrokerNode:
         queries: Sequence[DeleteRecordsQuery],
         timeout_ms: int,
         reply: Callable[[list[DeleteRecordsResult]], None],
-    ) -> None:
+    ) -> Cancel | None:
         """Move log starts up; reply once, when every live replica has followed or the time is over."""
-        self._clients.delete_records(queries, timeout_ms, reply, self._not_serving())
+        return self._clients.delete_records(queries, timeout_ms, reply, self._not_serving())
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
         """Reply with (producer id, epoch), or with the error that stands for it."""

@@ -19,7 +19,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
-from paceline.replication.purgatory import DelayedOperation, Purgatory
+from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
 from paceline.runtime.ports import Scheduler
 
 ProduceReply = Callable[[list[ProduceResult]], None]
@@ -68,13 +68,16 @@ class ProduceHandler:
         data: Sequence[ProduceData],
         reply: ProduceReply,
         from_client: bool = True,
-    ) -> None:
-        """Append each batch and call ``reply`` once, with one result per batch in their order."""
+    ) -> Cancel | None:
+        """Append each batch and call ``reply`` once, with one result per batch in their order.
+
+        Returns what ends a wait for replication without an answer, None when nothing waits; what is appended stays.
+        """
         self.request_count += 1
         if acks not in (RequiredAcks.ALL, RequiredAcks.NONE, RequiredAcks.LEADER):
             error = InvalidRequiredAcksError(f"acks is {acks}; -1, 0 and 1 are known")
             reply([ProduceResult(item.topic_partition, failure_of(error)) for item in data])
-            return
+            return None
         wait_for_all = acks == RequiredAcks.ALL
         wall_ms = self._scheduler.wall_ms()
         results: list[ProduceResult] = []
@@ -90,10 +93,10 @@ class ProduceHandler:
             self._partitions.deliver_news()
         if not pending:
             reply(results)
-            return
+            return None
         operation = DelayedProduce(self._partitions, results, pending, reply)
         keys = [waiting.result.topic_partition for waiting in pending]
-        self._purgatory.complete_or_watch(operation, keys, max(timeout_ms, 0))
+        return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
 
     def _append(
         self, item: ProduceData, wait_for_all: bool, wall_ms: int, from_client: bool, result: ProduceResult

@@ -38,6 +38,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import validate_topic_name
 from paceline.model.metadata_revisions import MetadataRevisions
+from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import parsed, unary
@@ -80,10 +81,11 @@ class ByteBudget:
             self.used_bytes -= size_bytes
 
 
-async def answer_of(start: Callable[[Callable[[T], None]], None], timeout_ms: int) -> T:
+async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int) -> T:
     """Call ``start`` with a reply function and return what it is called with.
 
-    When the caller of the RPC goes away this coroutine is cancelled, and a reply that comes later is dropped.
+    When the caller of the RPC goes away this coroutine is cancelled; so is what waits in the core, by what ``start``
+    has returned, and a reply that comes all the same is dropped.
 
     Raises:
         RequestTimedOutError: nothing was replied ``timeout_ms`` plus ten seconds later.
@@ -99,12 +101,16 @@ async def answer_of(start: Callable[[Callable[[T], None]], None], timeout_ms: in
         if not future.done():
             future.set_exception(RequestTimedOutError("the broker has not answered in time"))
 
-    start(reply)
+    cancel = start(reply)
     if future.done():
         return future.result()
     timer = loop.call_later((timeout_ms + _ANSWER_GRACE_MS) / 1000, expire)
     try:
         return await future
+    except BaseException:
+        if cancel is not None:
+            cancel()
+        raise
     finally:
         timer.cancel()
 

@@ -1,15 +1,19 @@
-"""`paceline topic`: create, list, describe, configure, grow, delete."""
+"""`paceline topic`: create, list, describe, configure, grow, trim, delete."""
 
 import click
 
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import output_option, show
+from paceline.cli.trim import trim
 
 
 @click.group()
 def topic() -> None:
     """Create, list, describe, configure, grow and delete topics."""
+
+
+topic.add_command(trim)
 
 
 @topic.command()

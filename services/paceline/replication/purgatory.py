@@ -6,9 +6,12 @@ once; there are no stale entries to purge.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from paceline.runtime.ports import Cancellable, Scheduler
+
+Cancel = Callable[[], None]
+"""Ends a wait whose asker has gone away."""
 
 
 class DelayedOperation(ABC):
@@ -42,6 +45,13 @@ class DelayedOperation(ABC):
 
     def force_complete(self) -> bool:
         """Complete whatever the state; return False when it was complete already."""
+        if not self._leave():
+            return False
+        self.on_complete()
+        return True
+
+    def _leave(self) -> bool:
+        """Count as completed, forgotten by all; return False when that was so already."""
         if self._completed:
             return False
         self._completed = True
@@ -50,8 +60,15 @@ class DelayedOperation(ABC):
             self._timer = None
         if self._purgatory is not None:
             self._purgatory.forget(self, self._keys)
-        self.on_complete()
         return True
+
+    def on_cancel(self) -> None:  # noqa: B027
+        """Called when nobody is interested in the answer any more; `on_complete` is not called then."""
+
+    def cancel(self) -> None:
+        """Leave without an answer, for whoever asked has gone; nothing happens when it is complete already."""
+        if self._leave():
+            self.on_cancel()
 
     def enter(self, purgatory: "Purgatory", keys: tuple[Hashable, ...]) -> None:
         """Remember where to leave from; called by the purgatory."""
@@ -87,6 +104,12 @@ class Purgatory:
     def watched_count(self, key: Hashable) -> int:
         """Return how many operations wait for this key."""
         return len(self._watchers.get(key, ()))
+
+    def await_completion(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float
+    ) -> Cancel | None:
+        """`complete_or_watch`; return what ends the wait without an answer, None when nothing waits."""
+        return None if self.complete_or_watch(operation, keys, timeout_ms) else operation.cancel
 
     def complete_or_watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float) -> bool:
         """Complete the operation now, or let it wait for any of its keys or its time; return whether it completed.

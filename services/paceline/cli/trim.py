@@ -1,0 +1,74 @@
+"""`paceline topic trim`: records at the beginning of partitions are deleted for good."""
+
+import sys
+
+import click
+
+from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.failures import RPC_FAILURE, check_partition, reported
+from paceline.cli.output import output_option, show
+from paceline.rpc.errors import STATUS_OF_CODE
+
+
+@click.command()
+@click.argument("which", nargs=-1, required=True, metavar="TOPIC[/PARTITION]...")
+@click.option("--before-offset", type=click.IntRange(min=0), help="the first offset that stays")
+@click.option("--all", "everything", is_flag=True, help="everything that is committed")
+@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--dry-run", is_flag=True, help="show what would be deleted, delete nothing")
+@output_option
+@bootstrap_option
+def trim(
+    which: tuple[str, ...],
+    before_offset: int | None,
+    everything: bool,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    bootstrap: str,
+) -> None:
+    """Delete the records before an offset, and return when every live replica has; there is no way back."""
+    if (before_offset is None) != everything:
+        raise click.UsageError("say --before-offset N or --all")
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            targets: dict[tuple[str, int], int] = {}
+            rows = []
+            for topic, index in map(parse_partition, which):
+                (described,) = admin.describe_topics([topic])
+                check_partition(topic, [each.partition for each in described.partitions], index)
+                for view in admin.describe_replicas(topic, None if index is None else [index]):
+                    end = view.high_watermark if before_offset is None else before_offset
+                    targets[topic, view.partition] = end
+                    rows.append(
+                        {
+                            "partition": f"{topic}/{view.partition}",
+                            "log_start": view.log_start_offset,
+                            "before": end,
+                            "records": max(0, end - view.log_start_offset),
+                        }
+                    )
+            if dry_run:
+                show(rows, output, ("partition", "log_start", "before", "records"))
+                return
+            if not yes:
+                lost = sum(int(str(row["records"])) for row in rows)
+                click.confirm(f"delete {lost} records of {len(rows)} partitions for good?", abort=True, err=True)
+            results = admin.delete_records(targets, raise_errors=False)
+        outcome = [
+            {
+                "partition": f"{each.topic_partition.topic}/{each.topic_partition.partition}",
+                "low_watermark": each.low_watermark,
+                "error": None if each.error is None else each.error.code.name,
+                "message": None if each.error is None else str(each.error),
+            }
+            for each in results
+        ]
+        show(outcome, output, ("partition", "low_watermark", "error"))
+        failed = next((each.error for each in results if each.error is not None), None)
+    if failed is not None:
+        click.echo(f"{failed.code.name}: {failed}", err=True)
+        status = STATUS_OF_CODE.get(failed.code)
+        sys.exit(RPC_FAILURE + (int(status.value[0]) if status is not None else 2))
