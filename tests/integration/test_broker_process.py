@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -338,6 +339,28 @@ def test_an_id_in_use_by_a_live_broker_is_refused(
     second = started(processes, Broker(tmp_path, connect, "two", "--broker-id=1", session))
     assert second.exit_code() == ExitCode.DUPLICATE_ID
     assert "broker id 1 is taken" in second.output
+
+
+def test_z5_a_zookeeper_that_lost_its_data_ends_brokers_and_controllers_with_a_clear_error(
+    tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    server = processes.enter_context(EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mib=64))
+    session = f"--zookeeper-session-timeout-ms={SHORT_SESSION_MS // 2}"
+    connect = f"{server.address}/wiped"
+    controllers = [
+        started(processes, Process("controller", tmp_path, connect, f"--controller-id={1_000_000 + number}", session))
+        for number in range(2)
+    ]
+    broker = started(processes, Broker(tmp_path, connect, "data", "--broker-id=1", session)).ready()
+    for controller in controllers:
+        controller.wait_said("ready after")
+    server.stop()
+    shutil.rmtree(tmp_path / "zookeeper" / "data")
+    server.start()
+    for process in (broker, *controllers):
+        assert process.exit_code() == ExitCode.FATAL, process.output
+        assert "ZooKeeper has lost data" in process.output or "belongs to cluster" in process.output
+        assert "cannot go on" in process.output
 
 
 def test_a_stop_before_it_is_ready_is_an_orderly_one(tmp_path: Path, processes: contextlib.ExitStack) -> None:

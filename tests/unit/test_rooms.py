@@ -36,7 +36,7 @@ DOOR_FILES = {
     },
     "controller": {"driver_standby.py", "driver_transport.py", "servicer_admin.py", "servicer_log_dirs.py"},
     "log": {"os_files.py"},
-    "coordination": {"zookeeper.py", "zookeeper_wire.py", "embedded.py"},
+    "coordination": {"zookeeper.py", "zookeeper_probe.py", "zookeeper_wire.py", "embedded.py"},
 }
 
 

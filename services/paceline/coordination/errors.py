@@ -35,6 +35,13 @@ class SessionLostError(CoordinationError):
     definite = False
 
 
+class ZooKeeperDataLostError(CoordinationError):
+    """The ensemble no longer has what it told us: it was wiped, or restored from an old copy.
+
+    Going on would be wrong: what is missing would look deleted.
+    """
+
+
 class DuplicateBrokerIdError(CoordinationError):
     """A live process with another session holds this id's registration node.
 

@@ -37,6 +37,7 @@ from kazoo.protocol.states import EventType, KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from paceline.coordination.errors import ZooKeeperDataLostError
 from paceline.coordination.interface import (
     Check,
     Create,
@@ -58,12 +59,18 @@ from paceline.coordination.interface import (
 )
 from paceline.coordination.requests import Batch, is_sendable
 from paceline.coordination.znode_paths import parent_paths
+from paceline.coordination.zookeeper_probe import lost_data
 from paceline.coordination.zookeeper_wire import BufferedSocket, Contact, WakeSocket, WakeUps, select_ready
 
 _log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1_000
 """Requests handed to kazoo at a time; more of them gains nothing, and those that wait are not in doubt."""
+
+_PROBE_PAUSE_S = 1.0
+_PROBE_TIMEOUT_S = 2.0
+_FINDINGS_NEEDED = 2
+"""A server that is just starting may say anything once."""
 
 _CODES: tuple[tuple[type[Exception], ZkCode], ...] = (
     (NoNodeError, ZkCode.NO_NODE),
@@ -140,6 +147,8 @@ class KazooZooKeeper:
         session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise.
         post: hands a callback to the owner's thread from another one, like ``loop.call_soon_threadsafe``.
         close_timeout_ms: how long `close` waits for the server to hear of it; it blocks for at most that.
+        on_data_lost: told once, on the owner's thread, that the ensemble has lost what it told us: it will not take
+            this client back, and should not (trap Z5). Noticed within seconds after the session is in doubt.
     """
 
     def __init__(
@@ -148,8 +157,10 @@ class KazooZooKeeper:
         session_timeout_ms: int,
         post: Callable[[Callable[[], None]], None],
         close_timeout_ms: int = 2_000,
+        on_data_lost: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         servers, slash, chroot = hosts.partition("/")
+        self._on_data_lost = on_data_lost
         self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
         self._timeout_s = session_timeout_ms / 1000
         self._post = post
@@ -287,6 +298,23 @@ class KazooZooKeeper:
             if self._doubt_timer is not threading.current_thread() or self._closed:
                 return
             self._deliver(partial(self._session_changed, SessionState.IN_DOUBT, self._wire_session_id))
+        self._look_for_lost_data(threading.current_thread())
+
+    def _look_for_lost_data(self, doubt: threading.Thread) -> None:
+        """Ask the servers while they do not take us back; the timer's thread ends with the doubt."""
+        servers = [(host, int(port)) for host, port in self._client.hosts]
+        findings = 0
+        while findings < _FINDINGS_NEEDED:
+            with self._lock:
+                if self._doubt_timer is not doubt or self._closed:
+                    return
+            found = lost_data(servers, self._client.last_zxid, _PROBE_TIMEOUT_S)
+            findings = findings + 1 if found else 0
+            time.sleep(_PROBE_PAUSE_S)
+        error = ZooKeeperDataLostError(f"ZooKeeper has lost data: {found}; restore it, or set the cluster up anew")
+        with self._lock:
+            if self._doubt_timer is doubt and not self._closed:
+                self._deliver(partial(self._on_data_lost, error))
 
     def _wire_lost(self) -> None:
         session_id, self._wire_session_id = self._wire_session_id, 0

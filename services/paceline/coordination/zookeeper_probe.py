@@ -1,0 +1,41 @@
+"""Whether an ensemble has lost its data since we last heard from it (spec/reliability.md, trap Z5).
+
+A server turns away a client that has seen later transactions than it has itself: it may be behind. It closes the
+connection without a word, and the client tries for ever. A wiped ensemble does the same, and never catches up. So a
+client that is turned away asks the servers how far they are. One that others follow, or that stands alone, is not
+behind.
+"""
+
+import re
+import socket
+from collections.abc import Sequence
+
+_ZXID = re.compile(rb"^Zxid: 0x([0-9a-f]+)$", re.MULTILINE)
+_NOT_BEHIND = re.compile(rb"^Mode: (standalone|leader)$", re.MULTILINE)
+_ANSWER_BYTES = 65_536
+
+
+def lost_data(servers: Sequence[tuple[str, int]], seen_zxid: int, timeout_s: float) -> str | None:
+    """Return how a server shows that it has lost transactions we have seen, None when none does.
+
+    Uses the four-letter word ``srvr``, the one that servers answer unless told otherwise.
+    """
+    for host, port in servers:
+        answer = _ask(host, port, timeout_s)
+        zxid = _ZXID.search(answer)
+        if zxid and _NOT_BEHIND.search(answer) and int(zxid[1], 16) < seen_zxid:
+            return f"{host}:{port} is at transaction 0x{zxid[1].decode()}, and we have seen 0x{seen_zxid:x}"
+    return None
+
+
+def _ask(host: str, port: int, timeout_s: float) -> bytes:
+    answer = b""
+    try:
+        with socket.create_connection((host, port), timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(b"srvr")
+            while len(answer) < _ANSWER_BYTES and (part := connection.recv(4_096)):
+                answer += part
+    except OSError:
+        pass
+    return answer
