@@ -128,9 +128,7 @@ def test_what_is_not_committed_is_not_served_by_a_follower_that_has_it() -> None
     assert values(only(cluster[2].consume(1, rack="b"))) == []
 
 
-def test_an_offset_not_known_to_be_committed_waits_and_one_beyond_the_log_is_not_available_yet() -> (
-    None
-):
+def test_an_offset_not_known_to_be_committed_waits_and_one_beyond_the_log_is_not_available_yet() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
