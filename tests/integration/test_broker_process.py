@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.runtime.lifecycle import ExitCode
@@ -361,6 +362,31 @@ def test_z5_a_zookeeper_that_lost_its_data_ends_brokers_and_controllers_with_a_c
         assert process.exit_code() == ExitCode.FATAL, process.output
         assert "ZooKeeper has lost data" in process.output or "belongs to cluster" in process.output
         assert "cannot go on" in process.output
+
+
+def test_a_controller_is_ready_while_it_rules_or_knows_who_does(
+    tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    server = processes.enter_context(EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mib=64))
+    session = f"--zookeeper-session-timeout-ms={SHORT_SESSION_MS // 2}"
+    connect = f"{server.address}/readiness"
+    stubs = []
+    for number in range(2):
+        controller = Process("controller", tmp_path, connect, f"--controller-id={1_000_000 + number}", session)
+        started(processes, controller).wait_said("ready after")
+        address = controller.wait_said(r"CLIENT://([^,\s]+)")[1]
+        stubs.append(health_pb2_grpc.HealthStub(processes.enter_context(grpc.insecure_channel(address))))
+
+    def all_say(expected: int) -> bool:
+        request = health_pb2.HealthCheckRequest(service="readiness")
+        return all(stub.Check(request, timeout=LONG_S).status == expected for stub in stubs)
+
+    serving, not_serving = 1, 2
+    until(lambda: all_say(serving))
+    server.pause()
+    until(lambda: all_say(not_serving))
+    server.resume()
+    until(lambda: all_say(serving))
 
 
 def test_a_stop_before_it_is_ready_is_an_orderly_one(tmp_path: Path, processes: contextlib.ExitStack) -> None:

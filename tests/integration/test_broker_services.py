@@ -607,6 +607,10 @@ async def test_before_the_core_exists_the_doors_say_that_the_broker_is_starting(
         ):
             error = await failure_of(call)
             assert isinstance(error, BrokerNotAvailableError) and "starting" in str(error)
+        for listener in made.address:
+            for name, expected in (("liveness", 1), ("readiness", 2), ("", 2)):
+                answer = await made.health(listener).Check(health_pb2.HealthCheckRequest(service=name))
+                assert answer.status == expected, (listener, name)
     finally:
         for channel in made.channels:
             await channel.close()

@@ -163,6 +163,7 @@ class ControllerProcess:
         self._node: ControllerNode | None = None
         self._zookeeper: MeasuredZooKeeper | None = None
         self._elected = 0
+        self._serving = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> ExitCode:
@@ -215,7 +216,8 @@ class ControllerProcess:
         self._handle.set(self._node)
         self._node.start()
         await self._until_connected(zookeeper)
-        await self._servers.set_serving(True)
+        await self._until_one_rules()
+        await self._tell_readiness()
         self._tasks = [
             self._loop.create_task(watch_event_loop(self._metrics)),
             self._loop.create_task(self._refresh()),
@@ -249,6 +251,20 @@ class ControllerProcess:
                     ExitCode.ZOOKEEPER_UNREACHABLE,
                 )
             await asyncio.sleep(_POLL_S)
+
+    async def _until_one_rules(self) -> None:
+        """Wait for the first election, for as long as for the connection; without one the start goes on, not ready."""
+        assert self._node is not None
+        deadline = time.monotonic() + self._settings.zookeeper_connection_timeout_ms / 1000
+        while self._node.active_controller is None and not self._over.done() and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+
+    async def _tell_readiness(self) -> None:
+        """Ready is who rules, or knows who does."""
+        ready = self._node is not None and self._node.active_controller is not None
+        if ready != self._serving:
+            self._serving = ready
+            await self._servers.set_serving(ready)
 
     async def _stop(self) -> None:
         finished = exit_now_after(_STOP_LIMIT_S, lambda: _log.error("the stop took too long; exiting anyway"))
@@ -308,6 +324,7 @@ class ControllerProcess:
         while True:
             await asyncio.sleep(_REFRESH_S)
             cluster_id = self._check_cluster_id(cluster_id)
+            await self._tell_readiness()
             for kind, count in self._node.elections.items():
                 self._metrics.leader_elections.labels(kind).inc(count - counted[kind])
                 counted[kind] = count
