@@ -174,7 +174,7 @@ def test_a_throttled_move_is_slow_shows_its_progress_and_the_throttle_goes_when_
             assert [each.value for each in admin.describe_broker_configs([broker])[broker]] == ["20000", "20000"]
         assert {each.source for each in admin.describe_broker_configs([2])[2]} == {"built-in default"}
     (row,) = rows(cluster, "reassign", "status", str(plan))
-    assert row["state"] == "copying"
+    assert (row["state"], row["throttle"]) == ("copying", 20_000)
     assert 0 < row["bytes_left"] <= 2_200_000
     assert row["bytes_per_s"] is not None and row["bytes_per_s"] < 1_000_000
     # The same plan again changes the rate; the move goes on.

@@ -249,8 +249,9 @@ def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], pr
         time.sleep(_WATCH_EVERY_S)
         moves = admin.list_partition_reassignments(list(wanted) or None)
         speeds = _look(admin, moves, progress)
+    throttled = throttled_brokers(admin) if moves else {}
     rows: dict[Partition, dict[str, Any]] = {
-        move.topic_partition: _row(move, speeds.get(move.topic_partition, _NO_SPEED)) for move in moves
+        move.topic_partition: _row(move, speeds.get(move.topic_partition, _NO_SPEED), throttled) for move in moves
     }
     if wanted:
         placed = {
@@ -273,12 +274,14 @@ def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], pr
                     "bytes_left": 0 if done else None,
                     "bytes_per_s": None,
                     "eta_s": None,
+                    "throttle": None,
                     "reason": None if done else f"replicas are {','.join(map(str, known.replicas))}",
                 }
     return [rows[key] for key in sorted(rows)]
 
 
-def _row(move: "Reassignment", speed: Speed) -> dict[str, Any]:
+def _row(move: "Reassignment", speed: Speed, throttled: Mapping[int, int]) -> dict[str, Any]:
+    rates = [throttled[broker] for broker in move.replicas if broker in throttled]
     reasons = [replica.message for replica in move.waiting_for]
     if speed.bytes_per_second == 0 and speed.bytes_left:
         reasons.append("nothing was copied since the last look")
@@ -294,6 +297,7 @@ def _row(move: "Reassignment", speed: Speed) -> dict[str, Any]:
         "bytes_left": speed.bytes_left,
         "bytes_per_s": speed.bytes_per_second,
         "eta_s": speed.eta_s,
+        "throttle": min(rates, default=None),
         "reason": "; ".join(reasons) or None,
     }
 

@@ -315,6 +315,11 @@ def test_sizes_and_waits_that_are_not_given_get_their_documented_defaults() -> N
     assert convert.timeout_from_proto(0) == 30_000
 
 
+def test_a_fetch_says_where_its_caller_is() -> None:
+    request = convert.fetch_from_proto(log_pb.FetchRequest(rack_id="r1"))
+    assert (request.rack, convert.fetch_to_proto(request).rack_id) == ("r1", "r1")
+
+
 def fetch_of(**fields: Any) -> log_pb.FetchRequest:
     return log_pb.FetchRequest(partitions=[log_pb.FetchPartition(**{"topic": "t", **fields})])
 
@@ -329,6 +334,7 @@ def fetch_of(**fields: Any) -> log_pb.FetchRequest:
         log_pb.FetchRequest(min_bytes=-1),
         log_pb.FetchRequest(session_epoch=-2),
         log_pb.FetchRequest(isolation_level=7),  # type: ignore[arg-type]
+        log_pb.FetchRequest(rack_id="r" * 257),
         log_pb.FetchRequest(partitions=[log_pb.FetchPartition(topic="t")] * 2),
         log_pb.FetchRequest(
             partitions=[log_pb.FetchPartition(topic="t", partition=n) for n in range(convert.MAX_CLIENT_PARTITIONS + 1)]

@@ -1,5 +1,6 @@
 """The bulk messages are, byte for byte and value for value, what the generated messages say they are."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from paceline.model.errors import ErrorCode, InvalidRequestError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert, wire
 from paceline.v1 import log_service_pb2 as pb
+from paceline_client.wire import decode_fetch_answer
 
 PARTITIONS = st.builds(TopicPartition, st.text("abc._-", min_size=1, max_size=12), st.integers(0, 2**31 - 1))
 OFFSETS = st.integers(-1, 2**63 - 1)
@@ -65,6 +67,19 @@ def test_a_fetch_answer_has_the_bytes_of_the_generated_message(
     )
     assert wire.fetch_response(session_id, results) == message.SerializeToString()
     assert wire.parse_fetch_response(message.SerializeToString()) == client_io.FetchResponse(results, session_id)
+
+
+def test_a_replica_to_read_from_comes_through_every_form() -> None:
+    result = client_io.FetchResult(TopicPartition("t", 1), None, 5, 5, 0, preferred_read_replica=7)
+    data = wire.fetch_response(3, [result])
+    assert (
+        data == pb.FetchResponse(session_id=3, partitions=[convert.fetch_result_to_proto(result)]).SerializeToString()
+    )
+    assert wire.parse_fetch_response(data).results == [result]
+    (decoded,) = decode_fetch_answer(data).partitions
+    assert (decoded.preferred_read_replica, decoded.high_watermark, decoded.batches) == (7, 5, b"")
+    (without,) = decode_fetch_answer(wire.fetch_response(3, [replace(result, preferred_read_replica=None)])).partitions
+    assert without.preferred_read_replica is None
 
 
 @given(REPLICA_RESPONSES)
