@@ -137,6 +137,7 @@ class FakeCluster:
         self.next_producer_id = 100
         self.hide_leader_changes = False
         self.produce_requests = 0
+        self.streamed_fetches = 0
         self.streamed_requests = 0
         """How many of them came over streams."""
         self.fetched_partitions: list[int] = []
@@ -343,6 +344,13 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                 faults.drop_after -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
         return pb.ProduceResponse() if request.acks == pb.ACKS_NONE else answer
+
+    def FetchStream(self, requests: Any, context: Any) -> Any:  # noqa: N802
+        if self.cluster.faults.no_streams:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        for request in requests:
+            self.cluster.streamed_fetches += 1
+            yield self.Fetch(request, context)
 
     def ProduceStream(self, requests: Any, context: Any) -> Any:  # noqa: N802
         if self.cluster.faults.no_streams:

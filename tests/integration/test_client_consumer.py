@@ -318,6 +318,52 @@ def test_raw_batches_come_whole_with_their_place(cluster: FakeCluster) -> None:
         assert bases == list(range(4, 40, 2))
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_raw_batches_are_read_record_by_record_from_the_position_on(cluster: FakeCluster, codec: Codec) -> None:
+    for number in range(10):
+        write(cluster, b"%d" % number, b"x" * 100, codec=codec)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        consumer.seek(ONE, 5)
+        records = []
+        while consumer.position(ONE) < 20:
+            for batches in consumer.poll_batches(timeout_ms=60_000):
+                records += batches.records()
+    assert [record.offset for record in records] == list(range(5, 20))
+    assert [record.value for record in records[:2]] == [b"x" * 100, b"3"]
+    assert (records[1].timestamp, records[1].key, list(records[1].headers)) == (1_000, None, [])
+
+
+def test_a_damaged_raw_batch_is_reported_behind_the_records_before_it(cluster: FakeCluster) -> None:
+    write(cluster, b"good")
+    write(cluster, b"bad")
+    with cluster.lock:
+        damaged = bytearray(cluster.logs[ONE].batches[1])
+        damaged[-2] ^= 1
+        cluster.logs[ONE].batches[1] = bytes(damaged)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        (batches,) = consumer.poll_batches(timeout_ms=60_000)
+    records = batches.records()
+    assert next(records).value == b"good"
+    with pytest.raises(CorruptMessageError):
+        next(records)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_fetches_go_over_streams_where_the_broker_has_room_for_them(cluster: FakeCluster, streams: bool) -> None:
+    cluster.faults.no_streams = not streams
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        assert [record.value for record in read(consumer, 1)] == [b"a"]
+        write(cluster, b"b")
+        assert [record.value for record in read(consumer, 1)] == [b"b"]
+        consumer.seek(ONE, 0)
+        assert [record.value for record in read(consumer, 2)] == [b"a", b"b"]
+    assert (cluster.streamed_fetches > 0) is streams
+
+
 def test_a_small_buffer_limits_what_is_fetched_ahead(cluster: FakeCluster) -> None:
     for _ in range(50):
         write(cluster, bytes(1_000))

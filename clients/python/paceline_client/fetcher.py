@@ -1,7 +1,8 @@
 """The consumer's background thread: one long-polling fetch per leader, offsets looked up, leaders followed.
 
-Answers arrive on gRPC's threads, which only queue them. Positions and buffers are in `Assignment`, guarded by the
-consumer's lock; this thread fills the buffers ahead of `poll` up to a limit.
+Answers arrive on a stream for each broker and are taken in on its thread; where a broker has no stream for us, they
+arrive on gRPC's threads, which only queue them. Positions and buffers are in `Assignment`, guarded by the consumer's
+lock; this thread has the buffers filled ahead of `poll` up to a limit.
 """
 
 import logging
@@ -27,6 +28,8 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import ConnectionBrokenError
+from paceline.rpc.stream_caller import StreamCaller
 from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.log_service_pb2 import (
     FETCH_FORMAT_BATCHES,
@@ -36,6 +39,7 @@ from paceline.v1.log_service_pb2 import (
     ListOffsetsRequest,
 )
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.broker_streams import BrokerStreams
 from paceline_client.errors import NoOffsetError
 from paceline_client.fetch_session import FetchSessionHandler, SessionRequest, WantedPartition
 from paceline_client.metadata import Broker
@@ -43,7 +47,7 @@ from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import query_end, read_result
 from paceline_client.sender import monotonic_ms, named_error
 from paceline_client.subscription import Assignment, OffsetReset, PartitionState
-from paceline_client.wire import FETCH_METHOD, FetchAnswer, FetchedPartition, decode_fetch_answer
+from paceline_client.wire import FETCH_METHOD, FETCH_STREAM_METHOD, FetchAnswer, FetchedPartition, decode_fetch_answer
 
 _log = logging.getLogger("paceline.client")
 
@@ -54,6 +58,7 @@ _LEADER_ONLY_MS: Final = 10_000
 """How long only the leader is read after a follower could not be."""
 _LOOKUP_TIMEOUT_S: Final = 5.0
 _LONGEST_SLEEP_S: Final = 1.0
+_DEADLINE_CHECK_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class _Outstanding:
     broker: Broker
     asked: dict[TopicPartition, tuple[int, int]]
     call: Any = None
+    """The call, when the broker has no stream for us."""
+    stream: StreamCaller | None = None
     interrupted: bool = False
 
 
@@ -113,6 +120,8 @@ class Fetcher:
         self._looking_up: set[TopicPartition] = set()
         self._lookups: set[Any] = set()
         self._methods: dict[str, Any] = {}
+        self._streams = BrokerStreams(channels, FETCH_STREAM_METHOD, f"{name}-stream")
+        self._next_deadline_check_ms = 0
         self._quiet_until: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self.last_error: PacelineError | None = None
@@ -137,10 +146,13 @@ class Fetcher:
         """After a seek or a new assignment: end waiting fetches, so the new positions are asked for at once."""
         with self._lock:
             calls = [each.call for each in self._outstanding.values() if each.call is not None]
+            streams = [each.stream for each in self._outstanding.values() if each.stream is not None]
             for each in self._outstanding.values():
                 each.interrupted = True
         for call in calls:
             call.cancel()
+        for stream in streams:
+            stream.interrupt()
         self.wake()
 
     def close(self) -> None:
@@ -153,6 +165,7 @@ class Fetcher:
             self._wake.notify()
         for call in calls:
             call.cancel()
+        self._streams.close()
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
 
@@ -179,6 +192,9 @@ class Fetcher:
             lookup_wait_ms = self._look_up_positions(now_ms)
             requests, wait_ms = self._collect(now_ms)
             wait_ms = min(wait_ms, lookup_wait_ms)
+            if now_ms >= self._next_deadline_check_ms:
+                self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
+                self._streams.expire()
             if answered:
                 self._on_news()
             if not requests:
@@ -280,6 +296,47 @@ class Fetcher:
 
     def _send(self, outstanding: _Outstanding, request: FetchRequest) -> None:
         try:
+            stream = self._streams.get(outstanding.broker.address)
+        except Exception:
+            with self._lock:
+                self._outstanding.pop(outstanding.broker.broker_id, None)
+                if self._stopped:
+                    return
+            raise
+        if stream is None:
+            self._call(outstanding, request)
+            return
+        timeout_s = (self._config.request_timeout_ms + request.max_wait_ms) / 1000
+        outstanding.stream = stream
+        stream.ask(request.SerializeToString(), timeout_s, lambda answer: self._answered(outstanding, request, answer))
+        if outstanding.interrupted:
+            stream.interrupt()
+
+    def _answered(self, outstanding: _Outstanding, request: FetchRequest, answer: bytes | Exception) -> None:
+        """Take in what a stream brought, on its thread, so that who polls hears it without another hand-over."""
+        if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
+            self._streams.are_unknown(outstanding.broker.address)
+            self._call(outstanding, request)
+            return
+        outcome: FetchAnswer | Exception
+        try:
+            outcome = answer if isinstance(answer, Exception) else decode_fetch_answer(answer)
+        except PacelineError as error:
+            outcome = error
+        with self._lock:
+            outstanding.stream = None
+            try:
+                self._fetched(outstanding, outcome, outstanding.interrupted and isinstance(outcome, Exception))
+            except Exception as failure:
+                _log.exception("a fetch's answer was not taken in")
+                self.failed = failure
+            self._on_news()
+            self._woken = True
+            self._wake.notify()
+
+    def _call(self, outstanding: _Outstanding, request: FetchRequest) -> None:
+        """Fetch in a call of its own, from a broker that has no stream for us."""
+        try:
             call = self._method(outstanding.broker.address).future(
                 request, timeout=(self._config.request_timeout_ms + request.max_wait_ms) / 1000
             )
@@ -294,7 +351,13 @@ class Fetcher:
             over = self._stopped or outstanding.interrupted
         if over:
             call.cancel()
-        call.add_done_callback(lambda done: self._post(lambda: self._fetched(outstanding, done)))
+        call.add_done_callback(lambda done: self._post(lambda: self._call_ended(outstanding, done)))
+
+    def _call_ended(self, outstanding: _Outstanding, call: Any) -> None:
+        if call.cancelled():
+            self._fetched(outstanding, ConnectionBrokenError("cancelled"), interrupted=True)
+        else:
+            self._fetched(outstanding, call.exception() or call.result(), interrupted=False)
 
     def _method(self, address: str) -> Any:
         method = self._methods.get(address)
@@ -306,20 +369,19 @@ class Fetcher:
             )
         return method
 
-    def _fetched(self, outstanding: _Outstanding, call: Any) -> None:
+    def _fetched(self, outstanding: _Outstanding, outcome: FetchAnswer | Exception, interrupted: bool) -> None:
         broker = outstanding.broker
         self._outstanding.pop(broker.broker_id, None)
         session = self._sessions[broker.broker_id]
-        if call.cancelled():
+        if interrupted:
             session.reset()
             return
-        failure = call.exception()
-        if failure is not None:
+        if isinstance(outcome, Exception):
             session.reset()
-            self._fetch_failed(outstanding, failure)
+            self._fetch_failed(outstanding, outcome)
             return
         self._failures.pop(broker.broker_id, None)
-        answer: FetchAnswer = call.result()
+        answer = outcome
         session.answered(answer.session_id)
         refused = {TopicPartition(each.topic, each.partition) for each in answer.partitions if each.error is not None}
         for tp in outstanding.asked.keys() - refused:

@@ -39,13 +39,13 @@ from paceline.v1.log_service_pb2 import (
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.accumulator import Accumulator, PartitionQueue
 from paceline_client.batch import ProducerBatch
+from paceline_client.broker_streams import BrokerStreams
 from paceline_client.call_threads import CallThreads
 from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.produce_streams import ProduceStreams
-from paceline_client.wire import PRODUCE_METHOD, ProducePiece, encode_produce_request
+from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD, ProducePiece, encode_produce_request
 
 _log = logging.getLogger("paceline.client")
 
@@ -124,7 +124,7 @@ class Sender:
         self._calls: set[Any] = set()
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
-        self._streams = ProduceStreams(channels, f"{name}-stream")
+        self._streams = BrokerStreams(channels, PRODUCE_STREAM_METHOD, f"{name}-stream")
         self._next_deadline_check_ms = 0
         self._unreported: list[ProducerBatch] = []
         """Batches that have ended, with callbacks to be run."""

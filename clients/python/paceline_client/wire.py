@@ -17,6 +17,7 @@ from paceline.v1.log_service_pb2 import EpochEndOffset
 PRODUCE_METHOD: Final = "/paceline.v1.LogService/Produce"
 PRODUCE_STREAM_METHOD: Final = "/paceline.v1.LogService/ProduceStream"
 FETCH_METHOD: Final = "/paceline.v1.LogService/Fetch"
+FETCH_STREAM_METHOD: Final = "/paceline.v1.LogService/FetchStream"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 

@@ -170,6 +170,7 @@ class LogServicer:
             "Produce": grpc.unary_unary_rpc_method_handler(self.produce),
             "ProduceStream": exchange_handler(self.produce_on_stream),
             "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "FetchStream": exchange_handler(self.fetch),
             "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
             "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),
             "DeleteRecords": unary(self.delete_records, pb.DeleteRecordsRequest),

@@ -1,23 +1,23 @@
-"""The streams that produce requests go over, one to a broker: it keeps the order of the requests in flight."""
+"""The streams that requests of one kind go over: one to a broker, which keeps the order of what is in flight."""
 
 import threading
 from typing import Final
 
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.stream_caller import StreamCaller
-from paceline_client.wire import PRODUCE_STREAM_METHOD
 
 IDLE_S: Final = 60.0
 """A stream that was not used for so long is ended: it takes a place at the broker."""
 _JOIN_S: Final = 5.0
 
 
-class ProduceStreams:
+class BrokerStreams:
     """Streams by broker address, made on demand; safe to use from several threads."""
 
-    def __init__(self, channels: ChannelCache, name: str) -> None:
+    def __init__(self, channels: ChannelCache, method: str, name: str) -> None:
         """``name`` begins the names of the threads that read answers."""
         self._channels = channels
+        self._method = method
         self._name = name
         self._lock = threading.Lock()
         self._callers: dict[str, StreamCaller] = {}
@@ -33,7 +33,7 @@ class ProduceStreams:
             if address in self._unknown or self._closed:
                 return None
             name = f"{self._name}-{len(self._callers) + 1}"
-            caller = StreamCaller(self._channels.get(address), PRODUCE_STREAM_METHOD, name)
+            caller = StreamCaller(self._channels.get(address), self._method, name)
             self._callers[address] = caller
             return caller
 
