@@ -529,14 +529,18 @@ class PartitionLog:
         if offset >= limit:
             return b""
         try:
-            for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            for index in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
+                segment = self._segments[index]
                 if segment.base_offset >= limit:
                     break
-                data = segment.read(offset, max_bytes, limit, at_least_one)
+                next_base = self._bases[index + 1] if index + 1 < len(self._bases) else None
+                data = segment.read(
+                    offset, max_bytes, limit if next_base is None else min(limit, next_base), at_least_one
+                )
                 if data is None:
                     continue
                 if not data and at_least_one:
-                    self._check_last_offset(segment, offset)
+                    self._check_last_offset(segment, offset, next_base)
                 return data
         except CorruptMessageError as error:
             raise self._damaged(error) from error
@@ -544,11 +548,12 @@ class PartitionLog:
             self._fail(error)
         return b""
 
-    def _check_last_offset(self, segment: Segment, offset: int) -> None:
+    def _check_last_offset(self, segment: Segment, offset: int, next_base: int | None) -> None:
         """Nothing was found below the limit: tell a batch that reaches beyond it from one with a wrong offset."""
         found = segment.locate(offset)
-        if found is not None and found.header.last_offset >= self._log_end_offset:
-            raise CorruptMessageError(f"the batch at {found.position} of {segment.log_path} ends behind the log")
+        end = self._log_end_offset if next_base is None else next_base
+        if found is not None and found.header.last_offset >= end:
+            raise CorruptMessageError(f"the batch at {found.position} of {segment.log_path} ends behind {end}")
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.

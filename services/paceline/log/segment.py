@@ -294,26 +294,28 @@ class Segment:
                 return b""
             max_bytes = header.size
         data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
-        if header.base_offset > offset:
-            self._check_order(found)
         try:
-            end, following = _cut(data, limit_offset)
+            end, following, last = _cut(data, limit_offset)
+            if self._next_base_offset(position, data, end) < following:
+                # One of the two has a wrong offset, which no checksum covers.
+                end, following = last, -1
         except CorruptMessageError as error:
             raise CorruptMessageError(f"{self.log_path} from byte {position}: {error}") from error
         if end == 0:
             raise CorruptMessageError(f"the batch at {position} of {self.log_path} cannot be read")
         if len(positions) >= _REMEMBERED_POSITIONS:
             positions.clear()
-        positions[following] = position + end
+        if following >= 0:
+            positions[following] = position + end
         return data if end == len(data) else data[:end]
 
-    def _check_order(self, found: BatchPosition) -> None:
-        """Refuse a batch that begins beyond the offset looked for when what follows shows that its offset is wrong."""
-        behind = found.position + found.header.size
-        if behind + HEADER_BYTES <= self.size:
-            following = next(self.headers(behind)).header
-            if following.base_offset <= found.header.last_offset:
-                raise CorruptMessageError(f"the batch at {found.position} of {self.log_path} has a wrong offset")
+    def _next_base_offset(self, position: int, data: bytes, end: int) -> int:
+        """Return the base offset of the batch behind the first ``end`` bytes of what was read at ``position``."""
+        behind = position + end
+        if behind + HEADER_BYTES > self.size:
+            return MAX_INT64
+        found = data[end : end + 8] if end + 8 <= len(data) else self._files.read_at(self.log_path, behind, 8)
+        return int.from_bytes(found, "big", signed=True)
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
         """Return the first record with a timestamp not below ``timestamp`` and an offset not below ``from_offset``.
@@ -500,33 +502,28 @@ class Segment:
         return largest
 
 
-def _cut(data: bytes, limit_offset: int) -> tuple[int, int]:
-    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them), all checksums checked.
+def _cut(data: bytes, limit_offset: int) -> tuple[int, int, int]:
+    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
 
-    A sound batch is returned in front of a bad one, so that a reader gets all there is before it hears of damage.
+    All checksums are checked. What is sound in front of a bad batch is returned, so that a reader gets all there is
+    before it hears of damage.
 
     Raises:
         CorruptMessageError: the first batch is none, or fails its checksum.
     """
-    position, following, end = 0, -1, len(data)
+    position, following, last, end = 0, -1, 0, len(data)
     unpack = _SHORT_HEADER.unpack_from
     while position + HEADER_BYTES <= end:
         base_offset, length, magic, crc, last_offset_delta = unpack(data, position)
-        batch_end = position + length + LENGTH_PREFIX_BYTES
+        size = length + LENGTH_PREFIX_BYTES
+        if magic != MAGIC or size < HEADER_BYTES or last_offset_delta < 0:
+            break
         last_offset = base_offset + last_offset_delta
-        if magic == MAGIC and batch_end > end and position:
+        if position + size > end or last_offset >= limit_offset or base_offset < following:
             break
-        if (
-            magic != MAGIC
-            or length < HEADER_BYTES - LENGTH_PREFIX_BYTES
-            or last_offset_delta < 0
-            or base_offset < following
-            or (batch_end <= end and crc_of(data, position, length + LENGTH_PREFIX_BYTES) != crc)
-        ):
-            if position:
-                break
-            raise CorruptMessageError(f"the batch at offset {base_offset} is not what was written")
-        if batch_end > end or last_offset >= limit_offset:
+        if crc_of(data, position, size) != crc:
             break
-        position, following = batch_end, last_offset + 1
-    return position, max(following, 0)
+        last, position, following = position, position + size, last_offset + 1
+    if position == 0:
+        raise CorruptMessageError("the batch there is not what was written")
+    return position, following, last

@@ -1,0 +1,133 @@
+"""Bytes on disk that are not what was written: never returned, found by name, and what can be read still is."""
+
+import pytest
+
+from paceline.log.damage import DamagedLogError
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import DAMAGED, STRAY, LogManager
+from paceline.log.partition_log import PartitionLog
+from paceline.log.record_batch import NewRecord, encode_batch, iterate_headers
+from paceline.model.identifiers import TopicPartition
+from tests.unit.log.memory_files import MemoryFiles
+
+TP = TopicPartition("t", 0)
+COUNT = 8
+
+
+def manager(files: MemoryFiles, **config: object) -> LogManager:
+    found = LogManager(files, ["/d"], LogConfig(**config), on_dir_failure=lambda *_: None, boot_id="b")  # type: ignore[arg-type]
+    found.load(0)
+    return found
+
+
+def filled(files: MemoryFiles, **config: object) -> tuple[LogManager, PartitionLog]:
+    """A log of one-record batches."""
+    logs = manager(files, **config)
+    log = logs.get_or_create(TP, None, True)
+    for number in range(COUNT):
+        log.append_as_leader(encode_batch([NewRecord(number, None, b"value-%d" % number)]), 0, 0)
+    log.update_high_watermark(COUNT)
+    return logs, log
+
+
+def positions(files: MemoryFiles, log: PartitionLog) -> list[int]:
+    data = bytes(files.contents[log.segments[0].log_path])
+    return [position for position, _ in iterate_headers(data)]
+
+
+def read_at(log: PartitionLog, offset: int, max_bytes: int = 10) -> list[int]:
+    """Offsets of the batches that a read returns."""
+    return [header.base_offset for _, header in iterate_headers(log.read(offset, max_bytes, log.log_end_offset))]
+
+
+FIELDS = {
+    "a byte of the base offset": 7,
+    "a high byte of the base offset": 2,
+    "a low byte of the length": 11,
+    "a high byte of the length": 8,
+    "the magic": 16,
+    "the checksum": 18,
+    "the attributes": 22,
+    "the last offset delta": 26,
+    "the maximum timestamp": 40,
+    "the record count": 60,
+    "a byte of the value": 70,
+}
+
+
+@pytest.mark.parametrize("where", FIELDS)
+@pytest.mark.parametrize("mask", [0x01, 0x80])
+def test_a_flipped_bit_is_never_served(where: str, mask: int) -> None:
+    files = MemoryFiles()
+    _, log = filled(files)
+    sound = {number: log.read(number, 10, COUNT) for number in range(COUNT)}
+    at = positions(files, log)[4]
+    files.contents[log.segments[0].log_path][at + FIELDS[where]] ^= mask
+    # Positions that this process remembers would hide what a new one meets.
+    log.segments[0]._positions = {}
+    refused = []
+    for offset in range(COUNT):
+        try:
+            data = log.read(offset, 10, COUNT)
+        except DamagedLogError:
+            refused.append(offset)
+        else:
+            assert data in sound.values(), f"offset {offset}"
+            assert not data or next(iter(iterate_headers(data)))[1].base_offset in (offset, offset + 1)
+    assert 4 in refused and not {0, 1, 2} & set(refused)
+
+
+def test_a_read_returns_what_lies_in_front_of_the_damage() -> None:
+    files = MemoryFiles()
+    _, log = filled(files)
+    files.contents[log.segments[0].log_path][positions(files, log)[4] + 70] ^= 1
+    assert read_at(log, 0, 10_000) == [0, 1, 2, 3]
+    with pytest.raises(DamagedLogError):
+        log.read(4, 10_000, COUNT)
+    assert read_at(log, 5, 10_000) == [5, 6, 7]
+
+
+def test_a_damaged_log_is_set_aside_and_told_apart_after_a_restart() -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    kept = bytes(files.contents[log.segments[0].log_path])
+    path = logs.set_log_aside(TP, DAMAGED)
+    assert logs.get(TP) is None and logs.set_aside == [path]
+    fresh = logs.get_or_create(TP, None, True)
+    assert fresh.log_end_offset == 0 and fresh.path == "/d/t-0"
+    assert bytes(files.contents[f"{path}/00000000000000000000.log"]) == kept
+    logs.set_log_aside(TP, STRAY)
+    logs.shutdown()
+    again = manager(files)
+    assert [name.rpartition("-")[2] for name in sorted(again.set_aside)] in (["damaged", "stray"], ["stray", "damaged"])
+    assert again.get(TP) is None and again.purge_deleted() == 0, "nothing but a person removes them"
+
+
+def test_a_cleanly_stopped_log_that_has_lost_its_tail_is_reported() -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    at = positions(files, log)[6]
+    logs.shutdown()
+    files.contents["/d/t-0/00000000000000000000.log"][at + 16] = 9
+    again = manager(files)
+    assert list(again.cut_after_clean_stop) == [TP]
+    found = again.get(TP)
+    assert found is not None and found.log_end_offset == 6
+
+
+def test_whole_segments_below_the_start_are_let_go() -> None:
+    files = MemoryFiles()
+    logs, log = filled(files, segment_bytes=200)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) >= 3
+    log.increment_log_start_offset(bases[2] + 1)
+    renamed = log.remove_segments_below_start()
+    assert [segment.base_offset for segment in log.segments] == bases[2:]
+    assert all(path.endswith(".deleted") and files.exists(path) for path in renamed)
+    assert read_at(log, bases[2] + 1)[0] == bases[2] + 1
+    log.remove_files(renamed)
+    log.remove_files(renamed)
+    assert not any(path.endswith(".deleted") for path in files.contents)
+    logs.shutdown()
+    again = manager(files, segment_bytes=200).get(TP)
+    assert again is not None and again.log_start_offset == bases[2] + 1 and again.log_end_offset == COUNT
