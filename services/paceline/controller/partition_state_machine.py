@@ -204,7 +204,8 @@ class PartitionStateMachine:
                 continue
             context.remember(topic_partition, state)
             assignment = context.assignment(topic_partition)
-            self._batch.add_leader_and_isr(state.isr, topic_partition, state, assignment, is_new=True)
+            recipients = (*state.isr, *self._without_lease(topic_partition))
+            self._batch.add_leader_and_isr(recipients, topic_partition, state, assignment, is_new=True)
             self._set(topic_partition, PartitionState.ONLINE)
         return leaderless
 
@@ -261,8 +262,16 @@ class PartitionStateMachine:
     def _elected(self, topic_partition: TopicPartition, state: LeaderAndIsr, election: Election) -> None:
         self._context.remember(topic_partition, state)
         assignment = self._context.assignment(topic_partition)
-        self._batch.add_leader_and_isr(election.recipients, topic_partition, state, assignment, is_new=False)
+        recipients = tuple(dict.fromkeys((*election.recipients, *self._without_lease(topic_partition))))
+        self._batch.add_leader_and_isr(recipients, topic_partition, state, assignment, is_new=False)
         self._set(topic_partition, PartitionState.ONLINE, StateChangeKind.LEADER_ELECTED)
+
+    def _without_lease(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        """Replicas that may not lead, but are sent what is decided: it waits for them until they are heard from."""
+        context = self._context
+        replicas = context.assignment(topic_partition).replicas
+        apart = [r for r in replicas if r in context.without_lease and r not in context.shutting_down]
+        return context.online_replicas(topic_partition, apart, include_shutting_down=True)
 
     def _decide(
         self,

@@ -75,6 +75,18 @@ def test_a_broker_without_a_lease_is_not_elected_and_gets_no_new_replicas() -> N
     assert cluster.state("a-0").startswith("2/")
 
 
+def test_a_broker_without_a_lease_is_told_of_new_partitions_and_new_leaders() -> None:
+    """Nobody tells it again when it is heard from: it would follow nobody, or a leader that is gone."""
+    cluster = started(("a", (1, 2, 3)))
+    pass_ms(cluster, 2 * LEASE_MS, 1, 3)
+    cluster.told()
+    cluster.create(NewTopic("b", assignments=((3, 2),)), timeout_ms=500)
+    assert "LAI b-0 3/0 [3] new" in cluster.told()[2]
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert "LAI a-0 3/1 [3]" in cluster.told()[2]
+
+
 def test_heartbeats_keep_everything_as_it_is() -> None:
     cluster = started(("a", (1, 2)))
     pass_ms(cluster, 10 * LEASE_MS, 1, 2, 3)
