@@ -185,19 +185,23 @@ def _trigger(
 
 
 def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
-    yield from _update_assignment(parts, topic_partition, assignment)
+    raised = yield from _update_assignment(parts, topic_partition, assignment)
     complete = yield from _is_complete(parts, topic_partition, assignment)
     if complete:
-        yield from _finish(parts, topic_partition, assignment)
+        yield from _finish(parts, topic_partition, assignment, raised)
     else:
-        yield from _start(parts, topic_partition, assignment)
+        yield from _start(parts, topic_partition, assignment, raised)
 
 
 def _update_assignment(
     parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
-) -> Flow[None]:
-    """Phase U: the topic's node before memory (trap 12); replicas of a replaced target go at once."""
+) -> Flow[bool]:
+    """Phase U: the topic's node before memory (trap 12); replicas of a replaced target go at once.
+
+    Returns whether the leader epoch has been raised for that.
+    """
     context = parts.context
+    raised = False
     current = context.assignment(topic_partition)
     if current != assignment:
         unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
@@ -205,12 +209,14 @@ def _update_assignment(
             # The leader may be letting one of them in at this moment, and would after its log is deleted: what it
             # writes from here on fails, until it hears of the epoch, and with it of the replicas.
             yield from _raised(parts, topic_partition)
+            raised = True
         yield from _write_topic(parts, topic_partition, assignment)
         context.set_assignment(topic_partition, assignment)
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
         parts.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
         yield from _stop_replicas(parts, topic_partition, unneeded)
     context.being_reassigned.add(topic_partition)
+    return raised
 
 
 def _is_complete(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[bool]:
@@ -222,21 +228,25 @@ def _is_complete(parts: ControllerParts, topic_partition: TopicPartition, assign
     return state is not None and set(assignment.target) <= set(state.isr)
 
 
-def _start(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+def _start(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
     """Phase A: a new leader epoch for everybody, then the new replicas."""
-    yield from _bump_leader_epoch(parts, topic_partition, assignment)
+    yield from _bump_leader_epoch(parts, topic_partition, assignment, raised)
     for broker_id in assignment.adding:
         yield from parts.replicas.handle_state_changes([Replica(topic_partition, broker_id)], ReplicaState.NEW)
 
 
-def _finish(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+def _finish(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
     """Phase B: leader into the target, the other replicas out, and the topic's node last."""
     context = parts.context
     added = [Replica(topic_partition, broker_id) for broker_id in assignment.adding]
     yield from parts.replicas.handle_state_changes(added, ReplicaState.ONLINE)
     completed = ReplicaAssignment(assignment.target)
     context.set_assignment(topic_partition, completed)
-    yield from _move_leader(parts, topic_partition, completed)
+    yield from _move_leader(parts, topic_partition, completed, raised and not assignment.removing)
     yield from _stop_replicas(parts, topic_partition, assignment.removing)
     yield from _write_topic(parts, topic_partition, completed)
     yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
@@ -246,7 +256,9 @@ def _finish(parts: ControllerParts, topic_partition: TopicPartition, assignment:
     parts.send_update_metadata(context.brokers, [topic_partition])
 
 
-def _move_leader(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+def _move_leader(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
     known = parts.context.leadership.get(topic_partition)
     stays = (
         known is not None
@@ -254,7 +266,7 @@ def _move_leader(parts: ControllerParts, topic_partition: TopicPartition, assign
         and parts.context.is_replica_online(known.leader, topic_partition)
     )
     if stays:
-        yield from _bump_leader_epoch(parts, topic_partition, assignment)
+        yield from _bump_leader_epoch(parts, topic_partition, assignment, raised)
     else:
         yield from parts.partitions.handle_state_changes(
             [topic_partition], PartitionState.ONLINE, ElectionStrategy.REASSIGN
@@ -262,10 +274,14 @@ def _move_leader(parts: ControllerParts, topic_partition: TopicPartition, assign
 
 
 def _bump_leader_epoch(
-    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Raise the leader epoch, all else unchanged, and tell every replica; those being added are new (trap 13)."""
-    state = yield from _raised(parts, topic_partition)
+    """Raise the leader epoch, all else unchanged, and tell every replica; those being added are new (trap 13).
+
+    One that this move has ``raised`` already, for all of its replicas, will do.
+    """
+    known = parts.context.leadership.get(topic_partition)
+    state = known if raised and known is not None else (yield from _raised(parts, topic_partition))
     parts.batch.new_batch()
     parts.batch.add_leader_and_isr(assignment.origin, topic_partition, state, assignment, is_new=False)
     parts.batch.add_leader_and_isr(assignment.adding, topic_partition, state, assignment, is_new=True)
