@@ -304,10 +304,13 @@ class Producer(Client):
 
 
 class Reader(Client):
-    """Reads partitions from the start, and asks for their end now and then."""
+    """Reads partitions from the start, and asks for their end now and then; with a rack from followers there."""
 
-    def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
+    def __init__(self, cluster: "SimulatedCluster", name: str, rack: str = "") -> None:
         super().__init__(cluster, name)
+        self._rack = rack
+        self._nearest: dict[TopicPartition, tuple[int, int]] = {}
+        """Follower to read from, and in which leader epoch that was said."""
         self._fenced = self.chance.random() < 0.5
         """Whether its fetches carry the leader epoch it knows."""
         self._readings: dict[TopicPartition, Reading] = {}
@@ -345,7 +348,8 @@ class Reader(Client):
             self._later(topic_partition)
             return
         leader, leader_epoch = self.leaders[topic_partition]
-        name = f"broker-{leader}"
+        nearest, said_in = self._nearest.get(topic_partition, (leader, leader_epoch))
+        name = f"broker-{nearest if said_in == leader_epoch else leader}"
         position = self._positions[topic_partition]
         request = FetchRequest(
             max_wait_ms=100,
@@ -357,6 +361,7 @@ class Reader(Client):
                     topic_partition, reading.topic_id, position, 2_000, leader_epoch if self._fenced else None
                 )
             ],
+            rack=self._rack,
         )
 
         def handle(reply: Callable[[FetchResponse | Exception], None]) -> None:
@@ -373,7 +378,10 @@ class Reader(Client):
 
         def done(response: FetchResponse | Exception) -> None:
             if isinstance(response, Exception) or not response.results:
+                self._nearest.pop(topic_partition, None)
                 self.refresh()
+            elif response.results[0].preferred_read_replica is not None:
+                self._nearest[topic_partition] = (response.results[0].preferred_read_replica, leader_epoch)
             else:
                 self._polled(reading, position, response.results[0])
             self._later(topic_partition)
@@ -386,6 +394,8 @@ class Reader(Client):
             return
         if result.failure is not None:
             self.refused(topic_partition, result.failure)
+            if self._nearest.pop(topic_partition, None) is not None:
+                return  # The leader knows better, whatever it was.
             if result.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.cluster.checks.out_of_range(reading, position, result.failure.message)
                 self._readings.pop(topic_partition)

@@ -189,6 +189,18 @@ class SimulatedDisk:
         """Nothing fails any more."""
         self.fail_next_sync = self.fail_next_write = False
 
+    def garble(self, path: str) -> None:
+        """Leave something else in a file: nothing, half of it, more of it, or noise."""
+        file = self._file(path)
+        data = bytes(file.data)
+        noise = bytes(self._chance.randrange(256) for _ in range(40))
+        garbled = self._chance.choice((b"", data[: len(data) // 2], data + noise, noise))
+        file.data, file.durable = bytearray(garbled), garbled
+
+    def paths(self) -> list[str]:
+        """Every file, sorted."""
+        return sorted(self._files)
+
     def crash_process(self) -> None:
         """The process is gone; the kernel keeps every byte and drops its locks."""
         for file in self._files.values():

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tests.simulation.admin import Admin
     from tests.simulation.cluster import SimulatedCluster
 
+SEGMENT_SUFFIX = ".log"
+DERIVED_SUFFIXES = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint", "offset-checkpoint")
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -85,6 +88,7 @@ class FaultInjector(Operations):
         cluster.server.start()
         for broker in cluster.brokers.values():
             broker.disk.heal()
+        self._operator.lift_throttles()
         for machine in cluster.machines:
             machine.link.heal()
             self._resume(machine)
@@ -208,11 +212,48 @@ class FaultInjector(Operations):
         """The next write fails half-way."""
         self._broker(fault).disk.fail_next_write = True
 
+    def _flipped_byte(self, fault: Fault) -> None:
+        """Of one replica's records, where another in-sync one is whole: no copy is damaged that nobody else has."""
+        whole = [
+            record
+            for record in self._cluster.checks.records.living()
+            if record.zk is not None and len(record.zk.isr) > 1 and not record.damaged and not record.voided
+        ]
+        if not whole:
+            return
+        record = whole[fault.pick % len(whole)]
+        assert record.zk is not None
+        machine = self._cluster.brokers[record.zk.isr[fault.other % len(record.zk.isr)]]
+        log = record.logs.get(machine.broker_id)
+        if log is None:
+            return
+        segments = [
+            path for path in machine.disk.paths() if path.startswith(log.path + "/") and path.endswith(SEGMENT_SUFFIX)
+        ]
+        if segments:
+            path = segments[fault.other // 7 % len(segments)]
+            size = machine.disk.size(path)
+            if size:
+                self._cluster.note(machine.name, f"has a flipped byte in {path}")
+                record.flip(machine.broker_id)
+                machine.disk.flip_byte(path, fault.pick * 31 % size, 1 << fault.other % 8)
+
+    def _damaged_file(self, fault: Fault) -> None:
+        """A broker dies, and finds foreign bytes in a file that can be made anew: an index, a checkpoint."""
+        machine = self._broker(fault)
+        machine.crash()
+        derived = [path for path in machine.disk.paths() if path.endswith(DERIVED_SUFFIXES)]
+        for number in range(1 + fault.other % 3):
+            if derived:
+                path = derived[(fault.other // 5 + number * 101) % len(derived)]
+                self._cluster.note(machine.name, f"has foreign bytes in {path}")
+                machine.disk.garble(path)
+        self._after(fault, machine.start)
+
     def _stop_and_lose_power(self, fault: Fault) -> None:
         """Power goes right after an orderly stop, which has to have left nothing to lose."""
         machine = self._broker(fault)
-        machine.stop(then=machine.lose_power)
-        self._after(fault, machine.start)
+        machine.stop(restart_after_ms=fault.duration_ms, then=machine.lose_power)
 
     def _clock_jump(self, fault: Fault) -> None:
         self._anybody(fault).skew.offset_ms += (fault.other % 7_200_000) - 3_600_000

@@ -43,6 +43,8 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
         return "it has no state"
     if not zk.has_leader:
         return None if waits_for_people(cluster, record) else f"it has no leader, ISR {zk.isr}"
+    if zk.leader in record.flipped and len(zk.isr) == 1:
+        return None  # The only copy is a damaged one: a matter for people, too.
     if record.assignment.is_being_reassigned:
         return f"it is being moved, {record.assignment}"
     if sorted(zk.isr) != sorted(record.assignment.replicas):

@@ -257,7 +257,7 @@ MUTANTS: tuple[Mutant, ...] = (
         also_broken.high_watermark_beyond_the_log,
         ("R8", "R14"),
         100,
-        _LEADERS_DIVERGE,
+        _POWER_FAILS,
     ),
     Mutant(
         "follower does not truncate",

@@ -39,6 +39,7 @@ OPERATION_WEIGHTS: dict[str, int] = {
     "delete-topic-by-node": 2,
     "change-min-isr": 3,
     "change-unclean": 1,
+    "throttle": 3,
     "spoil-node": 3,
 }
 """Kinds of operations, and how often a profile picks each."""
@@ -183,6 +184,15 @@ class Operations:
 
     def _change_unclean(self, fault: "Fault") -> None:
         self._configure(fault, {"unclean.leader.election.enable": "true" if fault.other % 3 else "false"})
+
+    def _throttle(self, fault: "Fault") -> None:
+        """Every replica of a topic may be held back, at some of the brokers."""
+        lists = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+        self._configure(fault, dict.fromkeys(lists, "*"))
+        chance = self._chance(fault)
+        for broker_id in self._cluster.profile.broker_ids:
+            if chance.random() < 0.6:
+                self._operator.throttle(broker_id, chance.choice((0, 200, 2_000, 20_000)))
 
     def _configure(self, fault: "Fault", overrides: dict[str, str]) -> None:
         topics = sorted(self._cluster.checks.records.topic_ids)

@@ -42,6 +42,7 @@ class Operator:
         )
         self._zookeeper = MemoryZooKeeper(cluster.server, self._scheduler, session_timeout_ms=20_000)
         self._started = False
+        self._throttled: dict[int, None] = {}
 
     def exists(self, path: str) -> bool:
         """Whether a node is there now."""
@@ -68,10 +69,24 @@ class Operator:
     def configure(self, topic: str, overrides: dict[str, str]) -> None:
         """Replace a topic's settings and announce it, in two steps as Kafka's tool does."""
         path, data = znodes.topic_config_path(topic), znodes.encode_config(overrides)
-        announcement = znodes.encode_config_change(f"topics/{topic}")
         self._write(Create(path, data))
         self._write(SetData(path, data))
-        self._write(Create(znodes.CONFIG_CHANGE_PREFIX, announcement, sequential=True))
+        self._write(Create(znodes.CONFIG_CHANGE_PREFIX, _changed(f"topics/{topic}"), sequential=True))
+
+    def throttle(self, broker_id: int, bytes_per_second: int | None) -> None:
+        """Set a broker's replication throttles, or lift them with None."""
+        self._throttled[broker_id] = None
+        keys = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+        overrides = {} if bytes_per_second is None else dict.fromkeys(keys, str(bytes_per_second))
+        path, data = znodes.broker_config_path(broker_id), znodes.encode_config(overrides)
+        self._write(Create(path, data))
+        self._write(SetData(path, data))
+        self._write(Create(znodes.CONFIG_CHANGE_PREFIX, _changed(f"brokers/{broker_id}"), sequential=True))
+
+    def lift_throttles(self) -> None:
+        """Let replication run freely everywhere."""
+        for broker_id in self._throttled:
+            self.throttle(broker_id, None)
 
     def spoil(self, path: str, data: bytes, sequential: bool = False) -> None:
         """Leave foreign data in a node, there already or not."""
@@ -94,3 +109,7 @@ class Operator:
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.CONNECTED:
             self.cluster.checks.zookeeper.operators[event.session_id] = None
+
+
+def _changed(entity: str) -> bytes:
+    return znodes.encode_config_change(entity)

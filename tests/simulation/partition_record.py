@@ -40,6 +40,8 @@ class PartitionRecord:
     """Brokers that may have lost unsynced data and have not been whole since; True once they left the ISR."""
     voided: str = ""
     """Why statements about lost data do not apply any more; empty while they do."""
+    flipped: dict[int, None] = field(default_factory=dict)
+    """Brokers whose records were damaged on the disk, and which have not begun again since."""
     was_damaged: bool = False
     """Whether any replica has ever lost unsynced data."""
     deleted: bool = False
@@ -65,6 +67,11 @@ class PartitionRecord:
         if len(self.damaged) > self.min_insync_replicas - 1 and not self.voided:
             self.voided = f"brokers {sorted(self.damaged)} lost unsynced data"
 
+    def flip(self, broker_id: int) -> None:
+        """A byte of a replica's records has changed; it is whole again when it has been made anew."""
+        self.flipped[broker_id] = None
+        self.damage(broker_id)
+
     def is_excused(self, offset: int, leader_epoch: int) -> bool:
         """Whether an unclean election explains that a record of this offset and epoch is gone."""
         return any(leader_epoch < epoch and offset >= start >= 0 for epoch, start in self.unclean_starts.items())
@@ -75,6 +82,8 @@ class PartitionRecord:
 
     def maybe_whole(self, broker_id: int) -> None:
         """End a replica's damage if it has been out of the ISR and holds everything committed again."""
+        if broker_id in self.flipped:
+            return
         if self.damaged.get(broker_id) and self.has_all_committed(self.logs[broker_id].mirror):
             del self.damaged[broker_id]
 

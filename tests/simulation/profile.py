@@ -34,6 +34,8 @@ FAULT_WEIGHTS: dict[str, int] = {
     "clock-jump": 2,
     "failed-sync": 2,
     "failed-write": 2,
+    "flipped-byte": 2,
+    "damaged-file": 3,
     "stop-and-lose-power": 2,
     "bounce-broker": 4,
     "kill-leader": 5,
@@ -69,6 +71,8 @@ class Profile:
     checkpoint_interval_ms: int
     num_replica_fetchers: int
     log_dirs: int
+    racks: bool
+    """Whether brokers and readers are spread over two racks, and readers read from followers in theirs."""
     protobuf: bool
     """Whether messages between nodes are encoded, carried as bytes and parsed."""
     zk_requests_per_message: int
@@ -95,10 +99,16 @@ class Profile:
         """How long the cluster may take to be whole again once every fault is over (C13)."""
         return 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
 
+    def rack(self, number: int) -> str:
+        """Where a broker or a reader stands, empty when there are no racks."""
+        return f"rack-{number % 2}" if self.racks else ""
+
     def broker_config(self, broker_id: int) -> BrokerConfig:
         """Settings of one broker."""
         return BrokerConfig(
             broker_id=broker_id,
+            broker_rack=self.rack(broker_id) or None,
+            replica_selector_class="rack-aware" if self.racks else "leader",
             zookeeper_session_timeout_ms=self.session_timeout_ms,
             replica_lag_time_max_ms=self.replica_lag_time_max_ms,
             replica_fetch_max_bytes=1_500,
@@ -171,6 +181,7 @@ def draw_profile(world: World) -> Profile:
         lease_ms=chance.choice((1_500, 4_000, 9_000, 0)),
         fault_kinds=_pick(chance, FAULT_WEIGHTS, chance.randint(2, 6)),
         fault_count=chance.choices((0, 2, 4, 8, 14), (1, 3, 5, 5, 2))[0],
+        racks=chance.random() < 0.3,
         operation_kinds=_pick(chance, OPERATION_WEIGHTS, chance.randint(1, 5)),
         operation_count=chance.choices((0, 3, 6, 10), (3, 4, 4, 2))[0],
         fault_ms=chance.choice((8_000, 15_000, 30_000)),

@@ -34,6 +34,8 @@ class ReplicaChecks:
         if record is None:
             return
         record.logs[life.broker_id] = log
+        if life.broker_id in record.flipped:
+            return  # What it had may read differently since; whoever reads it finds out.
         count = len(mirror.ends) - first
         for name in ("R3b", "R4", "R16", "C5"):
             verdicts.exercise(name, count)
@@ -136,6 +138,8 @@ class ReplicaChecks:
         verdicts.exercise("C3")
         mirror = log.mirror
         if not record.has_all_committed(mirror):
+            if life.broker_id in record.flipped:
+                record.voided = record.voided or f"{life.name} leads with damaged records"
             if not record.voided:
                 verdicts.fail("C3", f"{record}: {life.name} commits {now} over another history below {record.thw}")
             record.committed = mirror.copy()
@@ -181,8 +185,13 @@ class ReplicaChecks:
             record = self._records.get(change.topic_id, change.topic_partition)
             record.logs.pop(life.broker_id, None)
             record.damaged.pop(life.broker_id, None)
+            record.flipped.pop(life.broker_id, None)
             if record.harmed and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
+        if change.kind is StateChangeKind.LOG_SET_ASIDE and change.topic_id and change.topic_partition:
+            record = self._records.get(change.topic_id, change.topic_partition)
+            record.logs.pop(life.broker_id, None)
+            record.flipped.pop(life.broker_id, None)
         if change.kind is not StateChangeKind.BECAME_LEADER:
             return
         assert change.topic_partition is not None and change.leader_epoch is not None
@@ -210,7 +219,9 @@ class ReplicaChecks:
         )
         if record.unclean_starts.get(leader_epoch) == -1:
             record.unclean_starts[leader_epoch] = log.log_end_offset
-        if record.voided or not record.is_valid_leader(life.broker_id, leader_epoch):
+        if record.voided or life.broker_id in record.flipped:
+            return
+        if not record.is_valid_leader(life.broker_id, leader_epoch):
             return
         self._verdicts.check(
             "R5",
@@ -264,6 +275,8 @@ class ReplicaChecks:
             common = min(before.mirror.end, log.mirror.end)
             kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
         self._verdicts.exercise("R14")
+        if life.broker_id in record.flipped:
+            return
         if life.broker_id not in record.damaged and not kept:
             self._verdicts.fail(
                 "R14", f"{record}: {life.name} restarts with {log.mirror.end} instead of {before.mirror.end}"
