@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.takeover import TakeoverKind
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response
@@ -78,11 +79,16 @@ class Job:
     config: ControllerConfig = CONFIG
 
 
-def perform(job: Job, nths: Sequence[int | None], applied: bool) -> list[Mortal]:
-    """Carry a job out under controllers that die one after the other, then under one that lives."""
+def perform(job: Job, nths: Sequence[int | None], applied: bool, stands_by: bool = False) -> list[Mortal]:
+    """Carry a job out under controllers that die one after the other, then under one that lives.
+
+    With ``stands_by`` that last one has followed the first from the beginning.
+    """
     cluster = Cluster(job.config)
     cluster.start_broker(*BROKERS)
     cluster.start_controller()
+    if stands_by:
+        cluster.start_controller(CONTROLLER_ID + len(nths))
     job.prepare(cluster)
     cluster.settle()
     mortals = [Mortal(cluster, CONTROLLER_ID, nths[0], applied)]
@@ -103,7 +109,8 @@ def perform(job: Job, nths: Sequence[int | None], applied: bool) -> list[Mortal]
     if nths != [None]:
         mortals[-1].die()
         cluster.time.run_for(5)
-        cluster.start_controller(CONTROLLER_ID + len(nths), settle=False)
+        if not stands_by:
+            cluster.start_controller(CONTROLLER_ID + len(nths), settle=False)
     for _ in range(3):
         cluster.time.run_for(5)
         job.finish(cluster)
@@ -312,6 +319,20 @@ def test_a_controller_that_dies_at_any_write_is_succeeded(job: Job) -> None:
                 perform(job, [nth], applied)
             except AssertionError as error:
                 raise AssertionError(f"{job.name}: write {nth}, {'applied' if applied else 'lost'}: {error}") from error
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_standby_succeeds_a_controller_that_dies_at_any_write(job: Job) -> None:
+    (undisturbed,) = perform(job, [None], applied=False, stands_by=True)
+    kinds: set[TakeoverKind] = set()
+    for nth in range(1, undisturbed.writes + 1):
+        for applied in (False, True):
+            try:
+                (mortal,) = perform(job, [nth], applied, stands_by=True)
+            except AssertionError as error:
+                raise AssertionError(f"{job.name}: write {nth}, {'applied' if applied else 'lost'}: {error}") from error
+            kinds.add(mortal.cluster.takeovers[-1].states.kind)
+    assert TakeoverKind.WARM in kinds and TakeoverKind.COLD not in kinds
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
