@@ -5,7 +5,7 @@ import time
 
 from paceline_client.call_threads import CallThreads
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def named(name: str) -> list[threading.Thread]:

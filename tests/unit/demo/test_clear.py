@@ -15,12 +15,18 @@ def test_a_kept_cluster_is_stopped_before_its_files_go(tmp_path: Path) -> None:
     cluster.mkdir(parents=True)
     (tmp_path / "run" / "spark.log").touch()
     # Any process whose command line names the directory counts as one of the cluster's.
-    kept = subprocess.Popen([sys.executable, "-c", "input()", str(cluster)], stdin=subprocess.PIPE)
+    kept = subprocess.Popen(
+        [sys.executable, "-c", "print('up', flush=True); input()", str(cluster)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
+        # For a moment after exec() the command line of a new process reads as empty.
+        assert kept.stdout is not None and kept.stdout.readline()
         state = {"zookeeper": {"pid": None}, "nodes": [{"name": "broker-1", "kind": "broker", "pid": kept.pid}]}
         (cluster / "cluster.json").write_text(json.dumps(state), encoding="utf-8")
         clear(tmp_path / "run")
-        assert kept.wait(10) != 0
+        assert kept.wait(60) != 0
     finally:
         kept.kill()
         kept.communicate()

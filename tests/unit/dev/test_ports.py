@@ -43,5 +43,5 @@ def test_two_clusters_that_start_in_the_same_moment_do_not_choose_the_same_ports
         assert answers.count("True") <= 1
     finally:
         for chooser in choosers:
-            chooser.communicate(timeout=20)
+            chooser.communicate(timeout=120)
     assert choose_plan(2, 3) is not None

@@ -94,7 +94,7 @@ def test_threads_share_descriptors_while_others_are_evicted(tmp_path: Path) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert not wrong and not any(thread.is_alive() for thread in threads)
     assert open_descriptors(tmp_path) <= 2
 

@@ -29,7 +29,7 @@ def test_the_endpoint_serves_every_documented_name() -> None:
     metrics = Metrics()
     port = metrics.serve("127.0.0.1", 0)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     finally:
         metrics.close()
