@@ -6,10 +6,12 @@ without reporting progress a second time (trap 8).
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from paceline.broker.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
 from paceline.broker.fetch_values import FetchLimits, PartitionRead, Reader
+from paceline.broker.follower_read import look_at_follower
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import PartitionLookup
 from paceline.broker.traffic import BrokerTraffic
@@ -17,7 +19,6 @@ from paceline.log.damage import DamagedLogError
 from paceline.model.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
     PacelineError,
     ReplicaNotAvailableError,
 )
@@ -28,9 +29,8 @@ from paceline.replication.fetch_session import (
     FetchPosition,
     FetchSession,
     FetchSessionCache,
-    News,
 )
-from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
+from paceline.replication.purgatory import Cancel, Purgatory
 from paceline.replication.replication_quota import ReplicationQuota
 from paceline.replication.truncation import divergence
 from paceline.runtime.ports import Scheduler
@@ -39,10 +39,6 @@ EXPECT_MS: Final = 1_000
 """How long after it began to lead a broker expects the followers to fetch in the new epoch."""
 EXPECTED_WAIT_MS: Final = 20
 """How long it lets them wait meanwhile: their next request may name the partition."""
-
-
-FetchAnswer = Callable[[int, list[PartitionRead]], None]
-"""Takes the session id (0 for none) and the partitions to answer."""
 
 
 class FetchHandler:
@@ -129,14 +125,14 @@ class FetchHandler:
             for position in positions:
                 session.put(position)
             looked_at = session.take_marked()
-        run = _Fetch(reader, limits, session, incremental, answer)
+        run = FetchRun(reader, limits, session, incremental, answer)
         try:
             reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
         finally:
             self._partitions.deliver_news()
         return self._answer_or_wait(run, reads)
 
-    def _answer_or_wait(self, run: "_Fetch", reads: list[PartitionRead]) -> Cancel | None:
+    def _answer_or_wait(self, run: FetchRun, reads: list[PartitionRead]) -> Cancel | None:
         limits, session = run.limits, run.session
         byte_count = sum(len(read.batches) for read in reads)
         nothing_to_wait_for = not (reads if session is None else session.partitions)
@@ -154,16 +150,16 @@ class FetchHandler:
             self.answer(run, reads)
             return None
         if session is None:
-            operation = _DelayedFetch(self, run, [read.position for read in reads])
+            operation = DelayedFetch(self, run, [read.position for read in reads])
             keys = [read.position.topic_partition for read in reads]
             return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
         session.mark_first(read.position.topic_partition for read in reads if self._has_news(run, read))
         session.take_fresh()
-        waiting = _DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
+        waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
         session.waiting = waiting.look
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
 
-    def finish(self, run: "_Fetch", positions: list[FetchPosition]) -> None:
+    def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
         """Read again for a fetch that has waited, and answer it."""
         session = run.session
         if session is not None:
@@ -172,7 +168,7 @@ class FetchHandler:
             positions = session.take_marked()
         self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
 
-    def answer(self, run: "_Fetch", reads: list[PartitionRead]) -> None:
+    def answer(self, run: FetchRun, reads: list[PartitionRead]) -> None:
         """Choose what goes into the answer, remember what was said, and give it."""
         session = run.session
         if session is None:
@@ -215,7 +211,7 @@ class FetchHandler:
             return False
         return self._quota.holds_back(partition.topic_partition, self._scheduler.now_ms())
 
-    def _has_news(self, run: "_Fetch", read: PartitionRead) -> bool:
+    def _has_news(self, run: FetchRun, read: PartitionRead) -> bool:
         position = read.position
         return bool(
             read.batches
@@ -227,7 +223,7 @@ class FetchHandler:
         )
 
     def _read_all(
-        self, run: "_Fetch", positions: Sequence[FetchPosition], record: bool, now_ms: int
+        self, run: FetchRun, positions: Sequence[FetchPosition], record: bool, now_ms: int
     ) -> list[PartitionRead]:
         reads = []
         remaining = run.limits.max_bytes
@@ -241,7 +237,7 @@ class FetchHandler:
         return reads
 
     def _read(
-        self, run: "_Fetch", position: FetchPosition, max_bytes: int, at_least_one: bool, record: bool, now_ms: int
+        self, run: FetchRun, position: FetchPosition, max_bytes: int, at_least_one: bool, record: bool, now_ms: int
     ) -> PartitionRead:
         read = PartitionRead(position)
         session, reader = run.session, run.reader
@@ -279,7 +275,10 @@ class FetchHandler:
         partition = self._partitions.lookup(position.topic_partition)
         partition.check_topic_id(position.topic_id)
         if reader.rack and not partition.is_leader:
-            return self._validate_at_follower(partition, position, read)
+            if not self._partitions.reader_seen(position.topic_partition):
+                raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
+            look_at_follower(partition, position, read)
+            return partition
         log = partition.leader_log(position.current_leader_epoch)
         if reader.replica_id is not None and reader.replica_id not in partition.followers:
             raise ReplicaNotAvailableError(
@@ -304,40 +303,6 @@ class FetchHandler:
             read.available = read.available and read.preferred_replica is None
         return partition
 
-    def _validate_at_follower(
-        self, partition: HostedPartition, position: FetchPosition, read: PartitionRead
-    ) -> HostedPartition:
-        """A client reads here (KIP-392): only what this follower knows to be committed, and only while it keeps up.
-
-        Above its high watermark its log may still be cut, so nothing there is compared, and an offset beyond its end is
-        no error of the client's: the leader has told of it already.
-
-        Raises:
-            OffsetNotAvailableError: the log does not reach that far yet.
-            OffsetOutOfRangeError: the log begins later; ask the leader.
-            NotLeaderOrFollowerError: this broker has not heard of the leader for long, or does not follow.
-        """
-        log = partition.readable_log(position.current_leader_epoch)
-        if not self._partitions.reader_seen(position.topic_partition):
-            raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
-        offset = position.fetch_offset
-        read.leader_epoch = partition.leader_epoch
-        read.log_start_offset = log.log_start_offset
-        read.log_end_offset = log.log_end_offset
-        read.high_watermark = log.high_watermark
-        if offset > log.log_end_offset:
-            raise OffsetNotAvailableError(f"{position.topic_partition} ends at {log.log_end_offset} at this follower")
-        if offset <= log.high_watermark:
-            read.diverging_epoch = divergence(
-                offset,
-                position.last_fetched_epoch,
-                log.log_start_offset,
-                log.high_watermark,
-                log.end_offset_for_epoch,
-            )
-        read.available = offset < log.high_watermark
-        return partition
-
     def _bytes(
         self, partition: HostedPartition, reader: Reader, position: FetchPosition, max_bytes: int, at_least_one: bool
     ) -> bytes:
@@ -346,7 +311,7 @@ class FetchHandler:
         return log.read(position.fetch_offset, max_bytes, limit, at_least_one)
 
     def _record(
-        self, run: "_Fetch", partition: HostedPartition, position: FetchPosition, read: PartitionRead, now_ms: int
+        self, run: FetchRun, partition: HostedPartition, position: FetchPosition, read: PartitionRead, now_ms: int
     ) -> None:
         reader, session = run.reader, run.session
         assert reader.replica_id is not None
@@ -359,7 +324,7 @@ class FetchHandler:
             # Whatever this fetch has just committed, the follower may know at once.
             read.high_watermark = partition.log.high_watermark
 
-    def would_answer(self, run: "_Fetch", position: FetchPosition) -> bool | int:
+    def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
         """Return True when a waiting fetch must be answered because of this position, else the bytes it offers."""
         read = PartitionRead(position)
         try:
@@ -393,93 +358,3 @@ class FetchHandler:
             self._partitions.lookup(topic_partition).leave_session(session)
         except PacelineError:
             pass
-
-
-class _Fetch:
-    """One fetch under way."""
-
-    __slots__ = ("answer", "incremental", "limits", "reader", "session")
-
-    def __init__(
-        self,
-        reader: Reader,
-        limits: FetchLimits,
-        session: FetchSession | None,
-        incremental: bool,
-        answer: FetchAnswer,
-    ) -> None:
-        self.reader = reader
-        self.limits = limits
-        self.session = session
-        self.incremental = incremental
-        self.answer = answer
-
-
-class _DelayedFetch(DelayedOperation):
-    """A fetch without a session that waits for any of its partitions."""
-
-    def __init__(self, handler: FetchHandler, run: _Fetch, positions: list[FetchPosition]) -> None:
-        super().__init__()
-        self._handler = handler
-        self._run = run
-        self._positions = positions
-
-    def ready(self) -> bool:
-        """Whether enough has come, or something must be said."""
-        byte_count = 0
-        for position in self._positions:
-            offer = self._handler.would_answer(self._run, position)
-            if offer is True:
-                return True
-            byte_count += offer
-        return byte_count >= max(1, self._run.limits.min_bytes)
-
-    def on_complete(self) -> None:
-        """Read again and answer."""
-        self._handler.finish(self._run, self._positions)
-
-
-class _DelayedSessionFetch(DelayedOperation):
-    """A session's fetch that waits; it looks only at partitions that were marked since it last looked."""
-
-    def __init__(self, handler: FetchHandler, run: _Fetch, offers: dict[TopicPartition, int]) -> None:
-        super().__init__()
-        self._handler = handler
-        self._run = run
-        self._offers = offers
-        self._byte_count = sum(offers.values())
-
-    def look(self) -> None:
-        """Look at the news and answer if they suffice."""
-        self.try_complete()
-
-    def ready(self) -> bool:
-        """Whether enough has come since the fetch arrived, or something must be said."""
-        session = self._run.session
-        assert session is not None
-        reader = self._run.reader
-        wanted = News.ROLE | (News.HIGH_WATERMARK if reader.replica_id is None else News.APPENDED)
-        for topic_partition, news in session.take_fresh().items():
-            position = session.partitions.get(topic_partition)
-            if position is not None and reader.wants_high_watermark and news & News.HIGH_WATERMARK:
-                return True
-            if position is not None and reader.replica_id is not None and news & News.LOG_START:
-                return True
-            if position is None or not news & wanted:
-                continue
-            offer = self._handler.would_answer(self._run, position)
-            if offer is True:
-                return True
-            self._byte_count += offer - self._offers.get(topic_partition, 0)
-            self._offers[topic_partition] = offer
-        return self._byte_count >= max(1, self._run.limits.min_bytes)
-
-    def on_complete(self) -> None:
-        """Read what is marked and answer."""
-        self._handler.finish(self._run, [])
-
-    def on_cancel(self) -> None:
-        """What is marked stays so, for the next fetch of the session."""
-        session = self._run.session
-        assert session is not None
-        session.waiting = None
