@@ -93,7 +93,7 @@ def test_the_server_does_not_outlive_a_parent_that_is_killed(
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid, port = map(int, parent.stdout.readline().split())
-        socket.create_connection(("127.0.0.1", port), 5).close()
+        socket.create_connection(("127.0.0.1", port), 60).close()
         parent.kill()
     PumpedScheduler().run_until(lambda: not is_running(pid))
 

@@ -5,7 +5,9 @@ For development and tests. Standard library only; needs a Java runtime.
 
 import atexit
 import ctypes
+import errno
 import importlib.util
+import random
 import shutil
 import signal
 import socket
@@ -24,6 +26,7 @@ _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _PORT_ATTEMPTS = 3
 _PR_SET_PDEATHSIG = 1
+_FIRST_PORT, _LAST_PORT = 10_240, 32_000
 
 
 def java_path() -> str:
@@ -171,7 +174,7 @@ class EmbeddedZooKeeper:
         """Let a paused process go on."""
         self._signal(signal.SIGCONT)
 
-    def command(self, word: str, timeout_s: float = 5.0) -> str:
+    def command(self, word: str, timeout_s: float = 30.0) -> str:
         """Return the answer to a four-letter word such as ``srvr`` or ``cons``; raises OSError without one."""
         with socket.create_connection((self.host, self.port), timeout_s) as connection:
             connection.settimeout(timeout_s)
@@ -261,9 +264,22 @@ def _class_path(jars: Path) -> str:
 
 
 def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Pick below the kernel's ephemeral range: there no outgoing connection takes the port while the server is down.
+
+    Its own clients', which try again and again, are the likeliest to.
+    """
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(_FIRST_PORT, _LAST_PORT)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as failure:
+                if failure.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def _die_with_parent() -> Callable[[], None] | None:
