@@ -74,6 +74,18 @@ def test_send_many_keeps_order_over_many_batches_and_requests(cluster: FakeClust
     assert cluster.produce_requests > 20
 
 
+def test_send_many_sends_records_with_and_without_keys_where_they_belong(cluster: FakeCluster) -> None:
+    records = [(b"key %d" % (n % 3) if n % 5 < 2 else None, b"%04d" % n) for n in range(3_000)]
+    with Producer(cluster.bootstrap, batch_size=2_000, linger_ms=0) as producer:
+        assert producer.send_many("t", records).result(60) == 3_000
+    parts = cluster.values("t")
+    assert sorted(value for part in parts.values() for value in part) == [value for _, value in records]
+    for key in (b"key 0", b"key 1", b"key 2"):
+        expected = [value for one, value in records if one == key]
+        part = parts[partition_for_key(key, len(parts))]
+        assert [value for value in part if value in set(expected)] == expected
+
+
 def test_callbacks_hear_of_every_record_once(cluster: FakeCluster) -> None:
     heard: list[tuple[int | None, PacelineError | None]] = []
     with Producer(cluster.bootstrap) as producer:

@@ -20,7 +20,7 @@ How order and "exactly once" are kept for an idempotent producer, per partition:
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -42,6 +42,7 @@ MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 """Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
 
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
+_NO_HEADERS: Final[list[tuple[str, bytes | None]]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,44 @@ class Accumulator:
         batch.charged_bytes += taken.size
         self.buffered_bytes += taken.size
         return True
+
+    def append_run(
+        self,
+        batch: ProducerBatch,
+        timestamp_ms: int | None,
+        pairs: Sequence[tuple[bytes | None, bytes | None]],
+        start: int,
+        with_keys: bool,
+    ) -> int:
+        """Add (key, value) pairs from ``start`` on to an open batch; return where it stopped.
+
+        It stops when the batch is full, and at a pair with a key unless ``with_keys``. As `append_to` for each, at half
+        the price: the sums are done once.
+        """
+        encoder = batch.encoder
+        assert encoder is not None
+        append = encoder.append
+        first = index = batch.count
+        size = encoder.size()
+        at = start
+        try:
+            while at < len(pairs):
+                key, value = pairs[at]
+                if key is not None and not with_keys:
+                    break
+                if append(index, timestamp_ms, key, value, _NO_HEADERS) is None:
+                    break
+                index += 1
+                at += 1
+        except BaseException:
+            self._seal(batch)
+            raise
+        finally:
+            batch.count = index
+            taken = encoder.size() - size if index > first else 0
+            batch.charged_bytes += taken
+            self.buffered_bytes += taken
+        return at
 
     def new_batch(
         self,

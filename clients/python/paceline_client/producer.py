@@ -255,8 +255,11 @@ class Producer:
     ) -> None:
         accumulator = self._accumulator
         append_to = accumulator.append_to
+        run_limit = self._buffer_memory - accumulator.config.batch_size
         wake = False
-        for key, value in chunk:
+        at = 0
+        while at < len(chunk):
+            key, value = chunk[at]
             if accumulator.buffered_bytes >= self._buffer_memory or self._closed or accumulator.fatal is not None:
                 self._sender.wake()
                 self._wait_for_space()
@@ -265,6 +268,15 @@ class Producer:
             else:
                 queue = self._choose(topic, route, key, partition)
             batch = queue.open
+            keyless = key is None or partition is not None
+            if batch is not None and keyless and accumulator.buffered_bytes < run_limit:
+                # The same partition for all that follow without a key, and whatever its batch takes fits the buffer.
+                after = accumulator.append_run(batch, stamp, chunk, at, partition is not None)
+                if after > at:
+                    batches[id(batch)] = batch
+                    at = after
+                    continue
+            at += 1
             if batch is None or not append_to(batch, stamp, key, value, _NO_HEADERS):
                 if batch is not None and key is None and partition is None:
                     queue = self._next_sticky(topic, route)

@@ -127,6 +127,47 @@ def test_a_record_larger_than_the_limit_is_refused_and_changes_nothing() -> None
     assert accumulator.incomplete() == []
 
 
+def test_a_run_of_records_is_the_same_as_one_by_one() -> None:
+    values = [bytes([number % 251]) * (number % 40) for number in range(200)]
+    pairs = [(None, value) for value in values]
+    one_by_one, in_runs = make(batch_size=500), make(batch_size=500)
+    for value in values:
+        put(one_by_one, value)
+    at = 0
+    while at < len(pairs):
+        batch, index = put(in_runs, pairs[at][1])
+        after = in_runs.append_run(batch, 1_000, pairs, at + 1, with_keys=False)
+        assert batch.count == index + after - at
+        at = after
+    assert in_runs.buffered_bytes == one_by_one.buffered_bytes
+    expected, found = one_by_one.incomplete(), in_runs.incomplete()
+    assert [(one.count, one.charged_bytes) for one in found] == [(one.count, one.charged_bytes) for one in expected]
+    assert [encode(in_runs, one) for one in found] == [encode(one_by_one, one) for one in expected]
+
+
+def test_a_run_stops_at_a_key_unless_keys_do_not_matter() -> None:
+    pairs = [(None, b"a"), (None, b"b"), (b"key", b"c"), (None, b"d")]
+    accumulator = make(batch_size=500)
+    batch, _ = put(accumulator, b"first")
+    assert accumulator.append_run(batch, 1_000, pairs, 0, with_keys=False) == 2
+    assert accumulator.append_run(batch, 1_000, pairs, 2, with_keys=False) == 2
+    assert accumulator.append_run(batch, 1_000, pairs, 2, with_keys=True) == 4
+    assert batch.count == 5
+
+
+def test_a_run_keeps_what_came_before_a_value_that_is_not_bytes() -> None:
+    accumulator = make(batch_size=500)
+    batch, _ = put(accumulator, b"a")
+    with pytest.raises(TypeError):
+        accumulator.append_run(batch, 1_000, [(None, b"b"), (None, "text")], 0, with_keys=False)  # type: ignore[list-item]
+    put(accumulator, b"c")
+    accumulator.flushing += 1
+    log = ModelPartition()
+    while drained := take(accumulator, 0):
+        accumulator.complete(drained[0], log.append(encode(accumulator, drained[0])), None)
+    assert log.values == [b"a", b"b", b"c"]
+
+
 def test_a_value_that_is_not_bytes_is_refused_and_later_records_still_go() -> None:
     accumulator = make()
     put(accumulator, b"a")
