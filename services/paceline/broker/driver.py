@@ -139,6 +139,8 @@ class BrokerProcess:
                 _log.warning("%s means nothing to us and is left alone", name)
             for name in directory.damaged:
                 _log.warning("%s could not be read and is done without", name)
+            for name in directory.set_aside:
+                _log.warning("%s was set aside and is kept; remove it when nobody needs it", name)
         if not logs.live_log_dirs:
             raise StartupError("no log directory can be used", ExitCode.LOG_DIR_LOCKED)
         return report

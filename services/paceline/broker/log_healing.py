@@ -11,7 +11,7 @@ A log is damaged when a batch of it is not what was written, or when batches wer
    one is filled from the leader. It joins the ISR when it has caught up, as any follower does.
 
 Without such a peer nothing is given up: what is intact is served, and the damaged range is answered CORRUPT_MESSAGE.
-Source: spec/reliability.md (corrupt middle of a segment), docs/decisions/0009-damaged-and-stray-logs.md.
+Source: spec/reliability.md (corrupt middle of a segment), docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
 import logging

@@ -8,7 +8,7 @@ Where the topic has been deleted since, nothing shows its log, until a new topic
 
 A log that the picture does not name stays where it is: a topic whose node cannot be read, or a ZooKeeper that has lost
 everything, is no proof. What is found is renamed, reported and kept; nothing here deletes.
-Source: docs/decisions/0009-damaged-and-stray-logs.md.
+Source: docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
 import logging
@@ -61,7 +61,10 @@ def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool
     if state.leader in (me, LEADER_DURING_DELETE) or me in state.replicas or me in state.isr:
         return False
     log = manager.logs.get(state.topic_partition)
-    if log is None or log.topic_id is None or log.topic_id != state.topic_id or log.directory.is_offline:
+    if log is None or log.directory.is_offline:
+        return False
+    if log.topic_id != state.topic_id and (log.topic_id is not None or log.log_end_offset > 0):
+        # Another topic of that name, or nobody knows; an empty log without an id belongs to anybody.
         return False
     hosted = manager.partitions.get(state.topic_partition)
     if hosted is not None:

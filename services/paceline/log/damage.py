@@ -1,4 +1,4 @@
-"""What a log says when its own bytes are not what was written (docs/decisions/0009-damaged-and-stray-logs.md)."""
+"""What a log says when its own bytes are not what was written (docs/decisions/0011-damaged-and-stray-logs.md)."""
 
 from paceline.model.errors import CorruptMessageError
 
