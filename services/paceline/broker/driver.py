@@ -321,8 +321,11 @@ class BrokerProcess:
         serving = True
         while True:
             await asyncio.sleep(_REFRESH_S)
-            self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
-            self._refresh_families(self._node.replica_manager)
+            try:
+                self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
+                self._refresh_families(self._node.replica_manager)
+            except Exception:  # a number that cannot be told must not end readiness
+                _log.exception("the metrics could not be refreshed")
             if self._node.ready != serving:
                 serving = self._node.ready
                 await self._servers.set_serving(serving)
