@@ -117,6 +117,9 @@ class ControllerContext:
         self, topic_partition: TopicPartition, replicas: Iterable[int], include_shutting_down: bool = False
     ) -> tuple[int, ...]:
         """Those of ``replicas`` that are online, in their order."""
+        if not (self.shutting_down or self.without_lease or self.on_offline_dirs):
+            brokers = self.brokers  # Nothing but registrations matters, as during a failover.
+            return tuple([r for r in replicas if r in brokers])
         return tuple(r for r in replicas if self.is_replica_online(r, topic_partition, include_shutting_down))
 
     def remove_broker(self, broker_id: int) -> None:
@@ -187,11 +190,9 @@ class ControllerContext:
 
     def offline_replicas(self, topic_partition: TopicPartition) -> tuple[int, ...]:
         """Assigned replicas that are not online; a broker shutting down counts as offline."""
-        return tuple(
-            broker_id
-            for broker_id in self.assignment(topic_partition).replicas
-            if not self.is_replica_online(broker_id, topic_partition)
-        )
+        replicas = self.assignment(topic_partition).replicas
+        online = self.online_replicas(topic_partition, replicas)
+        return () if len(online) == len(replicas) else tuple([r for r in replicas if r not in online])
 
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
         """Partitions whose leader is known but not online, topics queued for deletion left out."""

@@ -82,14 +82,13 @@ def add_topics(
     added = []
     for topic in topics:
         node = nodes.get(topic)
-        parts.context.topics.setdefault(topic, {})
+        assignments = parts.context.topics.setdefault(topic, {})
         if node is None:
             continue
         parts.context.topic_ids[topic] = node.topic_id
-        for partition, assignment in sorted(node.partitions.items()):
-            topic_partition = TopicPartition(topic, partition)
-            parts.context.set_assignment(topic_partition, assignment)
-            added.append(topic_partition)
+        for partition in sorted(node.partitions):
+            assignments[partition] = node.partitions[partition]
+            added.append(TopicPartition(topic, partition))
     return added
 
 

@@ -19,6 +19,8 @@ MAX_ZNODE_BYTES = 16 * 1024 * 1024
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
+_SHORT = 10
+"""A decimal number of fewer digits fits into 32 bits."""
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 
@@ -168,6 +170,31 @@ class JsonObject:
         if len(set(ids)) != len(ids):
             raise self.fail(key, "an id is listed twice")
         return ids
+
+    def broker_ids_by_partition(self) -> dict[int, tuple[int, ...]]:
+        """Return every member, a list of distinct broker ids under a partition number, in the order of the numbers."""
+        found = {}
+        for key, value in self._value.items():
+            if (
+                type(value) is list
+                and len(key) < _SHORT
+                and key.isascii()
+                and key.isdecimal()
+                and (key[0] != "0" or key == "0")
+                and set(map(type, value)) == {int}
+                and min(value) >= 0
+                and max(value) <= MAX_INT32
+                and len(set(value)) == len(value)
+            ):
+                found[int(key)] = tuple(value)
+            else:
+                # The same, step by step, to say what is wrong with it.
+                try:
+                    number = decode_decimal(self.path, key, 0, MAX_INT32)
+                except MalformedZnodeError as error:
+                    raise self.fail(key, error.reason) from None
+                found[number] = self.broker_ids(key)
+        return dict(sorted(found.items()))
 
     def object(self, key: str) -> "JsonObject":
         """Return a member that is an object itself."""

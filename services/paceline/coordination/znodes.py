@@ -94,7 +94,7 @@ def decode_topic_assignment(path: str, data: bytes | None) -> TopicAssignment:
     node = decode_object(path, data)
     version = node.version(1, 2, 3)
     members = node.object("partitions")
-    replicas = {number: members.broker_ids(key) for number, key in members.partition_keys()}
+    replicas = members.broker_ids_by_partition()
     for number, ids in replicas.items():
         if not ids:
             raise members.fail(str(number), "no replicas")
