@@ -62,6 +62,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
 from paceline.rpc import convert
+from paceline.rpc.arrivals import ARRIVALS_AT_ONCE
 from paceline.rpc.channels import channel_options, open_aio_channel
 from paceline.rpc.errors import from_rpc_error
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
@@ -266,6 +267,41 @@ async def test_requests_in_flight_have_a_byte_budget(door: Door) -> None:
     await _until(lambda: door.servers._budget.used_bytes == 0)
     door.core.produce_answer = [ProduceResult(TP, None, 0, -1, 0)]
     await log.Produce(produce_of(b"x" * 2_000_000))
+
+
+async def test_requests_beyond_those_being_received_are_throttled_unread_and_others_are_not(door: Door) -> None:
+    arrivals = door.servers._produce_arrivals
+    arrivals._wait_s = 0.05
+    over = asyncio.Event()
+
+    async def sends_for_ever() -> None:
+        await arrivals.enter()
+        await over.wait()
+
+    senders = [asyncio.get_running_loop().create_task(sends_for_ever()) for _ in range(ARRIVALS_AT_ONCE)]
+    await _until(lambda: arrivals.under_way == ARRIVALS_AT_ONCE)
+    error = await failure_of(door.log().Produce(produce_of()))
+    assert isinstance(error, ThrottledError) and "try again" in str(error)
+    assert door.core.produced == []
+    await door.log().ListOffsets(log_pb.ListOffsetsRequest(partitions=[log_pb.ListOffsetsPartition(topic="t")]))
+    over.set()
+    await asyncio.gather(*senders)
+    door.core.produce_answer = [ProduceResult(TP, None, 0, -1, 0)]
+    await door.log().Produce(produce_of())
+    assert arrivals.under_way == 0
+
+
+async def test_answers_under_way_have_a_byte_budget(door: Door) -> None:
+    answers = door.servers._answers
+    door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 5, 5, 0, None, batches() + bytes(100_000))])
+    request = fetch_of(format=log_pb.FETCH_FORMAT_BATCHES)
+    answers.used_bytes = answers._limit_bytes
+    error = await failure_of(door.log().Fetch(request))
+    assert isinstance(error, ThrottledError) and "not taken yet" in str(error)
+    assert door.core.fetched == []
+    answers.used_bytes = 0
+    await door.log().Fetch(request)
+    await _until(lambda: answers.used_bytes == 0)
 
 
 async def test_a_long_poll_ends_when_the_client_goes_away(door: Door) -> None:
