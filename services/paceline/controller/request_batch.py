@@ -29,6 +29,10 @@ from paceline.model.metadata_revisions import MetadataRevisions
 @dataclass(slots=True)
 class _Collected:
     leader_and_isr: dict[int, dict[TopicPartition, LeaderAndIsrPartition]] = field(default_factory=dict)
+    decided: dict[TopicPartition, tuple[LeaderAndIsr, ReplicaAssignment, LeaderAndIsrPartition]] = field(
+        default_factory=dict
+    )
+    """The latest decision about a partition as requests have it: after a failover each replica is told the same."""
     metadata_brokers: set[int] = field(default_factory=set)
     metadata_to_all: bool = False
     metadata_partitions: dict[TopicPartition, None] = field(default_factory=dict)
@@ -80,6 +84,24 @@ class RequestBatch:
         is_new: bool,
     ) -> None:
         """Tell replicas of a decision, and every registered broker of the resulting metadata."""
+        partition = self._decision(topic_partition, state, assignment, is_new)
+        for broker_id in broker_ids:
+            if broker_id < 0:
+                continue
+            partitions = self._collected.leader_and_isr.setdefault(broker_id, {})
+            before = partitions.get(topic_partition)
+            stays_new = before is not None and before.is_new and not is_new
+            partitions[topic_partition] = replace(partition, is_new=True) if stays_new else partition
+        self._collected.metadata_to_all = True
+        if topic_partition in self._context.leadership:
+            self._collected.metadata_partitions[topic_partition] = None
+
+    def _decision(
+        self, topic_partition: TopicPartition, state: LeaderAndIsr, assignment: ReplicaAssignment, is_new: bool
+    ) -> LeaderAndIsrPartition:
+        known = self._collected.decided.get(topic_partition)
+        if known is not None and known[0] is state and known[1] is assignment and known[2].is_new is is_new:
+            return known[2]
         partition = LeaderAndIsrPartition(
             topic_partition=topic_partition,
             topic_id=self._context.topic_ids.get(topic_partition.topic),
@@ -93,16 +115,8 @@ class RequestBatch:
             removing_replicas=assignment.removing,
             is_new=is_new,
         )
-        for broker_id in broker_ids:
-            if broker_id < 0:
-                continue
-            partitions = self._collected.leader_and_isr.setdefault(broker_id, {})
-            before = partitions.get(topic_partition)
-            stays_new = before is not None and before.is_new and not is_new
-            partitions[topic_partition] = replace(partition, is_new=True) if stays_new else partition
-        self._collected.metadata_to_all = True
-        if topic_partition in self._context.leadership:
-            self._collected.metadata_partitions[topic_partition] = None
+        self._collected.decided[topic_partition] = (state, assignment, partition)
+        return partition
 
     def add_update_metadata(self, broker_ids: Iterable[int], topic_partitions: Iterable[TopicPartition]) -> None:
         """Send metadata of partitions, together with the list of live brokers, to brokers."""

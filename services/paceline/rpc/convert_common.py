@@ -23,7 +23,12 @@ MAX_BROKERS: Final = 100_000
 TOPIC_ID_LENGTH: Final = 22
 
 _KNOWN_TOPICS_LIMIT: Final = 100_000
-_valid_topics: set[str] = set()
+_valid_topics: dict[str, str] = {}
+"""Names that have been checked; everything that is parsed later shares the text."""
+_KNOWN_IDS_LIMIT: Final = 10_000
+_KNOWN_IDS_LENGTH: Final = 16
+_valid_ids: dict[tuple[int, ...], tuple[int, ...]] = {}
+"""Replica lists that have been checked: thousands of partitions have the same few, which are shared as well."""
 
 _CODE_BY_NUMBER: Final[dict[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 
@@ -48,11 +53,13 @@ def partition_of(message: Any) -> TopicPartition:
         InvalidTopicError: the name is not legal.
         InvalidRequestError: the index is negative.
     """
-    topic: str = message.topic
-    if topic not in _valid_topics:
-        validate_topic_name(topic)
+    name: str = message.topic
+    topic = _valid_topics.get(name)
+    if topic is None:
+        validate_topic_name(name)
+        topic = name
         if len(_valid_topics) < _KNOWN_TOPICS_LIMIT:
-            _valid_topics.add(topic)
+            _valid_topics[name] = name
     partition: int = message.partition
     if partition < 0:
         raise InvalidRequestError(f"partition {partition} of topic {topic!r} is negative")
@@ -105,10 +112,15 @@ def broker_ids(ids: Sequence[int], what: str) -> tuple[int, ...]:
         InvalidRequestError: one is negative or there twice, or there are far too many.
     """
     found = tuple(bounded(ids, MAX_REPLICAS, what))
+    known = _valid_ids.get(found)
+    if known is not None:
+        return known
     if found and min(found) < 0:
         raise InvalidRequestError(f"{what} has the negative broker id {min(found)}")
     if len(set(found)) != len(found):
         raise InvalidRequestError(f"{what} names a broker twice: {list(found)}")
+    if len(found) <= _KNOWN_IDS_LENGTH and len(_valid_ids) < _KNOWN_IDS_LIMIT:
+        _valid_ids[found] = found
     return found
 
 
