@@ -23,6 +23,8 @@ from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_s
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.log.record_batch import NewRecord, decode_batch, encode_batch, parse_header
 from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -89,6 +91,8 @@ class SmallCore:
         self.produce_answer: list[ProduceResult] | None = None
         self.fetch_answer: FetchResponse | None = None
         self.fetch_replies: list[Callable[[FetchResponse], None]] = []
+        self.cancelled: list[FetchRequest] = []
+        self.deleted: list[tuple[list[DeleteRecordsQuery], int]] = []
         self.control_outcome: ControlResponse | Exception = ControlResponse()
         self.producer_id: tuple[int, int] | PacelineError = (4_000, 0)
 
@@ -103,11 +107,28 @@ class SmallCore:
         if self.produce_answer is not None:
             reply(self.produce_answer)
 
-    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> None:
+    def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Callable[[], None] | None:
         self.fetched.append(request)
         self.fetch_replies.append(reply)
         if self.fetch_answer is not None:
             reply(self.fetch_answer)
+            return None
+        return lambda: self.cancelled.append(request)
+
+    def delete_records(
+        self,
+        queries: Sequence[DeleteRecordsQuery],
+        timeout_ms: int,
+        reply: Callable[[list[DeleteRecordsResult]], None],
+    ) -> None:
+        self.deleted.append((list(queries), timeout_ms))
+        failure = PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "elsewhere", leader=LeaderHint(2, 5))
+        reply(
+            [
+                DeleteRecordsResult(query.topic_partition, failure if query.before_offset is None else None, 4)
+                for query in queries
+            ]
+        )
 
     def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
         self.replica_fetched.append(request)
@@ -309,7 +330,30 @@ async def test_a_long_poll_ends_when_the_client_goes_away(door: Door) -> None:
     await _until(lambda: len(door.core.fetch_replies) == 1)
     call.cancel()
     await _until(lambda: errors_of(door, "CANCELLED") == 1)
+    assert door.core.cancelled == door.core.fetched, "nothing waits in the core any more"
     door.core.fetch_replies[0](FetchResponse([]))  # a late reply is dropped
+
+
+async def test_records_are_deleted_partition_by_partition(door: Door) -> None:
+    learn(door.core)
+    request = log_pb.DeleteRecordsRequest(
+        partitions=[
+            log_pb.DeleteRecordsPartition(topic="t", partition=0, before_offset=4, current_leader_epoch=3),
+            log_pb.DeleteRecordsPartition(topic="t", partition=1),
+        ]
+    )
+    answer = await door.log().DeleteRecords(request)
+    ((queries, timeout_ms),) = door.core.deleted
+    assert queries == [
+        DeleteRecordsQuery(TopicPartition("t", 0), None, 4, 3),
+        DeleteRecordsQuery(TopicPartition("t", 1), None, None, None),
+    ]
+    assert timeout_ms == 30_000
+    done, refused = answer.partitions
+    assert (done.partition, done.low_watermark, done.HasField("error")) == (0, 4, False)
+    assert refused.error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and refused.error.current_leader.port == 9092
+    request.partitions[1].partition = 0
+    assert isinstance(await failure_of(door.log().DeleteRecords(request)), InvalidRequestError)
 
 
 def fetch_of(**fields: Any) -> log_pb.FetchRequest:
