@@ -64,6 +64,20 @@ def test_leader_and_isr_goes_first_then_metadata_to_all_then_stop_replica(contex
     ]
 
 
+def test_replicas_told_one_by_one_of_one_decision_share_it_and_a_newer_one_is_not_mixed_in(
+    context: ControllerContext,
+) -> None:
+    batch, channels = batch_of(context)
+    for broker_id in (1, 2):
+        batch.add_leader_and_isr((broker_id,), A, context.leadership[A], ASSIGNMENT, is_new=False)
+    moved = ReplicaAssignment((1, 2, 3), adding=(3,))
+    batch.add_leader_and_isr((3,), A, context.leadership[A], moved, is_new=True)
+    batch.send()
+    first, second, third = (request.partitions[0] for _, request in channels.sent[:3])
+    assert first is second and (first.replicas, first.is_new) == ((1, 2), False)
+    assert (third.replicas, third.adding_replicas, third.is_new) == ((1, 2, 3), (3,), True)
+
+
 def test_the_last_decision_wins_and_new_stays_new(context: ControllerContext) -> None:
     batch, channels = batch_of(context)
     batch.add_leader_and_isr((1,), A, context.leadership[A], ASSIGNMENT, is_new=True)

@@ -13,6 +13,7 @@ from paceline.model.client_io import Isolation, OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
+from paceline.rpc.convert_common import broker_ids
 from paceline.v1 import log_service_pb2 as log_pb
 
 INT32 = st.integers(0, 2**31 - 1)
@@ -406,3 +407,11 @@ def test_an_error_code_nobody_knows_is_still_a_failure() -> None:
         result = control_pb.ControlPartitionResult(topic="t", error=number)  # type: ignore[arg-type]
         assert convert.error_code_of(over_the_wire(result)) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert convert.error_code_of(control_pb.ControlPartitionResult(topic="t")) is ErrorCode.NONE
+
+
+def test_a_bad_replica_list_is_refused_every_time_and_a_good_one_is_shared() -> None:
+    for _ in range(2):
+        for bad in ([1, 1], [2, -1]):
+            with pytest.raises(InvalidRequestError):
+                broker_ids(bad, "the assignment")
+    assert broker_ids([71, 72, 73], "the assignment") is broker_ids([71, 72, 73], "the in-sync set")
