@@ -3,7 +3,7 @@
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final
 
 from paceline.model.errors import InvalidRequestError
@@ -51,7 +51,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
 
     async def WatchEvents(  # noqa: N802
         self, request: pb.WatchEventsRequest, context: Any
-    ) -> AsyncIterator[pb.WatchEventsResponse]:
+    ) -> AsyncGenerator[pb.WatchEventsResponse, None]:
         """Send events until the caller goes away."""
         self._hub.check_open()
         if request.active_controller_only:
@@ -91,7 +91,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
 
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
-    ) -> AsyncIterator[pb.WatchMetadataResponse]:
+    ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
         """Send the metadata, then what changes, until the caller goes away."""
         topics = _topic_filter(request.topics)
         cursor = request.cursor

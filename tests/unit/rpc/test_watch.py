@@ -47,6 +47,15 @@ class Served(WatchServicer):
         self.partitions[topic] = partitions
         self.revisions.changed([topic], cluster="c")
 
+    async def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+    async def DescribeTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+    async def DescribeReplicas(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
     def _revisions(self) -> MetadataRevisions:
         self._check_active()
         return self.revisions

@@ -1,0 +1,193 @@
+"""What `paceline watch` and `paceline top` make of what they are told."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from paceline.cli.top import _chosen, _row, screen
+from paceline.cli.watch import _event_lines, _kinds, _metadata_lines, _since_ms, event_line
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
+from paceline_client import (
+    Broker,
+    EventGap,
+    PartitionDescription,
+    TopicDescription,
+    WatchedEvents,
+    WatchedMetadata,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def change(kind: StateChangeKind = StateChangeKind.LEADER_ELECTED, **more: Any) -> StateChange:
+    return StateChange(**{"who": "controller-1000001", "wall_ms": 0, "kind": kind, "topic_partition": T0, **more})
+
+
+def texts(items: list[Any], wanted: list[tuple[str, int | None]], steps: bool = False) -> list[str]:
+    return [text for _, text in _event_lines(items, wanted, steps)]
+
+
+def test_an_isr_change_is_one_line_with_the_offsets_of_that_moment() -> None:
+    line = event_line(
+        change(
+            StateChangeKind.ISR_SHRUNK,
+            who="broker-2",
+            leader=2,
+            leader_epoch=5,
+            isr=(2,),
+            old_isr=(2, 3),
+            replicas=(ReplicaOffsets(2, 50), ReplicaOffsets(3, None)),
+            cause="lag",
+        )
+    )
+    assert line.endswith(
+        "broker-2            isr-shrunk          t/0                  "
+        "leader 2 epoch 5  isr [2,3] -> [2]  ends 2:50 3:-  (lag)"
+    )
+
+
+def test_ordinary_steps_of_replicas_are_left_out_unless_asked_for() -> None:
+    step = change(StateChangeKind.TRANSITION, replica=1, from_state="NewReplica", to_state="OnlineReplica")
+    lost = change(StateChangeKind.TRANSITION, replica=1, from_state="OnlineReplica", to_state="OfflineReplica")
+    items = [WatchedEvents((step, lost), "a:1")]
+    assert len(texts(items, [])) == 2 and "OfflineReplica" in texts(items, [])[1]
+    assert len(texts(items, [], steps=True)) == 3
+
+
+def test_only_the_partitions_named_are_shown_and_what_is_about_no_partition() -> None:
+    about = [
+        change(),
+        change(topic_partition=T1),
+        change(StateChangeKind.TOPIC_CREATED, topic_partition=None, topic="t"),
+    ]
+    shown = texts([WatchedEvents(tuple(about), "a:1")], [("t", 1)])
+    assert len(shown) == 3 and "t/1" in shown[1] and "topic-created" in shown[2]
+
+
+def test_a_move_and_a_gap_are_said() -> None:
+    items = [
+        WatchedEvents((), "a:1"),
+        WatchedEvents((), "b:2", EventGap(None, other_process=True)),
+        WatchedEvents((change(),), "b:2", EventGap(17, other_process=False)),
+    ]
+    said = texts(items, [])
+    assert said[:3] == ["watching a:1", "goes on at b:2", "17 events were not kept for so slow a reader"]
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7_200), ("1d", 86_400), ("999999999d", time.time())]
+)
+def test_since_counts_back_from_now(text: str, seconds: float) -> None:
+    since_ms = _since_ms(text)
+    assert since_ms is not None and abs(since_ms - max(0.0, (time.time() - seconds) * 1_000)) < 5_000
+
+
+def test_since_is_all_or_a_moment_or_refused() -> None:
+    assert (_since_ms(None), _since_ms("all"), _since_ms("1970-01-01T00:00:01+00:00")) == (None, 0, 1_000)
+    for text in ("soon", "10", "-5m", "2026-13-01"):
+        with pytest.raises(click.BadParameter, match="neither a time ago"):
+            _since_ms(text)
+
+
+def test_kinds_are_groups_or_words() -> None:
+    assert _kinds(("broker-up,topic", "broker-up")) == [
+        StateChangeKind.BROKER_UP,
+        StateChangeKind.TOPIC_CREATED,
+        StateChangeKind.TOPIC_DELETED,
+    ]
+    with pytest.raises(click.BadParameter, match="'leaders' is none of isr, leader,"):
+        _kinds(("leaders",))
+
+
+def partition(index: int, leader: int | None = 1, **more: Any) -> PartitionDescription:
+    return PartitionDescription(index, leader, 3, **{"replicas": (1, 2), "isr": (1, 2), **more})
+
+
+def metadata(*topics: TopicDescription, **more: Any) -> WatchedMetadata:
+    fields = {"snapshot": False, "removed_topics": (), "more": False, **more}
+    return WatchedMetadata("a:1", topics=topics, **fields)
+
+
+def test_metadata_is_told_once_and_after_a_move_only_what_differs() -> None:
+    both = TopicDescription("t", "id", (partition(0), partition(1)))
+    other = TopicDescription("u", "id2", (partition(0),))
+    brokers = (Broker(1, "h", 1), Broker(2, "h", 2))
+    items = [
+        metadata(both, other, snapshot=True, brokers=brokers, controller_id=7, controller_epoch=1),
+        metadata(TopicDescription("t", "id", (partition(0), partition(1, isr=(1,), offline_replicas=(2,))))),
+        metadata(
+            TopicDescription("t", "id", (partition(0), partition(1, isr=(1,), offline_replicas=(2,)))),
+            snapshot=True,
+            brokers=brokers,
+            controller_id=7,
+            controller_epoch=1,
+        ),
+    ]
+    rows = [row for row, _ in _metadata_lines(items, []) if row]
+    assert [row["type"] for row in rows] == [
+        "cluster",
+        "partition",
+        "partition",
+        "partition",
+        "partition",
+        "topic-removed",
+    ]
+    assert (rows[4]["topic"], rows[4]["partition"], rows[4]["isr"], rows[4]["offline_replicas"]) == ("t", 1, [1], [2])
+    assert rows[5]["topic"] == "u"
+
+
+def view(lag: int | None, isr: tuple[int, ...] = (1, 2), min_isr: int = 1, **more: Any) -> Any:
+    replicas = [
+        SimpleNamespace(broker_id=1, log_end_offset=50, lag_records=0, last_caught_up_ago_ms=0),
+        SimpleNamespace(broker_id=2, log_end_offset=None, lag_records=lag, last_caught_up_ago_ms=more.pop("behind", 7)),
+    ]
+    fields = {"leader": 1, "leader_epoch": 3, "high_watermark": 40, "under_replicated": len(isr) < 2, **more}
+    return SimpleNamespace(replicas=replicas, isr=isr, min_insync_replicas=min_isr, **fields)
+
+
+def test_trouble_comes_first_then_the_greatest_lag() -> None:
+    rows = [
+        _row("quiet", partition(0), view(0)),
+        _row("slow", partition(0), view(9)),
+        _row("short", partition(0), view(5, isr=(1,))),
+        _row("refuses", partition(0), view(5, isr=(1,), min_isr=2)),
+        _row("gone", partition(0, leader=None), None),
+        _row("silent", partition(0), None),
+    ]
+    order = [(row["partition"], row["state"]) for row in _chosen(rows, "lag", troubled=False)]
+    assert order == [
+        ("gone/0", "offline"),
+        ("refuses/0", "under-min-isr"),
+        ("short/0", "under-replicated"),
+        ("silent/0", "unknown"),
+        ("slow/0", ""),
+        ("quiet/0", ""),
+    ]
+    assert [row["partition"] for row in _chosen(rows, "partition", troubled=True)] == [
+        "short/0",
+        "refuses/0",
+        "gone/0",
+        "silent/0",
+    ]
+    assert (rows[1]["leo"], rows[1]["hw"], rows[1]["lag"], rows[1]["behind_ms"]) == (50, 40, 9, 7)
+
+
+def test_a_follower_that_never_came_has_no_lag_yet() -> None:
+    row = _row("t", partition(0), view(None, behind=None))
+    assert (row["lag"], row["behind_ms"]) == (None, None)
+
+
+def test_the_screen_shows_what_fits_and_says_how_much_does_not() -> None:
+    rows = [_row(f"t{number}", partition(0), view(number)) for number in range(10)]
+    console = Console(width=120, height=20, record=True, file=None, quiet=False)
+    with console.capture() as shown:
+        console.print(screen(rows, 3, "BROKER_NOT_AVAILABLE: nobody"))
+    text = shown.get()
+    assert "10 partitions, 0 not as they should be" in text and "BROKER_NOT_AVAILABLE" in text
+    assert "t2/0" in text and "t3/0" not in text and "7 more" in text
