@@ -293,6 +293,7 @@ async def test_requests_in_flight_have_a_byte_budget(door: Door) -> None:
 async def test_requests_beyond_those_being_received_are_throttled_unread_and_others_are_not(door: Door) -> None:
     arrivals = door.servers._produce_arrivals
     arrivals._wait_s = 0.05
+    arrivals._slow_after_s = 60.0
     over = asyncio.Event()
 
     async def sends_for_ever() -> None:

@@ -33,7 +33,7 @@ STORED_BYTES = 32 * MIB
 SECONDS = 15
 LONG_S = 120.0
 MAX_GROWTH_BYTES = 1_200 * MIB
-"""Requests of 16 MiB on their way, 16 of Produce and 16 others, 256 MiB of answers, and what copies of them take."""
+"""24 requests of 16 MiB on their way, 128 MiB of answers, what copies of them take, and 256 KiB a connection."""
 CONTROL_WITHIN_S = 0.1
 """Half of all control requests; on a machine that is busy with other things, too, some wait for the processor."""
 CONTROL_AT_WORST_S = 5.0

@@ -60,14 +60,37 @@ async def test_a_call_that_waits_too_long_is_refused_and_takes_no_slot() -> None
     await third.task
 
 
-async def test_a_sender_that_is_too_slow_is_cut_off_and_the_next_one_comes() -> None:
-    arrivals = Arrivals(slots=1, wait_s=LONG_S, arrival_s=0.05)
+async def test_a_slow_sender_steps_aside_and_goes_on_while_the_next_one_comes() -> None:
+    arrivals = Arrivals(slots=1, wait_s=LONG_S, slow_after_s=0.05, arrival_s=LONG_S)
     slow, next_one = Call(arrivals), Call(arrivals)
-    with pytest.raises(asyncio.CancelledError):
-        await slow.task
     await until(next_one.entered.is_set)
-    next_one.complete.set()
-    await next_one.task
+    assert not slow.task.done()
+    for call in (slow, next_one):
+        call.complete.set()
+        await call.task
+    assert arrivals.under_way == 0
+
+
+async def test_senders_that_never_finish_are_limited_the_longest_first() -> None:
+    arrivals = Arrivals(slots=1, slow_slots=2, wait_s=LONG_S, slow_after_s=0.02, arrival_s=LONG_S)
+    calls = [Call(arrivals) for _ in range(4)]
+    with pytest.raises(asyncio.CancelledError):
+        await calls[0].task
+    with pytest.raises(asyncio.CancelledError):
+        await calls[1].task
+    for call in calls[2:]:
+        assert not call.task.done()
+        call.complete.set()
+        await call.task
+    assert arrivals.under_way == 0
+
+
+async def test_a_sender_is_cut_off_after_its_time_even_when_nobody_waits() -> None:
+    arrivals = Arrivals(slots=1, wait_s=LONG_S, slow_after_s=0.02, arrival_s=0.05)
+    call = Call(arrivals)
+    with pytest.raises(asyncio.CancelledError):
+        await call.task
+    await until(lambda: arrivals.under_way == 0)
 
 
 async def test_a_client_that_goes_away_in_the_middle_leaves_its_slot() -> None:
