@@ -36,6 +36,8 @@ class Echo:
         context.add_done_callback(lambda _: self.over.append(request))
         if context.context not in self.contexts:
             self.contexts.append(context.context)
+        if request == b"answer with an error":
+            context.reason = "THROTTLED"
         if request == b"refuse":
             raise NotLeaderOrFollowerError("somebody else leads")
         if request == b"wait":
@@ -118,7 +120,8 @@ async def test_all_requests_share_one_stream_and_each_is_measured(
     for number in range(5):
         assert await asker.ask(b"%d" % number) == b"%d" % number
     assert len(server[1].contexts) == 1
-    assert server[2] == [(METHOD, None)] * 5
+    assert await asker.ask(b"answer with an error") == b"answer with an error"
+    assert server[2] == [(METHOD, None)] * 5 + [(METHOD, "THROTTLED")]
     assert asker.threads == {"test-caller"}
 
 

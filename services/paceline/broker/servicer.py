@@ -40,7 +40,7 @@ from paceline.model.identifiers import validate_topic_name
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
-from paceline.rpc.exchange import exchange_handler
+from paceline.rpc.exchange import Exchange, exchange_handler
 from paceline.rpc.server import parsed, unary
 from paceline.rpc.watch_hub import WatchHub
 from paceline.rpc.watch_servicer import WatchServicer
@@ -197,11 +197,12 @@ class LogServicer:
         )
         return answer.SerializeToString()
 
-    async def produce_on_stream(self, request: bytes, context: Any) -> bytes:
+    async def produce_on_stream(self, request: bytes, context: Exchange) -> bytes:
         """Append records; a refusal of the whole request is told for each partition, so that the stream goes on."""
         try:
             return await self.produce(request, context)
         except PacelineError as error:
+            context.reason = error.code.name
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
                 for part in wire.parse_produce(request).partitions

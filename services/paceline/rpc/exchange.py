@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 
 Answer = Callable[[bytes, "Exchange"], Awaitable[bytes]]
-OnAnswered = Callable[[float], None]
-"""Told how many seconds one exchange took."""
+OnAnswered = Callable[[float, str | None], None]
+"""Told how many seconds one exchange took, and the name of the error it was answered with, None for success."""
 
 MAX_STREAMS: Final = 32
 """Streams that clients may have open at one listener. Each may bring a request of full size at any time, and nobody
@@ -30,18 +30,20 @@ MAX_UNDER_WAY: Final = 16
 _MARK: Final = "paceline_exchange"
 
 
-def _ignore(seconds: float) -> None:
+def _ignore(seconds: float, reason: str | None) -> None:
     return None
 
 
 class Exchange:
     """One request and its answer, for handlers that have to know when it is over."""
 
-    __slots__ = ("_callbacks", "context")
+    __slots__ = ("_callbacks", "context", "reason")
 
     def __init__(self, context: Any) -> None:
         self.context = context
         """The stream's."""
+        self.reason: str | None = None
+        """Name of the error that the answer tells, for those who count; a handler that answers with one sets it."""
         self._callbacks: list[Callable[[Any], None]] = []
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
@@ -114,7 +116,7 @@ class OpenStreams:
                         return
                 begin, task, exchange = stream.under_way[0]
                 response = await task
-                on_answered(stream.clock() - begin)
+                on_answered(stream.clock() - begin, exchange.reason)
                 async with asyncio.timeout(LONGEST_DELIVERY_S):
                     await context.write(response)
                 del response, task  # they may be megabytes, and the next request may be long in coming

@@ -126,8 +126,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
     def _exchanges(self, method: str, answer: Answer) -> Any:
         """Every exchange is measured like a call; an error ends the stream with its status."""
 
-        def measured(seconds: float) -> None:
-            self._observe(method, seconds, None)
+        def measured(seconds: float, reason: str | None) -> None:
+            self._observe(method, seconds, reason)
 
         async def handle(_requests: Any, context: Any) -> None:
             begin = time.perf_counter()
