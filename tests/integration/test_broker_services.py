@@ -326,6 +326,49 @@ async def test_answers_under_way_have_a_byte_budget(door: Door) -> None:
     await _until(lambda: answers.used_bytes == 0)
 
 
+async def test_a_produce_refused_as_a_whole_on_a_stream_is_told_by_partition_and_the_stream_goes_on(door: Door) -> None:
+    door.servers._budget._limit_bytes = 1_000_000
+    held = door.log().Produce(produce_of(b"x" * 900_000))
+    await _until(lambda: len(door.core.produced) == 1)
+    stream = door.log().ProduceStream()
+    await stream.write(produce_of(b"x" * 200_000))
+    answer = await stream.read()
+    assert [(one.topic, one.partition, one.error.code) for one in answer.partitions] == [
+        (TP.topic, TP.partition, ErrorCode.THROTTLED)
+    ]
+    assert errors_of(door, "THROTTLED") == 1
+    held.cancel()
+    await _until(lambda: door.servers._budget.used_bytes == 0)
+    door.core.produce_answer = [ProduceResult(TP, None, 7, -1, 0)]
+    await stream.write(produce_of(b"x" * 200_000))
+    answer = await stream.read()
+    assert [(one.base_offset, one.HasField("error")) for one in answer.partitions] == [(7, False)]
+    stream.cancel()
+
+
+async def test_answers_on_a_stream_have_the_same_budget(door: Door) -> None:
+    answers = door.servers._answers
+    door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 5, 5, 0, None, batches() + bytes(100_000))])
+    stream = door.log().FetchStream()
+    for _ in range(3):
+        await stream.write(fetch_of(format=log_pb.FETCH_FORMAT_BATCHES))
+        answer = await stream.read()
+        assert len(answer.partitions[0].batches) > 100_000
+        await _until(lambda: answers.used_bytes == 0)
+    answers.used_bytes = answers._limit_bytes
+    await stream.write(fetch_of(format=log_pb.FETCH_FORMAT_BATCHES))
+    assert isinstance(await failure_of(stream.read()), ThrottledError)
+    answers.used_bytes = 0
+
+
+async def test_a_long_poll_on_a_stream_ends_when_the_client_goes_away(door: Door) -> None:
+    stream = door.log().FetchStream()
+    await stream.write(fetch_of(max_wait_ms=60_000))
+    await _until(lambda: len(door.core.fetch_replies) == 1)
+    stream.cancel()
+    await _until(lambda: door.core.cancelled == door.core.fetched)
+
+
 async def test_a_long_poll_ends_when_the_client_goes_away(door: Door) -> None:
     call = door.log().Fetch(fetch_of(max_wait_ms=60_000))
     await _until(lambda: len(door.core.fetch_replies) == 1)
