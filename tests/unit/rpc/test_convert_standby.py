@@ -39,7 +39,8 @@ def test_what_is_sent_is_what_arrives(update: StateUpdate) -> None:
 
 
 def test_no_change_of_brokers_and_no_brokers_are_two_things() -> None:
-    for epochs in (None, {}):
+    choices: tuple[dict[int, int] | None, ...] = (None, {})
+    for epochs in choices:
         update = StateUpdate(1, 1, broker_epochs=epochs)
         message = pb.FollowStateResponse.FromString(convert.state_update_to_proto(update).SerializeToString())
         assert convert.state_update_from_proto(message).broker_epochs == epochs
