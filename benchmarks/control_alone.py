@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,7 +90,17 @@ class NullBrokers:
         """Return the present position."""
         return len(self._said)
 
-    def await_quiet(self, quiet_s: float = 1.5, timeout_s: float = 300.0) -> None:
+    def await_told(self, since: int, broker_ids: Iterable[int], partitions: int = 1, timeout_s: float = 120.0) -> None:
+        """Wait until each broker has answered a LeaderAndIsr of so many partitions or more, then until all is quiet."""
+
+        def told() -> set[int]:
+            requests = self.requests(since)
+            return {o["broker"] for o in requests if o["kind"] == _LEADER_AND_ISR and o["partitions"] >= partitions}
+
+        eventually(lambda: told() >= set(broker_ids), timeout_s, "every broker is told")
+        self.await_quiet()
+
+    def await_quiet(self, quiet_s: float = 3.0, timeout_s: float = 300.0) -> None:
         """Wait until no request has come for a while."""
         deadline = time.monotonic() + timeout_s
         count, still_since = -1, time.monotonic()
@@ -118,7 +128,7 @@ def _controller_failover(cluster: LocalCluster, brokers: NullBrokers, count: int
     killed_ms = now_ms()
     elected_ms = int(marks.await_record(standby, "controller-elected")["wall_ms"])
     ready_ms = marks.await_takeover(standby)
-    brokers.await_quiet()
+    brokers.await_told(mark, BROKER_IDS, count)
     acknowledged_ms = max(one["answered_ms"] for one in brokers.requests(mark))
     cluster.restart(active)
     return {
@@ -141,7 +151,7 @@ def _broker_failover(cluster: LocalCluster, brokers: NullBrokers, count: int) ->
     gone_ms = gone.wait()
     noticed_ms = int(marks.await_record(controller, "broker-down")["wall_ms"])
     gone_ms = min(gone_ms, noticed_ms)  # the controller's watch may be the first to hear of it
-    brokers.await_quiet()
+    brokers.await_told(mark, (2, 3))
     marks.await_quiet()
     elections = marks.records(controller, "leader-elected")
     requests = brokers.requests(mark)
@@ -181,7 +191,7 @@ def _controlled_shutdown(cluster: LocalCluster, brokers: NullBrokers, count: int
         stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
         stub.ControlledShutdown(pb.ControlledShutdownRequest(broker_id=2, broker_epoch=2**62), timeout=120.0)
     answered_ms = now_ms()
-    brokers.await_quiet()
+    brokers.await_told(mark, (2, 3))
     marks.await_quiet()
     elections = marks.records(controller, "leader-elected")
     told = [one for one in brokers.requests(mark) if one["kind"] == _LEADER_AND_ISR]
