@@ -135,8 +135,8 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_and_ends_in_clear_e
         assert growth_bytes < MAX_GROWTH_BYTES
         assert median_s < CONTROL_WITHIN_S
         assert worst_s < CONTROL_AT_WORST_S
-        # Nobody's call just broke: it was answered, refused with a status, or still waiting in the end. Only senders that
-        # a slow machine makes slow, more than there is room for, are cut off.
+        # Nobody's call just broke: it was answered, refused with a status, or still waiting in the end. Only senders
+        # that a slow machine makes slow, more than there is room for, are cut off.
         assert set(ends["giant"]) <= {"RESOURCE_EXHAUSTED", "still under way"} and ends["giant"]["RESOURCE_EXHAUSTED"]
         assert set(ends["large"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way", "reset"}
         assert ends["large"]["OK"]
