@@ -534,9 +534,8 @@ class PartitionLog:
                 if segment.base_offset >= limit:
                     break
                 next_base = self._bases[index + 1] if index + 1 < len(self._bases) else None
-                data = segment.read(
-                    offset, max_bytes, limit if next_base is None else min(limit, next_base), at_least_one
-                )
+                end = limit if next_base is None else min(limit, next_base)
+                data = segment.read(offset, max_bytes, end, at_least_one, self.epochs.epoch_of)
                 if data is None:
                     continue
                 if not data and at_least_one:

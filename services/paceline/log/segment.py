@@ -37,8 +37,8 @@ DELETED_SUFFIX = ".deleted"
 _SCAN_BYTES = 8 * 1024
 _RECOVERY_BYTES = 1 << 20
 _REMEMBERED_POSITIONS = 32
-_SHORT_HEADER = struct.Struct(">qi4xbI2xi")
-"""Base offset, length, magic, checksum and last offset delta: all that checking and cutting at a batch needs."""
+_SHORT_HEADER = struct.Struct(">qiibI2xi")
+"""Base offset, length, leader epoch, magic, checksum, last offset delta: all that checking and cutting needs."""
 
 
 class BatchPosition(NamedTuple):
@@ -273,10 +273,18 @@ class Segment:
                 return found
         return None
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool) -> bytes | None:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        limit_offset: int,
+        at_least_one: bool,
+        epoch_of: Callable[[int], int | None] = lambda _offset: None,
+    ) -> bytes | None:
         """Return whole batches from the one that holds ``offset``, none that reaches ``limit_offset``.
 
-        ``None`` means that the segment has nothing at or above ``offset``.
+        ``None`` means that the segment has nothing at or above ``offset``. ``epoch_of`` is what the leader epochs of
+        the log say of an offset; no checksum covers those of the batches.
 
         Raises:
             OSError: storage failed.
@@ -295,7 +303,7 @@ class Segment:
             max_bytes = header.size
         data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
         try:
-            end, following, last = _cut(data, limit_offset)
+            end, following, last = _cut(data, limit_offset, epoch_of)
             if self._next_base_offset(position, data, end) < following:
                 # One of the two has a wrong offset, which no checksum covers.
                 end, following = last, -1
@@ -502,7 +510,7 @@ class Segment:
         return largest
 
 
-def _cut(data: bytes, limit_offset: int) -> tuple[int, int, int]:
+def _cut(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
     """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
 
     All checksums are checked. What is sound in front of a bad batch is returned, so that a reader gets all there is
@@ -514,14 +522,14 @@ def _cut(data: bytes, limit_offset: int) -> tuple[int, int, int]:
     position, following, last, end = 0, -1, 0, len(data)
     unpack = _SHORT_HEADER.unpack_from
     while position + HEADER_BYTES <= end:
-        base_offset, length, magic, crc, last_offset_delta = unpack(data, position)
+        base_offset, length, leader_epoch, magic, crc, last_offset_delta = unpack(data, position)
         size = length + LENGTH_PREFIX_BYTES
         if magic != MAGIC or size < HEADER_BYTES or last_offset_delta < 0:
             break
         last_offset = base_offset + last_offset_delta
         if position + size > end or last_offset >= limit_offset or base_offset < following:
             break
-        if crc_of(data, position, size) != crc:
+        if crc_of(data, position, size) != crc or epoch_of(base_offset) not in (leader_epoch, None):
             break
         last, position, following = position, position + size, last_offset + 1
     if position == 0:

@@ -45,6 +45,8 @@ FIELDS = {
     "a high byte of the base offset": 2,
     "a low byte of the length": 11,
     "a high byte of the length": 8,
+    "a low byte of the leader epoch": 15,
+    "a high byte of the leader epoch": 13,
     "the magic": 16,
     "the checksum": 18,
     "the attributes": 22,
