@@ -258,7 +258,7 @@ class _Loader:
 
     def _begin(self, segments: list[Segment], start: int) -> None:
         try:
-            end = segments[-1].end_offset() if segments else start
+            end = segments[-1].end_offset(check_last=self._clean) if segments else start
         except CorruptMessageError:
             self._recover_from(segments, len(segments) - 1)
             end = segments[-1].end_offset() if segments else start

@@ -344,17 +344,23 @@ class Segment:
                     return TimestampOffset(record.timestamp, record.offset)
         return None
 
-    def end_offset(self) -> int:
+    def end_offset(self, check_last: bool = False) -> int:
         """Return the last offset of the last batch plus one, the base offset when empty, by scanning the tail.
+
+        With ``check_last`` the last batch's checksum is checked: it says where the log ends.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: the tail is damaged.
         """
-        end = self.base_offset
+        last: BatchPosition | None = None
         for found in self._headers_for(MAX_INT64):
-            end = found.header.last_offset + 1
-        return end
+            last = found
+        if last is None:
+            return self.base_offset
+        if check_last:
+            check_crc(self._files.read_at(self.log_path, last.position, last.header.size), 0, last.header)
+        return last.header.last_offset + 1
 
     def _headers_for(self, offset: int) -> Iterator[BatchPosition]:
         """Yield the batches from where the index leads for ``offset``, from the start when its entry is wrong.

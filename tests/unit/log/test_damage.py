@@ -105,6 +105,18 @@ def test_a_damaged_log_is_set_aside_and_told_apart_after_a_restart() -> None:
     assert again.get(TP) is None and again.purge_deleted() == 0, "nothing but a person removes them"
 
 
+def test_the_end_of_a_cleanly_stopped_log_is_not_believed_unchecked() -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    at = positions(files, log)[COUNT - 1]
+    logs.shutdown()
+    files.contents["/d/t-0/00000000000000000000.log"][at + FIELDS["the last offset delta"]] ^= 1
+    again = manager(files)
+    assert list(again.cut_after_clean_stop) == [TP]
+    found = again.get(TP)
+    assert found is not None and found.log_end_offset == COUNT - 1
+
+
 def test_a_cleanly_stopped_log_that_has_lost_its_tail_is_reported() -> None:
     files = MemoryFiles()
     logs, log = filled(files)
