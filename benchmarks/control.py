@@ -47,6 +47,7 @@ def main() -> None:
     about = stamp()
     print(headline(about), flush=True)
     results: list[dict[str, Any]] = []
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     for row in _all_rows(arguments.partitions, arguments.alone):
         kafka = KAFKA_SECONDS[row["name"]] if row["partitions"] == 10_000 else None
         if kafka is not None:
@@ -55,8 +56,8 @@ def main() -> None:
         row["load"] = round(os.getloadavg()[0], 1)
         results.append(row)
         print("  " + json.dumps(row), flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
+        # After each row: what was measured stays when a later part fails.
+        arguments.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
     print(f"written to {arguments.output}")
 
 

@@ -189,7 +189,7 @@ def _controlled_shutdown(cluster: LocalCluster, brokers: NullBrokers, count: int
     began_ms = now_ms()
     with grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)]) as channel:
         stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-        stub.ControlledShutdown(pb.ControlledShutdownRequest(broker_id=2, broker_epoch=2**62), timeout=120.0)
+        _ask(stub, pb.ControlledShutdownRequest(broker_id=2, broker_epoch=2**62))
     answered_ms = now_ms()
     brokers.await_told(mark, (2, 3))
     marks.await_quiet()
@@ -207,6 +207,17 @@ def _controlled_shutdown(cluster: LocalCluster, brokers: NullBrokers, count: int
             "acknowledged_ms": max((one["answered_ms"] for one in brokers.requests(mark)), default=began_ms) - began_ms,
         },
     }
+
+
+def _ask(stub: Any, request: pb.ControlledShutdownRequest, tries: int = 5) -> None:
+    """Ask as a broker does: again, when the controller has not answered in its time."""
+    for left in reversed(range(tries)):
+        try:
+            stub.ControlledShutdown(request, timeout=120.0)
+            return
+        except grpc.RpcError:
+            if not left:
+                raise
 
 
 def _active(cluster: LocalCluster) -> Node:
