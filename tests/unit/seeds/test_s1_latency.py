@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.controller.context import ControllerContext
+from paceline.controller.journal import ControllerJournal
 from paceline.controller.state_commit import CommitOutcome, StateCommitter, StateWrite
 from paceline.controller.storage import Storage
 from paceline.coordination import znodes
@@ -113,6 +114,13 @@ def test_s1_12_a_controlled_shutdown_has_moved_the_leader_before_anything_is_clo
 # S1-14
 
 
+def committer_of(context: ControllerContext) -> StateCommitter:
+    """The controller's own committer in its first term; a short journal keeps multis of one partition cheap."""
+    journal = ControllerJournal(limit_bytes=1_024)
+    journal.begin(context.epoch, None)
+    return StateCommitter(ControllerConfig(CONTROLLER_ID), context, Storage(context), journal, lambda: None)
+
+
 class Ensemble:
     """10 000 state nodes behind a ZooKeeper that takes 2 ms per request."""
 
@@ -124,7 +132,7 @@ class Ensemble:
         self.topic_partitions = [TopicPartition("orders", number) for number in range(PARTITIONS)]
         before = znodes.encode_partition_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, 1))
         parents = znodes.parent_paths(znodes.partition_path(self.topic_partitions[0]))
-        requests = [Create(path) for path in (*parents, znodes.CONTROLLER_EPOCH)]
+        requests = [Create(path) for path in (*parents, znodes.CONTROLLER_EPOCH, znodes.CONTROLLER_JOURNAL)]
         for topic_partition in self.topic_partitions:
             requests.append(Create(znodes.partition_path(topic_partition)))
             requests.append(Create(znodes.partition_state_path(topic_partition), before))
@@ -134,9 +142,8 @@ class Ensemble:
 
     def elect(self, per_multi: int | None, in_flight: int) -> tuple[float, int]:
         """Write the elections of a dead broker with the controller's own code; return milliseconds and requests."""
-        config = ControllerConfig(CONTROLLER_ID)
         context = ControllerContext(epoch=1, epoch_zk_version=0)
-        committer = StateCommitter(config, context, Storage(context))
+        committer = committer_of(context)
         slow = SlowZooKeeper(self.client, self.time, REQUEST_MS, OPERATION_MS, in_flight)
         state = LeaderAndIsr(2, 1, (2, 3), 0, 1)
         writes = [StateWrite(topic_partition, state) for topic_partition in self.topic_partitions]
@@ -171,7 +178,7 @@ def test_s1_14_a_stale_fence_costs_one_request_and_writes_nothing() -> None:
     ensemble = Ensemble()
     ensemble.client.submit([GetData(znodes.CONTROLLER_EPOCH)], lambda _: None)
     context = ControllerContext(epoch=1, epoch_zk_version=7)
-    committer = StateCommitter(ControllerConfig(CONTROLLER_ID), context, Storage(context))
+    committer = committer_of(context)
     state = LeaderAndIsr(2, 1, (2, 3), 0, 1)
     writes = [StateWrite(topic_partition, state) for topic_partition in ensemble.topic_partitions[:500]]
     errors: list[Exception] = []
