@@ -32,9 +32,25 @@ class UncleanElectionConfig:
         return {topic for topic, value in found.items() if value.lower() == "true"}
 
     def min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
-        """Return ``min.insync.replicas`` of topics; one whose configuration cannot be read is left out."""
+        """Return ``min.insync.replicas`` of topics that have had it ever since they were made.
+
+        Where the settings were changed later a smaller value may have been in force for a while, and a lone leader may
+        have committed under it. A topic whose configuration cannot be read is left out, too.
+        """
         found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default))
-        return {topic: int(value) for topic, value in found.items() if value.isdecimal()}
+        unchanged = yield from self._unchanged(sorted(found))
+        return {topic: int(found[topic]) for topic in unchanged if found[topic].isdecimal()}
+
+    def _unchanged(self, topics: list[str]) -> Flow[list[str]]:
+        paths = [path for topic in topics for path in (znodes.topic_config_path(topic), znodes.topic_path(topic))]
+        responses = yield from self._storage.read_all(paths)
+        unchanged = []
+        for topic, config, node in zip(topics, responses[::2], responses[1::2], strict=True):
+            if node.stat is None:
+                continue
+            if config.code is ZkCode.NO_NODE or (config.stat is not None and config.stat.mzxid <= node.stat.czxid):
+                unchanged.append(topic)
+        return unchanged
 
     def _values(self, topics: Iterable[str], key: str, default: str) -> Flow[dict[str, str]]:
         wanted = sorted(topics)

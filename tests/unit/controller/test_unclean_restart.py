@@ -14,10 +14,8 @@ def started(*topics: tuple[str, tuple[int, ...]], min_isr: int | None = 2) -> Cl
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
-    cluster.create(*(NewTopic(name, assignments=(replicas,)) for name, replicas in topics))
-    if min_isr is not None:
-        for name, _ in topics:
-            configure(cluster, name, "min.insync.replicas", str(min_isr))
+    configs = {} if min_isr is None else {"min.insync.replicas": str(min_isr)}
+    cluster.create(*(NewTopic(name, assignments=(replicas,), configs=configs) for name, replicas in topics))
     cluster.told()
     return cluster
 
@@ -51,6 +49,18 @@ def test_b17_a_complete_former_member_leads_instead_of_the_last_one_that_lost_it
     assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
     assert lists(cluster, "a-0") == (None, None), "1 is neither complete nor a member"
     assert "LAI a-0 2/4 [2]" in cluster.told()[1]
+
+
+def test_a_former_member_is_not_taken_for_complete_where_min_insync_replicas_was_raised_since() -> None:
+    """The lone leader may have committed before that."""
+    cluster = started(("a", (1, 2)), min_isr=1)
+    kill(cluster, 2)
+    configure(cluster, "a", "min.insync.replicas", "2")
+    kill(cluster, 1)
+    cluster.start_broker(2)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/")
 
 
 def test_b17_without_a_complete_former_member_the_partition_stays_offline() -> None:
