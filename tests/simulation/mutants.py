@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.simulation import mutations as broken
 from tests.simulation import mutations_of_replicas as also_broken
-from tests.simulation.profile import draw_profile
+from tests.simulation.profile import Profile, draw_profile
 from tests.simulation.run import Run
 from tests.simulation.world import World
 
@@ -50,6 +50,10 @@ class Mutant:
     """Seeds within which it has to be noticed."""
     aimed: dict[str, Any] = field(default_factory=dict)
     """Fields of the profile that make the situation common, where chance alone would take long (section 5.4)."""
+
+    def profile(self, seed: int) -> Profile:
+        """Return the profile of a seed, with the aim taken."""
+        return replace(draw_profile(World(seed)), **self.aimed)
 
 
 def _aim(*kinds: str, count: int = 10, **fields: Any) -> dict[str, Any]:
@@ -123,7 +127,40 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "standby trusts a leader that was born again", broken.reborn_leaders_trusted, ("K13",), 400, _OFFICES_CHANGE
     ),
+    Mutant(
+        "controller tells a broker without a lease nothing",
+        broken.nothing_without_lease,
+        ("C13",),
+        200,
+        _aim(
+            "cut-control",
+            "cut-control",
+            "kill-leader",
+            operation_kinds=("create-topic-by-node", "grow-topic"),
+            operation_count=10,
+            lease_ms=1_500,
+            session_timeout_ms=5_000,
+            brokers=3,
+            replication_factor=2,
+            min_insync_replicas=1,
+        ),
+    ),
     # broker: control requests
+    Mutant(
+        "a log of a deleted topic bars its name",
+        also_broken.namesake_stays,
+        ("C13",),
+        300,
+        _aim(
+            "power-loss",
+            "crash-broker",
+            operation_kinds=("reassign", "recreate-topic", "delete-with-broker-away"),
+            operation_count=14,
+            brokers=4,
+            replication_factor=2,
+            min_insync_replicas=1,
+        ),
+    ),
     Mutant("broker stops replicas whatever their epoch", also_broken.stop_without_epoch, ("R2",), 300, _MOVES_ARE_LATE),
     Mutant(
         "broker takes requests of earlier controllers", broken.any_controller_epoch, ("K4",), 400, _CONTROLLERS_CHANGE
@@ -354,10 +391,7 @@ def hunt(mutant: Mutant, first_seed: int = 1) -> Outcome:
     """Run seeds until the mutant is noticed."""
     with installed(mutant):
         for seed in range(first_seed, first_seed + mutant.budget):
-            profile = draw_profile(World(seed))
-            if mutant.aimed:
-                profile = replace(profile, **mutant.aimed)
-            result = Run(seed, profile=profile).run()
+            result = Run(seed, profile=mutant.profile(seed)).run()
             noticed = tuple(name for name in result.failures if name in mutant.noticed_by)
             if noticed:
                 evidence = result.failures[noticed[0]][0]

@@ -212,6 +212,11 @@ def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
     patches.set(reassignment, "_update_assignment", update)
 
 
+def nothing_without_lease(patches: "Patches") -> None:
+    """A broker whose lease has run out is not told of new partitions and leaders."""
+    patches.set(partition_state_machine.PartitionStateMachine, "_without_lease", lambda _self, _topic_partition: ())
+
+
 def no_deletion_resume(patches: "Patches") -> None:
     """A deletion found at failover, or halted by a broker that was away, is left alone."""
 

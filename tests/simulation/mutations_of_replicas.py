@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.broker import hosted_partition, replica_fetcher
+from paceline.broker import control_requests, hosted_partition, replica_fetcher
 from paceline.broker.control_requests import ControlRequests
 from paceline.broker.fetch import FetchHandler
 from paceline.broker.hosted_partition import HostedPartition
@@ -134,6 +134,11 @@ def any_controller_and_broker_epoch(patches: "Patches") -> None:
     """Neither who sends nor for whom is looked at."""
     any_controller_epoch(patches)
     any_broker_epoch(patches)
+
+
+def namesake_stays(patches: "Patches") -> None:
+    """A log left over from a deleted topic bars the way to the next one of its name."""
+    patches.set(control_requests, "set_namesake_aside", lambda _manager, _request: None)
 
 
 # Clients

@@ -11,9 +11,12 @@ from typing import Protocol
 
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import AppendInfo, PartitionLog
-from paceline.log.record_batch import BatchHeader, iterate_headers, parse_header
+from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.log.segment import Segment
 from paceline.model.errors import CorruptMessageError
+
+_CRC_AT = 17
+"""Where the checksum stands in a batch; cheaper than parsing the header once more."""
 
 
 class Mirror:
@@ -116,7 +119,8 @@ class ObservedLog(PartitionLog):
         info = super().append_as_leader(data, leader_epoch, now_ms)
         if not info.duplicate:
             first = len(self.mirror.ends)
-            self.mirror.add(info.base_offset, info.last_offset + 1, leader_epoch, parse_header(data).crc)
+            crc = int.from_bytes(data[_CRC_AT : _CRC_AT + 4], "big")
+            self.mirror.add(info.base_offset, info.last_offset + 1, leader_epoch, crc)
             if self.watcher is not None:
                 self.watcher.appended(self, first, True)
         return info

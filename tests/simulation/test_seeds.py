@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import run_many
-from tests.simulation.run import run_seed
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.run import Run, run_seed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-KEPT = [int(line.split("#")[0]) for line in (HERE / "kept_seeds.txt").read_text().splitlines() if line[:1].isdigit()]
+KEPT = [line.split(maxsplit=1) for line in (HERE / "kept_seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 
 
 @pytest.mark.timeout(1200)
@@ -21,9 +22,10 @@ def test_a_slice_of_seeds_is_clean(request: pytest.FixtureRequest) -> None:
     assert run_many(range(1, count + 1), jobs=2, keep_going=False, with_shrinking=False) == 0
 
 
-@pytest.mark.parametrize("seed", KEPT)
-def test_a_seed_that_once_failed_is_clean(seed: int) -> None:
-    assert run_seed(seed).failures == {}
+@pytest.mark.parametrize(("seed", "name"), KEPT)
+def test_a_seed_that_shows_a_bug_when_it_is_brought_back_is_clean(seed: str, name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    assert Run(int(seed), profile=mutant.profile(int(seed))).run().failures == {}
 
 
 @pytest.mark.timeout(600)
