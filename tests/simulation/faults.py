@@ -236,6 +236,7 @@ class FaultInjector(Operations):
             if size:
                 self._cluster.note(machine.name, f"has a flipped byte in {path}")
                 record.flip(machine.broker_id)
+                machine.files_damaged()
                 machine.disk.flip_byte(path, fault.pick * 31 % size, 1 << fault.other % 8)
 
     def _damaged_file(self, fault: Fault) -> None:

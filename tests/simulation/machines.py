@@ -243,6 +243,7 @@ class BrokerMachine:
         self.life: BrokerLife | None = None
         self._lives = 0
         self._directories_lost = False
+        self._files_damaged = False
         self._is_clean = False
         """Whether the last life has ended in order, so that everything is on the disk."""
 
@@ -254,8 +255,12 @@ class BrokerMachine:
 
     @property
     def may_have_lost_data(self) -> bool:
-        """Whether power or a log directory has ever failed here."""
-        return self.boot > 1 or self._directories_lost
+        """Whether power or a log directory has ever failed here, or a file was not what had been written."""
+        return self.boot > 1 or self._directories_lost or self._files_damaged
+
+    def files_damaged(self) -> None:
+        """Something else than this broker has changed its files."""
+        self._files_damaged = True
 
     def directory_lost(self) -> None:
         """A log directory has failed."""
