@@ -281,7 +281,7 @@ class _Loader:
             self._epochs_damaged = True
 
     def _rebuild_epochs_if_damaged(self) -> None:
-        if not self._epochs_damaged:
+        if not self._epochs_damaged and not self._lacks_the_first_epoch():
             return
         self._result.damaged.append(join(self._log.path, "leader-epoch-checkpoint"))
         epochs = self._log.epochs
@@ -293,6 +293,17 @@ class _Loader:
         except CorruptMessageError as error:
             self._result.damaged.append(f"{self._log.path}: {error}")
         epochs.mark_dirty()
+
+    def _lacks_the_first_epoch(self) -> bool:
+        """Whether the cache does not know the log's first batch: its file was missing or empty, which says nothing."""
+        log = self._log
+        if not log.segments or log.epochs.epoch_of(max(log.segments[0].base_offset, log.log_start_offset)) is not None:
+            return False
+        try:
+            header = next((header for _, header in log.segments[0].headers(0)), None)
+        except CorruptMessageError:
+            return False
+        return header is not None and header.leader_epoch >= 0
 
     def _load_producers(self) -> None:
         log = self._log

@@ -539,6 +539,28 @@ def test_only_logs_that_start_behind_their_first_segment_are_in_the_log_start_ch
     assert bytes(files.contents[f"{ROOT}/log-start-offset-checkpoint"]) == b"0\n1\norders-eu.v1 0 7\n"
 
 
+@pytest.mark.parametrize("damage", [b"", None])
+def test_epochs_are_rebuilt_when_their_file_is_empty_or_gone(damage: bytes | None) -> None:
+    """Recovery alone sees the batches behind the recovery point only."""
+    files = MemoryFiles()
+    found, _ = filled(files)
+    log = found.get(TP)
+    assert log is not None
+    log.flush()
+    found.checkpoint_recovery_points()
+    log.append_as_leader(batch(b"later"), 1, NOW_MS)
+    known = log.epochs.entries
+    crash(files)
+    (path,) = [name for name in files.contents if name.endswith("leader-epoch-checkpoint")]
+    if damage is None:
+        del files.contents[path]
+    else:
+        files.contents[path] = bytearray(damage)
+    again, _ = manager(files, SMALL)
+    loaded = again.get(TP)
+    assert loaded is not None and loaded.epochs.entries == known and known[0].start_offset == 0
+
+
 def test_epochs_without_records_are_flushed_in_the_background() -> None:
     files = MemoryFiles()
     found, _ = manager(files)
