@@ -28,7 +28,9 @@ def why_not_whole(cluster: "SimulatedCluster") -> str | None:
     if cluster.server.tree.children(znodes.DELETE_TOPICS):
         return "a topic deletion is not finished"
     for path in (znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION):
-        if cluster.server.tree.get(path) is not None:
+        if cluster.server.tree.get(path) is not None and not (
+            path == znodes.REASSIGN_PARTITIONS and _a_move_waits(cluster)
+        ):
             return f"{path} is still there"
     for record in cluster.checks.records.living():
         reason = _why_not_led(cluster, record)
@@ -97,6 +99,12 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
     """
     zk = record.zk
     return zk is not None and not zk.has_leader and all(cluster.brokers[member].may_have_lost_data for member in zk.isr)
+
+
+def _a_move_waits(cluster: "SimulatedCluster") -> bool:
+    """Whether some reassignment cannot go on before people have decided."""
+    moving = (record for record in cluster.checks.records.living() if record.assignment.is_being_reassigned)
+    return any(waits_for_people(cluster, record) for record in moving)
 
 
 def leftovers(cluster: "SimulatedCluster") -> list[str]:
