@@ -278,8 +278,14 @@ class ControllerMachine:
                 self._schedule_rebalance(self._parts.config.leader_imbalance_check_interval_ms)
 
     def _stop_replica_response(self, event: ev.StopReplicaDeletionResponseReceived) -> Flow[None]:
-        """Replicas a broker has deleted are done; those it could not delete halt their topics."""
+        """Replicas a broker has deleted are done; those it could not delete halt their topics.
+
+        An answer for an earlier registration says nothing: what is under way now was begun when the broker came back.
+        """
         context, deletion = self._parts.context, self._parts.deletion
+        broker = context.brokers.get(event.broker_id)
+        if broker is None or broker.broker_epoch != event.request.stamp.broker_epoch:
+            return
         failed: list[Replica] = []
         deleted: list[Replica] = []
         for partition in event.request.partitions:

@@ -1,8 +1,12 @@
 """Deletion of topics: what halts it, what lets it go on, what it leaves behind."""
 
+from dataclasses import replace
+
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, SetData
+from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
+from paceline.model.errors import ErrorCode
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
@@ -74,6 +78,35 @@ def test_s3_2_a_broker_that_dies_halts_the_deletion_and_its_other_partitions_are
     cluster.start_broker(1)
     cluster.settle()
     assert is_gone(cluster, "a")
+
+
+def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_what_its_return_began() -> None:
+    cluster = started(NewTopic("a", assignments=((2, 3),)))
+    cluster.brokers.silent.add(3)
+    stamp = stamp_of(cluster, 3)
+    mark(cluster, "a")
+    (asked,) = (r for to, r in cluster.brokers.received if to == 2 and isinstance(r, StopReplicaRequest) and deletes(r))
+    cluster.kill_broker(3)
+    cluster.settle()
+    cluster.start_broker(3)
+    cluster.settle()
+    assert stamp_of(cluster, 3) != stamp
+    # It was answered in time and waited in the queue of events while the broker came back.
+    cluster.controller._on_response(3, replace(asked, stamp=stamp), ControlResponse(ErrorCode.STALE_BROKER_EPOCH))
+    cluster.settle()
+    cluster.brokers.release(3)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+
+
+def stamp_of(cluster: Cluster, broker_id: int) -> ControllerStamp:
+    """The stamp of what the controller sends to this registration."""
+    context = cluster.controller._parts.context
+    return ControllerStamp(CONTROLLER_ID, context.epoch, context.brokers[broker_id].broker_epoch)
+
+
+def deletes(request: StopReplicaRequest) -> bool:
+    return all(partition.delete_partition for partition in request.partitions)
 
 
 def test_s4_8_only_the_replicas_that_failed_are_tried_again() -> None:
