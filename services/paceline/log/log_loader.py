@@ -270,6 +270,8 @@ class _Loader:
             segments[-1].activate()
         recovery_point = MAX_INT64 if self._clean else self._recovery_point
         self._log.begin_with(segments, start, recovery_point)
+        if not self._clean:
+            self._log.came_back_from_a_crash()
 
     # -- derived state -----------------------------------------------------------------------------------------
 

@@ -823,6 +823,10 @@ class PartitionLog:
         self._high_watermark = self._log_start_offset
         self._recovery_point = min(recovery_point, self._log_end_offset)
 
+    def came_back_from_a_crash(self) -> None:
+        """What the last process wrote may be in the page cache alone, its topic id too; used by the loader only."""
+        self._topic_id_unsynced = self.topic_id is not None
+
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _flush_if_due(self) -> None:

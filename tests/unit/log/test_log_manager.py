@@ -539,6 +539,20 @@ def test_only_logs_that_start_behind_their_first_segment_are_in_the_log_start_ch
     assert bytes(files.contents[f"{ROOT}/log-start-offset-checkpoint"]) == b"0\n1\norders-eu.v1 0 7\n"
 
 
+def test_the_topic_id_is_synced_by_the_process_after_a_crash() -> None:
+    """The one that wrote it may have died before it was on the disk."""
+    files = MemoryFiles()
+    filled(files)
+    crash(files)
+    again, _ = manager(files, SMALL)
+    log = again.get(TP)
+    assert log is not None
+    log.append_as_leader(batch(b"later"), 1, NOW_MS)
+    files.operations.clear()
+    again.shutdown()
+    assert any(op == "sync" and path.endswith("partition.metadata") for op, path in files.operations)
+
+
 @pytest.mark.parametrize("damage", [b"", None])
 def test_epochs_are_rebuilt_when_their_file_is_empty_or_gone(damage: bytes | None) -> None:
     """Recovery alone sees the batches behind the recovery point only."""
