@@ -292,7 +292,7 @@ class ZooKeeperChecks:
         replaces_damaged = is_complete and all(machines[member].may_have_lost_data for member in old.isr)
         self._verdicts.check(
             "R5",
-            new.leader in old.isr or replaces_damaged,
+            new.leader in old.isr or replaces_damaged or record.unclean_allowed,
             f"{record}: {new.leader} is elected from outside {old.isr}, complete: {is_complete}",
         )
 
