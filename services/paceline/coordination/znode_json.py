@@ -16,6 +16,9 @@ JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | flo
 MAX_ZNODE_BYTES = 16 * 1024 * 1024
 """Data longer than this is refused unread; ZooKeeper's own limit is 1 MiB unless ``jute.maxbuffer`` is raised."""
 
+MAX_REPLICAS = 1_000
+"""Brokers take no request that names more of them for one partition."""
+
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
@@ -169,6 +172,8 @@ class JsonObject:
         ids = self.integers(key, 0, MAX_INT32)
         if len(set(ids)) != len(ids):
             raise self.fail(key, "an id is listed twice")
+        if len(ids) > MAX_REPLICAS:
+            raise self.fail(key, f"{len(ids)} ids, at most {MAX_REPLICAS} are allowed")
         return ids
 
     def broker_ids_by_partition(self) -> dict[int, tuple[int, ...]]:
@@ -184,7 +189,7 @@ class JsonObject:
                 and set(map(type, value)) == {int}
                 and min(value) >= 0
                 and max(value) <= MAX_INT32
-                and len(set(value)) == len(value)
+                and len(set(value)) == len(value) <= MAX_REPLICAS
             ):
                 found[int(key)] = tuple(value)
             else:

@@ -17,7 +17,9 @@ from paceline.model.control import Endpoint, LiveBroker
 
 CLIENT_LISTENER = "CLIENT"
 _PLAINTEXT = "PLAINTEXT"
-_ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]*):([0-9]{1,5})")
+_ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
+MAX_ENDPOINTS = 16
+"""Brokers take no request with a broker that has more listeners."""
 _FEATURES_SINCE = 5
 _UNCLEAN_RESTART = "unclean_restart"
 
@@ -121,7 +123,9 @@ def decode_broker(path: str, data: bytes | None, broker_id: int) -> BrokerRegist
     if "endpoints" in node:
         endpoints = _endpoints(node)
     else:
-        endpoints = (Endpoint(_PLAINTEXT, node.string("host"), node.integer("port", 0, 65_535)),)
+        endpoints = (Endpoint(_PLAINTEXT, node.string("host"), node.integer("port", 1, 65_535)),)
+        if not endpoints[0].host:
+            raise node.fail("host", "empty")
     if "listener_security_protocol_map" in node:
         named = node.string_map("listener_security_protocol_map")
         protocols = {listener: protocol for listener, protocol in named.items() if protocol != _PLAINTEXT}
@@ -199,20 +203,22 @@ def format_endpoint(endpoint: Endpoint) -> str:
 
 
 def parse_endpoint(text: str) -> Endpoint | None:
-    """Return the endpoint in ``LISTENER://host:port``, None when it is not of that form."""
+    """Return the endpoint in ``LISTENER://host:port``, None when it is not of that form or cannot be reached."""
     match = _ENDPOINT.fullmatch(text)
-    if match is None or int(match[3]) > 65_535:
+    if match is None or not 0 < int(match[3]) <= 65_535:
         return None
     return Endpoint(match[1], match[2].strip("[]"), int(match[3]))
 
 
 def _endpoints(node: JsonObject) -> tuple[Endpoint, ...]:
-    endpoints = []
+    endpoints: list[Endpoint] = []
     for text in node.strings("endpoints"):
         endpoint = parse_endpoint(text)
         if endpoint is None:
             raise node.fail("endpoints", f"{text[:80]!r} is not LISTENER://host:port")
         endpoints.append(endpoint)
+    if len(endpoints) > MAX_ENDPOINTS:
+        raise node.fail("endpoints", f"{len(endpoints)} listeners, at most {MAX_ENDPOINTS} are allowed")
     if len({endpoint.listener for endpoint in endpoints}) != len(endpoints):
         raise node.fail("endpoints", "a listener is named twice")
     return tuple(endpoints)

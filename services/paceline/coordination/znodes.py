@@ -5,11 +5,13 @@ for data that is not of the schema. The registrations live in `znode_registratio
 all of them can be imported from here.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.coordination.errors import MalformedZnodeError as MalformedZnodeError
 from paceline.coordination.znode_json import (
+    MAX_INT32,
     MAX_INT64,
     JsonObject,
     JsonValue,
@@ -27,6 +29,10 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 LOG_DIR_FAILURE = 1
 """The only log directory event there is."""
 
+MAX_LEADER_EPOCH = MAX_INT32 - 2**20
+"""A state with a higher one is foreign: requests have 32 bits for it, and it must be possible to raise it."""
+
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _STATE_KEYS = frozenset({"version", "leader", "leader_epoch", "controller_epoch", "isr"})
 _ADDING_SINCE = 2
 _TOPIC_ID_SINCE = 3
@@ -109,6 +115,8 @@ def decode_topic_assignment(path: str, data: bytes | None) -> TopicAssignment:
     topic_id = None
     if version >= _TOPIC_ID_SINCE and not node.is_absent("topic_id"):
         topic_id = node.string("topic_id")
+        if not _TOPIC_ID.fullmatch(topic_id):
+            raise node.fail("topic_id", "not a UUID in 22 characters of URL-safe base64")
     partitions = {
         number: ReplicaAssignment(ids, adding.get(number, ()), removing.get(number, ()))
         for number, ids in replicas.items()
@@ -152,7 +160,7 @@ def decode_partition_state(path: str, data: bytes | None, zk_version: int) -> Pa
     node.version(1)
     leader_and_isr = LeaderAndIsr(
         leader=node.integer("leader", NO_LEADER),
-        leader_epoch=node.integer("leader_epoch"),
+        leader_epoch=node.integer("leader_epoch", 0, MAX_LEADER_EPOCH),
         isr=node.broker_ids("isr"),
         zk_version=zk_version,
         controller_epoch=node.integer("controller_epoch"),

@@ -258,7 +258,7 @@ def test_assignments_survive_a_round_trip(partitions: dict[int, list[int]], data
     for number, replicas in partitions.items():
         target = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
         assignment[number] = ReplicaAssignment(tuple(replicas)).reassign_to(target)
-    topic = znodes.TopicAssignment(assignment, "id")
+    topic = znodes.TopicAssignment(assignment, "eXJCp4ylSmWetEcU8Netnw")
     assert znodes.decode_topic_assignment("/t", znodes.encode_topic_assignment(topic)) == topic
 
 
