@@ -18,7 +18,7 @@ from paceline.controller.state_commit import StateWrite
 from paceline.controller.storage import first_failure
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
-from paceline.coordination.interface import Delete, SetData, ZkCode
+from paceline.coordination.interface import SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
@@ -72,13 +72,22 @@ def on_reassignment_node(parts: ControllerParts, only_new: bool = False) -> Flow
         return set()
     wanted = yield from _read_node(parts)
     accepted = {}
+    refused: set[TopicPartition] = set()
     for topic_partition, target in wanted.items():
+        if not target:
+            LOG.error("%s: moving to no replica at all is refused, it would delete every one", topic_partition)
+            refused.add(topic_partition)
+            continue
         running = topic_partition in parts.context.being_reassigned
         if only_new and running and parts.context.assignment(topic_partition).target == target:
             continue
         accepted[topic_partition] = parts.context.assignment(topic_partition).reassign_to(target)
+    for topic_partition, problem in (yield from _irreversible(parts, accepted)).items():
+        LOG.error("%s: moving to %s is refused: %s", topic_partition, wanted[topic_partition], problem)
+        refused.add(topic_partition)
+        del accepted[topic_partition]
     results = yield from _trigger(parts, accepted)
-    failed = {tp for tp, result in results.items() if result.error is not None}
+    failed = refused | {tp for tp, result in results.items() if result.error is not None}
     if failed or not wanted:
         LOG.warning("reassignments that cannot be served are taken out: %s", sorted(failed))
         yield from _remove_from_node(parts, lambda topic_partition, _: topic_partition in failed)
@@ -94,7 +103,7 @@ def resume_reassignments(
             continue
         assignment = parts.context.assignment(topic_partition)
         if wanted(topic_partition, assignment):
-            yield from _reassign(parts, topic_partition, assignment)
+            yield from _tried(parts, topic_partition, assignment)
 
 
 def complete_finished_reassignments(parts: ControllerParts, changed: Iterable[TopicPartition]) -> Flow[None]:
@@ -107,7 +116,7 @@ def complete_finished_reassignments(parts: ControllerParts, changed: Iterable[To
         assignment = parts.context.assignment(topic_partition)
         complete = yield from _is_complete(parts, topic_partition, assignment)
         if complete:
-            yield from _reassign(parts, topic_partition, assignment)
+            yield from _tried(parts, topic_partition, assignment)
 
 
 def _problem(
@@ -170,15 +179,23 @@ def _trigger(
         if not parts.context.knows(topic_partition) or parts.context.is_queued_for_deletion(topic_partition.topic):
             error = _unknown(parts, topic_partition)
         else:
-            try:
-                yield from _reassign(parts, topic_partition, assignment)
-            except (ControllerMovedError, IllegalStateError):
-                raise
-            except Exception as failure:
-                LOG.exception("reassigning %s failed", topic_partition)
-                error = UnknownServerError(str(failure))
+            error = yield from _tried(parts, topic_partition, assignment)
         results[topic_partition] = PartitionReassignmentResult(topic_partition, error)
     return results
+
+
+def _tried(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[PacelineError | None]:
+    """Reassign, and return why it failed: one partition whose nodes are damaged holds up no other."""
+    try:
+        yield from _reassign(parts, topic_partition, assignment)
+    except (ControllerMovedError, IllegalStateError):
+        raise
+    except Exception as failure:
+        LOG.exception("reassigning %s failed", topic_partition)
+        return UnknownServerError(str(failure))
+    return None
 
 
 # the phases
@@ -353,9 +370,11 @@ def _remove_from_node(
     left = {tp: target for tp, target in wanted.items() if not unwanted(tp, target)}
     if left and left == wanted:
         return
-    operation = SetData(path, znodes.encode_reassignment(left)) if left else Delete(path)
-    (response,) = yield from parts.storage.send_fenced([parts.storage.fenced(operation)])
+    if not left:
+        yield from parts.storage.delete_fenced([path])
+        parts.enqueue(PartitionReassignmentFromNode())
+        return
+    rewrite = parts.storage.fenced(SetData(path, znodes.encode_reassignment(left)))
+    (response,) = yield from parts.storage.send_fenced([rewrite])
     if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
         raise UnexpectedResponseError(first_failure(response)[1], f"rewrite {path}")
-    if not left:
-        parts.enqueue(PartitionReassignmentFromNode())

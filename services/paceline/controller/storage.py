@@ -28,11 +28,15 @@ from paceline.coordination.interface import (
 )
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import LiveBroker
-from paceline.model.identifiers import TopicPartition
+from paceline.model.errors import InvalidTopicError
+from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.runtime.flow import Flow, Zk
 
 LOG = logging.getLogger(__name__)
+
+TREE_ATTEMPTS = 5
+"""How often what lies below a node is listed again when somebody adds to it while it is deleted."""
 
 READ_BATCH = 1_000
 """Reads sent at once; the client pipelines them."""
@@ -88,12 +92,28 @@ class Storage:
         return responses
 
     def delete_fenced(self, paths: Iterable[str]) -> Flow[None]:
-        """Delete leaves, each in a multi of its own; one that is gone already is fine."""
+        """Delete nodes, each in a multi of its own; one that is gone already is fine.
+
+        They have no children, unless somebody put some there; those go, too: a notice or a marker that could never be
+        removed would keep every controller from its office.
+        """
         wanted = list(paths)
-        responses = yield from self.send_fenced([self.fenced(Delete(path)) for path in wanted])
-        for path, response in zip(wanted, responses, strict=True):
-            if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
-                raise UnexpectedResponseError(first_failure(response)[1], f"delete {path}")
+        for _ in range(TREE_ATTEMPTS):
+            responses = yield from self.send_fenced([self.fenced(Delete(path)) for path in wanted])
+            occupied = []
+            for path, response in zip(wanted, responses, strict=True):
+                code = ZkCode.OK if response.ok else first_failure(response)[1]
+                if code is ZkCode.NOT_EMPTY:
+                    occupied.append(path)
+                elif code not in (ZkCode.OK, ZkCode.NO_NODE):
+                    raise UnexpectedResponseError(code, f"delete {path}")
+            if not occupied:
+                return
+            LOG.warning("something foreign lies below %s and is deleted, too", occupied)
+            wanted = []
+            for path in occupied:
+                wanted.extend((yield from self.tree(path)))
+        raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {wanted[-1]}")
 
     def write_topic(self, topic: str, topic_id: str | None, partitions: dict[int, ReplicaAssignment]) -> Flow[None]:
         """Rewrite a topic's node, whatever its version."""
@@ -113,6 +133,14 @@ class Storage:
         if response.code is ZkCode.NO_NODE:
             return ()
         raise UnexpectedResponseError(response.code, f"list {path}")
+
+    def tree(self, root: str) -> Flow[list[str]]:
+        """List a node and everything below it, leaves first."""
+        paths = [root]
+        for path in paths:
+            names = yield from self.children(path, watch=False)
+            paths.extend(f"{path}/{name}" for name in names)
+        return list(reversed(paths))
 
     def read_all(self, paths: Sequence[str], watch: bool = False) -> Flow[list[Response]]:
         """Read many nodes, pipelined; a missing one shows as NO_NODE."""
@@ -149,17 +177,25 @@ class Storage:
         names = yield from self.children(znodes.TOPICS, watch=True)
         return sorted(names)
 
-    def topic_nodes(self, topics: Sequence[str]) -> Flow[dict[str, znodes.TopicAssignment]]:
-        """Read topic nodes, watched; missing and malformed ones are left out."""
+    def topic_nodes(
+        self, topics: Sequence[str], gone: set[str] | None = None
+    ) -> Flow[dict[str, znodes.TopicAssignment]]:
+        """Read topic nodes, watched; missing ones, which are added to ``gone``, and foreign ones are left out."""
         responses = yield from self.read_all([znodes.topic_path(topic) for topic in topics], watch=True)
         found = {}
         for topic, response in zip(topics, responses, strict=True):
             if not response.ok:
+                if gone is not None and response.code is ZkCode.NO_NODE:
+                    gone.add(topic)
                 continue
             try:
+                validate_topic_name(topic)
                 found[topic] = znodes.decode_topic_assignment(znodes.topic_path(topic), response.data)
             except MalformedZnodeError:
                 LOG.warning("topic %s is ignored, its node is malformed", topic, exc_info=True)
+            except InvalidTopicError as error:
+                # Brokers refuse a whole request for the sake of one such name, and it would be sent for ever.
+                LOG.warning("%s is ignored: %s", znodes.topic_path(topic), error)
         return found
 
     def partition_states(

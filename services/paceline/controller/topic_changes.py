@@ -38,10 +38,15 @@ def on_partition_modifications(parts: ControllerParts, topics: Sequence[str]) ->
     """Read topic nodes again; partitions not known yet are created, replica lists of known ones are left alone."""
     context = parts.context
     known = [topic for topic in topics if topic in context.topics]
-    nodes = yield from parts.storage.topic_nodes(known)
+    gone: set[str] = set()
+    nodes = yield from parts.storage.topic_nodes(known, gone)
     created: list[TopicPartition] = []
     for topic in known:
         node = nodes.get(topic)
+        if topic in gone:
+            # Without a node there is no watch on it, and if it is made again before the list of topics is read, the
+            # list looks as before: whoever is forgotten here is new there.
+            forget_topic(parts, topic)
         if node is None:
             continue
         old_id = context.topic_ids.get(topic)

@@ -14,7 +14,7 @@ from paceline.controller.context import ControllerContext, PartitionState, Repli
 from paceline.controller.failures import UnexpectedResponseError
 from paceline.controller.partition_state_machine import PartitionStateMachine
 from paceline.controller.replica_state_machine import ReplicaStateMachine
-from paceline.controller.storage import Storage, first_failure
+from paceline.controller.storage import TREE_ATTEMPTS, Storage, first_failure
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, ZkCode
 from paceline.model.identifiers import TopicPartition
@@ -22,9 +22,6 @@ from paceline.model.settings import ControllerConfig
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
-
-TREE_ATTEMPTS = 5
-"""How often a topic's tree is listed again when something else changes it meanwhile."""
 
 
 class TopicDeletionManager:
@@ -168,7 +165,7 @@ class TopicDeletionManager:
         for _ in range(TREE_ATTEMPTS):
             if gone:
                 break
-            actual = yield from self._list_tree(znodes.topic_path(topic))
+            actual = yield from self._storage.tree(znodes.topic_path(topic))
             gone = yield from self._delete_leaves_first(actual)
         if not gone:
             raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {znodes.topic_path(topic)}")
@@ -184,13 +181,6 @@ class TopicDeletionManager:
             paths.append(znodes.partition_state_path(topic_partition))
             paths.append(znodes.partition_path(topic_partition))
         return [*paths, znodes.topic_partitions_path(topic), znodes.topic_path(topic)]
-
-    def _list_tree(self, root: str) -> Flow[list[str]]:
-        paths = [root]
-        for path in paths:
-            names = yield from self._storage.children(path, watch=False)
-            paths.extend(f"{path}/{name}" for name in names)
-        return list(reversed(paths))
 
     def _delete_leaves_first(self, paths: Sequence[str]) -> Flow[bool]:
         """Delete nodes in order, many per multi; False when one was missing or not empty."""

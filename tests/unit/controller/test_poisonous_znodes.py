@@ -1,0 +1,187 @@
+"""Znodes that parse, yet would stop the whole cluster if the controller believed them.
+
+A control request is about many partitions, and a broker that refuses one of them refuses the request: the controller
+would send it again and again, and everything behind it would wait for ever.
+"""
+
+import itertools
+import json
+
+import pytest
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, Delete, GetData, SetData
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.control import LeaderAndIsrRequest, StopReplicaRequest
+from paceline.rpc import convert
+from tests.unit.controller.asking import kinds, move
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.test_malformed_znodes import assert_well, fail_over, started
+
+TOPICS = {
+    "a name that cannot be": ("we ird !", {"version": 1, "partitions": {"0": [1, 2]}}),
+    "a name in another script": ("ümläut", {"version": 1, "partitions": {"0": [1, 2]}}),
+    "a name too long": ("l" * 300, {"version": 1, "partitions": {"0": [1, 2]}}),
+    "a topic id too short": ("odd", {"version": 3, "partitions": {"0": [1, 2]}, "topic_id": "zzz"}),
+    "a topic id that is none": ("odd", {"version": 3, "partitions": {"0": [1, 2]}, "topic_id": "!" * 22}),
+    "thousands of replicas": ("odd", {"version": 1, "partitions": {"0": list(range(1, 2_000))}}),
+}
+REGISTRATIONS = {
+    "no host": {"version": 4, "endpoints": ["CONTROL://:9094"]},
+    "port 0": {"version": 4, "endpoints": ["CONTROL://b9:0"]},
+    "an old one without a host": {"version": 1, "host": "", "port": 9094},
+    "dozens of listeners": {"version": 4, "endpoints": [f"L{n}://b9:{n + 1}" for n in range(17)]},
+}
+DAMAGED = b'{"version":1,"leader":1,"leader_epoch":'
+
+
+def assert_brokers_accept(cluster: Cluster) -> None:
+    """Whatever was sent passes the checks that brokers make of a request as a whole."""
+    assert cluster.brokers.received
+    for _, request in cluster.brokers.received:
+        if isinstance(request, LeaderAndIsrRequest):
+            convert.leader_and_isr_from_proto(convert.leader_and_isr_to_proto(request))
+        elif isinstance(request, StopReplicaRequest):
+            convert.stop_replica_from_proto(convert.stop_replica_to_proto(request))
+        else:
+            convert.update_metadata_from_proto(convert.update_metadata_to_proto(request))
+
+
+@pytest.mark.parametrize(("name", "node"), list(TOPICS.values()), ids=list(TOPICS))
+def test_a_topic_that_brokers_would_refuse_is_left_out_and_can_be_deleted(
+    name: str, node: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    cluster.zk(Create(znodes.topic_path(name), json.dumps(node).encode()))
+    cluster.settle()
+    assert cluster.brokers.received == [], "brokers are not told"
+    fail_over(cluster)
+    assert_brokers_accept(cluster)
+    assert_well(cluster, caplog, znodes.topic_path(name))
+    cluster.zk(Create(znodes.delete_topic_path(name)))
+    cluster.settle()
+    assert not cluster.exists(znodes.topic_path(name)) and not cluster.exists(znodes.delete_topic_path(name))
+
+
+def test_a_state_whose_epoch_cannot_be_raised_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    path = znodes.partition_state_path(tp("sick-0"))
+    data = DAMAGED + b'2147483647,"controller_epoch":1,"isr":[1,2]}'
+    cluster.zk(SetData(path, data))
+    cluster.brokers.received.clear()
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert_brokers_accept(cluster)
+    assert_well(cluster, caplog, path)
+    assert cluster.zk(GetData(path)).data == data
+
+
+@pytest.mark.parametrize("node", list(REGISTRATIONS.values()), ids=list(REGISTRATIONS))
+def test_an_address_that_brokers_would_refuse_is_no_broker(
+    node: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    cluster.zk(Create(znodes.broker_path(9), json.dumps({**node, "timestamp": "0"}).encode()))
+    cluster.start_broker(4)
+    cluster.settle()
+    assert_brokers_accept(cluster)
+    assert_well(cluster, caplog, znodes.broker_path(9))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{znodes.DELETE_TOPICS}/ghost",
+        f"{znodes.ISR_CHANGE_NOTIFICATION}/isr_change_0000000000",
+        f"{znodes.LOG_DIR_EVENT_NOTIFICATION}/log_dir_event_0000000000",
+        znodes.PREFERRED_REPLICA_ELECTION,
+        znodes.REASSIGN_PARTITIONS,
+    ],
+)
+@pytest.mark.parametrize("when", ["in office", "before the election"])
+def test_what_is_to_be_removed_goes_with_whatever_lies_below_it(
+    path: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = started()
+    if when == "before the election":
+        cluster.controllers.pop(CONTROLLER_ID).stop()
+    for node in (path, f"{path}/foreign", f"{path}/foreign/deeper"):
+        cluster.zk(Create(node, b"{}"))
+    if when == "before the election":
+        cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.settle()
+    assert not cluster.exists(path)
+    (result,) = cluster.delete("sick")
+    assert result.error is None
+    assert cluster.controller.controller_epoch == (2 if when == "before the election" else 1)
+    assert not [r for r in caplog.records if "handling" in r.getMessage() or "failover" in r.getMessage()]
+
+
+def test_a_move_whose_state_is_damaged_does_not_keep_a_new_controller_from_office(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = started()
+    assert kinds(move(cluster, ("sick-0", (3, 2)))) == [None]
+    path = znodes.partition_state_path(tp("sick-0"))
+    cluster.zk(SetData(path, DAMAGED))
+    fail_over(cluster)
+    assert_well(cluster, caplog, path)
+
+
+def test_a_move_whose_state_is_damaged_does_not_hold_up_a_broker_that_starts(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    assert kinds(move(cluster, ("sick-0", (3, 2)), ("well-0", (2, 3)))) == [None, None]
+    cluster.kill_broker(3)
+    cluster.settle()
+    path = znodes.partition_state_path(tp("sick-0"))
+    cluster.zk(SetData(path, DAMAGED))
+    fail_over(cluster)
+    cluster.told()
+    cluster.start_broker(3)
+    cluster.settle()
+    assert any("LAI" in text and "well-0" in text and "new" in text for text in cluster.told()[3]), "its move goes on"
+    assert not [r for r in caplog.records if "handling" in r.getMessage()]
+
+
+def asked_by_node(cluster: Cluster, targets: dict[str, list[int]]) -> None:
+    rows = [{"topic": tp(p).topic, "partition": tp(p).partition, "replicas": ids} for p, ids in targets.items()]
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, json.dumps({"version": 1, "partitions": rows}).encode()))
+    cluster.settle()
+
+
+def test_a_node_that_wants_no_replicas_at_all_deletes_nothing() -> None:
+    cluster = started()
+    cluster.told()
+    asked_by_node(cluster, {"sick-0": [], "well-0": [3, 2]})
+    assert cluster.data(znodes.topic_path("sick"))["partitions"] == {"0": [1, 2]}
+    assert not any("SR sick" in text for texts in cluster.told().values() for text in texts)
+    assert cluster.data(znodes.topic_path("well"))["partitions"] == {"0": [3, 2, 1]}, "the other one is served"
+    asked = cluster.data(znodes.REASSIGN_PARTITIONS)["partitions"]
+    assert [row["topic"] for row in asked] == ["well"], "what is not served is taken out"
+
+
+def test_a_node_does_not_replace_a_move_whose_new_replicas_are_the_only_ones_in_sync() -> None:
+    cluster = started()
+    assert kinds(move(cluster, ("sick-0", (3, 2)))) == [None]
+    cluster.change_isr("sick-0", [3])
+    cluster.settle()
+    cluster.told()
+    asked_by_node(cluster, {"sick-0": [2, 1]})
+    assert cluster.data(znodes.topic_path("sick"))["partitions"] == {"0": [3, 2, 1]}
+    assert not any("delete" in text for text in cluster.told().get(3, []))
+    assert not cluster.exists(znodes.REASSIGN_PARTITIONS), "what is not served is taken out"
+
+
+@pytest.mark.parametrize("steps", range(30))
+def test_a_topic_deleted_and_made_again_by_hand_is_found_at_whatever_moment(steps: int) -> None:
+    cluster = started()
+    topic = znodes.topic_path("sick")
+    data = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignment((3, 2))}, "s" * 22))
+    gone = [f"{topic}/partitions/0/state", f"{topic}/partitions/0", f"{topic}/partitions", topic]
+    cluster.tool.submit([Delete(path) for path in gone], lambda _: None)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    cluster.tool.submit([Create(topic, data)], lambda _: None)
+    cluster.settle()
+    assert cluster.controller.describe_topics(["sick"])[0].topic_id == "s" * 22
+    assert cluster.state("sick-0").startswith("3/0 isr [3, 2]")
