@@ -1,6 +1,8 @@
 """Exchanges over one stream: answers in order, errors typed, and an end that nobody has to wait for."""
 
 import asyncio
+import contextlib
+import logging
 import queue
 import threading
 import time
@@ -53,20 +55,29 @@ class Calls(list[tuple[str, str | None]]):
         self.append((method, reason))
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[tuple[AioRpcServer, Echo, Calls]]:
-    echo, calls = Echo(), Calls()
-    handlers = (grpc.method_handlers_generic_handler("test.Echo", {"Ask": exchange_handler(echo.ask)}),)
+@contextlib.asynccontextmanager
+async def serving(handler: Any, calls: Calls, max_streams: int = MAX_STREAMS) -> AsyncIterator[AioRpcServer]:
+    handlers = (grpc.method_handlers_generic_handler("test.Echo", {"Ask": handler}),)
     made = AioRpcServer(
         "TEST",
         [Service("test.Echo", lambda target: target.add_generic_rpc_handlers(handlers))],
         observe=calls,
         with_reflection=False,
+        max_streams=max_streams,
     )
     made.bind("127.0.0.1", 0)
     await made.start()
-    yield made, echo, calls
-    await made.stop(0)
+    try:
+        yield made
+    finally:
+        await made.stop(0)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[AioRpcServer, Echo, Calls]]:
+    echo, calls = Echo(), Calls()
+    async with serving(exchange_handler(echo.ask), calls) as made:
+        yield made, echo, calls
 
 
 async def reached(condition: Callable[[], bool]) -> None:
@@ -262,6 +273,58 @@ async def test_an_exchange_is_over_when_its_answer_is_delivered_or_never_will_be
     asker.caller.interrupt()
     assert isinstance(await asker.outcome(pending), ConnectionBrokenError)
     await reached(lambda: echo.over == [b"first", b"wait"])
+
+
+async def test_a_client_that_takes_no_answer_holds_a_place_until_it_goes_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("paceline.rpc.exchange.LONGEST_DELIVERY_S", 0.2)
+    echo = Echo()
+    large = bytes(8 << 20)
+    async with serving(exchange_handler(echo.ask), Calls(), max_streams=1) as server:
+        asker = Asker(server.port)
+        window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}", window) as channel:
+            requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            requests.put(large)
+            requests.put(b"behind")
+            # Nobody iterates over the call, so gRPC takes no more than the window.
+            method: Any = channel.stream_stream(METHOD)
+            stalled = method(iter(requests.get, None))
+            await reached(lambda: sorted(echo.over) == [large, b"behind"])
+            refused = await asyncio.to_thread(asker.begin(b"too late").get, True, PATIENCE_S)
+            assert refused.code() is grpc.StatusCode.UNIMPLEMENTED
+            stalled.cancel()
+            deadline = time.monotonic() + PATIENCE_S
+            while await asker.ask(b"has it gone?") != b"has it gone?":
+                assert time.monotonic() < deadline
+        asker.close()
+    assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
+    assert [one.levelname for one in caplog.records if "has not taken an answer" in one.message] == ["WARNING"]
+
+
+async def test_a_stream_the_server_does_not_end_holds_up_nobody_behind_it() -> None:
+    asked: list[bytes] = []
+
+    async def deaf(_requests: Any, context: Any) -> None:
+        asked.append(await context.read())
+        await context.write(asked[-1])
+        await asyncio.get_running_loop().create_future()
+
+    async with serving(grpc.stream_stream_rpc_method_handler(deaf), Calls()) as server:
+        asker = Asker(server.port)
+        try:
+            assert await asker.ask(b"first") == b"first"
+            asker.caller.expire(idle_s=0)
+            late, pending = asker.begin(b"late", timeout_s=0.01), asker.begin(b"second")
+            deadline = time.monotonic() + PATIENCE_S
+            while pending.empty():
+                assert time.monotonic() < deadline
+                asker.caller.expire()
+                await asyncio.sleep(0.01)
+            assert isinstance(await asker.outcome(late), RequestTimedOutError)
+        finally:
+            asker.close()
 
 
 async def test_a_server_that_is_not_there_is_an_error() -> None:

@@ -7,6 +7,7 @@ by a unary method, too. The asking end is `rpc.stream_caller`.
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -23,11 +24,12 @@ MAX_STREAMS: Final = 32
 """Streams that clients may have open at one listener. Each may bring a request of full size at any time, and nobody
 can put that off as `rpc.arrivals` does for calls; so they are few, and who comes later uses single calls."""
 LONGEST_DELIVERY_S: Final = 60.0
-"""A client that has not taken an answer by then is cut off: what it holds is wanted by others."""
+"""A client that has not taken an answer by then gets no other: what its requests hold is wanted by others."""
 MAX_UNDER_WAY: Final = 16
 """Requests of one stream that are worked on at a time; more wait in the connection."""
 
 _MARK: Final = "paceline_exchange"
+_log = logging.getLogger("paceline.rpc")
 
 
 def _ignore(seconds: float, reason: str | None) -> None:
@@ -95,30 +97,38 @@ class OpenStreams:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no room for another stream; use single calls")
         self._count += 1
         try:
-            await self._serve(answer, context, on_answered)
+            if not await self._serve(answer, context, on_answered):
+                _log.warning("%s has not taken an answer within %g s", context.peer(), LONGEST_DELIVERY_S)
+                # gRPC cannot end a call whose message nobody takes, and keeps that message: the place stays taken until
+                # the client goes, which cancels us.
+                await asyncio.get_running_loop().create_future()
         finally:
             self._count -= 1
 
-    async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> None:
+    async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
+        """Return whether every answer was taken; what requests held is given back either way."""
         stream = _Stream(answer, context, lambda: self._ending)
         reader = asyncio.get_running_loop().create_task(stream.read())
         try:
             while True:
                 if not stream.under_way:
                     if self._ending:
-                        return
+                        return True
                     self._idle[context] = None
                     try:
                         await stream.something_came()
                     finally:
                         self._idle.pop(context, None)
                     if stream.has_ended():
-                        return
+                        return True
                 begin, task, exchange = stream.under_way[0]
                 response = await task
                 on_answered(stream.clock() - begin, exchange.reason)
-                async with asyncio.timeout(LONGEST_DELIVERY_S):
-                    await context.write(response)
+                try:
+                    async with asyncio.timeout(LONGEST_DELIVERY_S):
+                        await context.write(response)
+                except TimeoutError:
+                    return False
                 del response, task  # they may be megabytes, and the next request may be long in coming
                 stream.take_next()
                 exchange.over()

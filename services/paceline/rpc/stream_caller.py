@@ -19,6 +19,8 @@ OnDone = Callable[[bytes | Exception], None]
 """Takes the answer's bytes, or what prevented it: a `grpc.RpcError`, a `PacelineError`, or a surprise."""
 
 _NO_DEADLINE: Final = float("inf")
+_FAREWELL_S: Final = 1.0
+"""How long the server may take to end a stream that was idle; requests on the next one wait for that."""
 
 
 class _Stream:
@@ -33,6 +35,7 @@ class _Stream:
         self.failure: Exception | None = None
         """Why we ended it ourselves."""
         self.used_s = time.monotonic()
+        """When the latest request was put on it, later when it was ended for want of any."""
 
     def __iter__(self) -> Iterator[Any]:
         """What gRPC sends, on a thread of its own."""
@@ -84,7 +87,11 @@ class StreamCaller:
             idle = self._stream
             if idle is not None and not idle.waiting and now_s - idle.used_s >= idle_s:
                 self._stream = None
+                idle.used_s = now_s
                 idle.requests.put(None)
+            left = self._reading
+            if left is not None and left is not self._stream and now_s - left.used_s >= _FAREWELL_S and left.call:
+                left.call.cancel()
 
     def interrupt(self) -> None:
         """End the stream if a request waits for its answer; the next request opens another."""
