@@ -139,8 +139,7 @@ def on_replicas_become_offline(parts: ControllerParts, replicas: Sequence[Replic
 def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrResponseReceived) -> Flow[None]:
     """Note which leaders have acknowledged and which replicas sit on a failed log directory."""
     context = parts.context
-    broker = context.brokers.get(event.broker_id)
-    if broker is None or broker.broker_epoch != event.request.stamp.broker_epoch:
+    if not context.has_asked(event.broker_id, event.request.stamp):
         return
     if event.response.error is not ErrorCode.NONE:
         LOG.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.response.error.name)

@@ -6,6 +6,7 @@ an error code in an answer is final. Removing the broker drops what is queued.
 Source: spec/controller.md section 16; Kafka 2.8 ControllerChannelManager and RequestSendThread.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,8 @@ from paceline.controller.ports import ControlTransport
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.settings import ControllerConfig
 from paceline.runtime.ports import Cancellable, Scheduler
+
+LOG = logging.getLogger(__name__)
 
 OnResponse = Callable[[int, ControlRequest, ControlResponse], None]
 """Called with broker id, request and answer."""
@@ -43,6 +46,8 @@ class BrokerChannel:
         self._in_flight: ControlRequest | None = None
         self._retry: Cancellable | None = None
         self._closed = False
+        self._failed = False
+        """Whether the request in flight has failed before."""
 
     @property
     def queue_size(self) -> int:
@@ -93,13 +98,24 @@ class BrokerChannel:
                 return
             answered = True
             if isinstance(answer, Exception):
+                self._warn(request, answer)
                 self._retry = self._scheduler.call_later(self._config.send_retry_backoff_ms, self._send)
                 return
-            self._in_flight = None
+            self._in_flight, self._failed = None, False
             self._on_response(self._broker.broker_id, request, answer)
             self._send_next()
 
         return on_done
+
+    def _warn(self, request: ControlRequest, failure: Exception) -> None:
+        """Say once per request that it does not get through: everything behind it waits."""
+        if not self._failed:
+            kind = type(request).__name__.removesuffix("Request")
+            LOG.warning(
+                "%s to broker %d is sent again until it is answered, %d requests wait: %s",
+                kind, self._broker.broker_id, self.queue_size, failure,
+            )  # fmt: skip
+        self._failed = True
 
 
 class ChannelManager:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from paceline.coordination.isr_history import IsrHistory, history_of
 from paceline.coordination.znode_json import JsonValue
 from paceline.model.assignment import ReplicaAssignment
-from paceline.model.control import LiveBroker
+from paceline.model.control import ControllerStamp, LiveBroker
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 
@@ -125,6 +125,14 @@ class ControllerContext:
     def remove_broker(self, broker_id: int) -> None:
         """Forget a registration."""
         self.brokers.pop(broker_id, None)
+
+    def has_asked(self, broker_id: int, stamp: ControllerStamp) -> bool:
+        """Whether a request with this stamp was sent in this term, and to the registration known now.
+
+        An answer to any other says nothing: what is under way was begun anew since.
+        """
+        broker = self.brokers.get(broker_id)
+        return broker is not None and (broker.broker_epoch, self.epoch) == (stamp.broker_epoch, stamp.controller_epoch)
 
     # topics and partitions
 

@@ -180,6 +180,8 @@ class ControllerMachine:
         self._on_office(True)
 
     def _schedule_rebalance(self, delay_ms: int) -> None:
+        if self._rebalance is not None:
+            self._rebalance.cancel()  # A check that was due in an earlier term may still have been in the queue.
         if self._parts.config.auto_leader_rebalance_enable:
             self._rebalance = self._parts.scheduler.call_later(
                 delay_ms, lambda: self._parts.enqueue(ev.AutoPreferredReplicaLeaderElection())
@@ -278,13 +280,9 @@ class ControllerMachine:
                 self._schedule_rebalance(self._parts.config.leader_imbalance_check_interval_ms)
 
     def _stop_replica_response(self, event: ev.StopReplicaDeletionResponseReceived) -> Flow[None]:
-        """Replicas a broker has deleted are done; those it could not delete halt their topics.
-
-        An answer for an earlier registration says nothing: what is under way now was begun when the broker came back.
-        """
+        """Replicas a broker has deleted are done; those it could not delete halt their topics."""
         context, deletion = self._parts.context, self._parts.deletion
-        broker = context.brokers.get(event.broker_id)
-        if broker is None or broker.broker_epoch != event.request.stamp.broker_epoch:
+        if not context.has_asked(event.broker_id, event.request.stamp):
             return
         failed: list[Replica] = []
         deleted: list[Replica] = []

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election import ElectionStrategy
+from paceline.controller.failures import UnexpectedResponseError
 from paceline.controller.parts import ControllerParts
 from paceline.coordination import znodes
 from paceline.model.identifiers import TopicPartition, new_id
@@ -72,11 +73,16 @@ def on_partition_modifications(parts: ControllerParts, topics: Sequence[str]) ->
 def read_topics(parts: ControllerParts, topics: Sequence[str]) -> Flow[dict[str, znodes.TopicAssignment]]:
     """Read topic nodes; one without a topic id is given one, in ZooKeeper first."""
     nodes = yield from parts.storage.topic_nodes(topics)
-    for topic, node in nodes.items():
-        if node.topic_id is None:
-            topic_id = new_id(parts.rng)
+    for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
+        node = nodes.pop(topic)
+        topic_id = new_id(parts.rng)
+        try:
             yield from parts.storage.write_topic(topic, topic_id, dict(node.partitions))
-            nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
+        except UnexpectedResponseError as error:
+            # Gone meanwhile, or so large that an id does not fit: no reason to keep all others waiting.
+            LOG.warning("topic %s is ignored, it cannot be given an id: %s", topic, error)
+            continue
+        nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
     return nodes
 
 

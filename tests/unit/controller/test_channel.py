@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from paceline.controller.channel import ChannelManager
 from paceline.model.control import (
     ControllerStamp,
@@ -65,6 +67,21 @@ def test_the_next_request_goes_out_only_after_the_answer() -> None:
     transport.calls[0][3](ControlResponse())
     assert numbers(transport) == [1, 2]
     assert answers == [(1, 1)]
+
+
+def test_a_request_that_does_not_get_through_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    manager, transport, time, _ = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    manager.send(1, request(2))
+    for _ in range(3):
+        transport.calls[-1][3](ConnectionError("no way"))
+        time.run_for(100)
+    (report,) = [record.getMessage() for record in caplog.records]
+    assert "UpdateMetadata to broker 1" in report and "2 requests wait" in report and "no way" in report
+    transport.calls[-1][3](ControlResponse())
+    transport.calls[-1][3](ConnectionError("again"))
+    assert len(caplog.records) == 2, "the next request is another matter"
 
 
 def test_the_same_request_is_sent_again_100_ms_after_a_failure_until_it_is_answered() -> None:

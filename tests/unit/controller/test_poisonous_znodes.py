@@ -63,6 +63,20 @@ def test_a_topic_that_brokers_would_refuse_is_left_out_and_can_be_deleted(
     assert not cluster.exists(znodes.topic_path(name)) and not cluster.exists(znodes.delete_topic_path(name))
 
 
+@pytest.mark.parametrize("when", ["in office", "before the election"])
+def test_a_topic_too_large_for_an_id_is_left_out(when: str, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    if when == "before the election":
+        cluster.controllers.pop(CONTROLLER_ID).stop()
+    rows = {str(partition): [1, 2] for partition in range(75_390)}
+    data = json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
+    cluster.zk(Create(znodes.topic_path("huge"), data))
+    if when == "before the election":
+        cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.settle()
+    assert_well(cluster, caplog, znodes.topic_path("huge"))
+
+
 def test_a_state_whose_epoch_cannot_be_raised_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     path = znodes.partition_state_path(tp("sick-0"))

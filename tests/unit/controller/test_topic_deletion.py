@@ -99,6 +99,25 @@ def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_what_its_re
     assert is_gone(cluster, "a")
 
 
+def test_s4_7_a_late_answer_of_an_earlier_term_does_not_end_what_this_one_began() -> None:
+    cluster = started(NewTopic("a", assignments=((2, 3),)))
+    cluster.brokers.silent.add(3)
+    stamp = stamp_of(cluster, 3)
+    mark(cluster, "a")
+    (asked,) = (r for to, r in cluster.brokers.received if to == 2 and isinstance(r, StopReplicaRequest) and deletes(r))
+    cluster.zk(Delete(znodes.CONTROLLER))
+    cluster.settle()
+    assert stamp_of(cluster, 3).controller_epoch == stamp.controller_epoch + 1, "elected again"
+    # It waited in the queue of events behind the one that ended the old term and began this one.
+    answer = ControlResponse(ErrorCode.NONE, {tp("a-0"): ErrorCode.NONE})
+    cluster.controller._on_response(3, replace(asked, stamp=stamp), answer)
+    cluster.settle()
+    assert cluster.exists(znodes.topic_path("a")), "broker 3 has been told to make the log again, and then to delete it"
+    cluster.brokers.release(3)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+
+
 def stamp_of(cluster: Cluster, broker_id: int) -> ControllerStamp:
     """The stamp of what the controller sends to this registration."""
     context = cluster.controller._parts.context
