@@ -122,6 +122,8 @@ class Faults:
     """Broker that leaders send consumers to who say their rack."""
     follower_refuse: list[ErrorCode] = field(default_factory=list)
     """Errors for the next reads there."""
+    isr: list[int] | None = None
+    """In-sync replicas that metadata speaks of; None for all brokers."""
 
 
 class FakeCluster:
@@ -258,13 +260,17 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                                 leader=log.leader,
                                 leader_epoch=log.epoch,
                                 replicas=sorted(self.cluster.brokers),
-                                isr=sorted(self.cluster.brokers),
+                                isr=self._isr(),
                             )
                             for tp, log in logs.items()
                         ],
                     )
                 )
         return answer
+
+    def _isr(self) -> list[int]:
+        told = self.cluster.faults.isr
+        return sorted(self.cluster.brokers) if told is None else told
 
     def DescribeReplicas(self, request: Any, context: Any) -> Any:  # noqa: N802
         answer = meta.DescribeReplicasResponse()

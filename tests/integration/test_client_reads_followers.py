@@ -104,3 +104,35 @@ def test_after_a_while_the_leader_is_asked_anew(cluster: FakeCluster) -> None:
         write(cluster, b"b")
         assert [record.value for record in read(consumer, 1)] == [b"b"]
     assert cluster.served[leader_of(cluster)] == 1
+
+
+def test_the_leader_is_believed_about_a_follower_before_metadata_shows_it_in_sync(cluster: FakeCluster) -> None:
+    cluster.faults.isr = [leader_of(cluster)]
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, client_rack="r") as consumer:
+        consumer.assign([ONE])
+        assert [record.value for record in read(consumer, 1, timeout_s=20)] == [b"a"]
+    assert cluster.served[leader_of(cluster)] == 0
+
+
+def test_a_follower_that_later_metadata_shows_out_of_sync_is_left(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, client_rack="r", fetch_max_wait_ms=50) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 1)
+        cluster.faults.read_replica = None
+        cluster.faults.isr = [leader_of(cluster)]
+        consumer._metadata.request()
+        wait_for(lambda: state_of(consumer).read_replica is None, what="it is back at the leader")
+        write(cluster, b"b")
+        assert [record.value for record in read(consumer, 1, timeout_s=20)] == [b"b"]
+    assert cluster.served[leader_of(cluster)] == 1
+
+
+def test_a_follower_that_metadata_does_not_know_is_no_dead_end(cluster: FakeCluster) -> None:
+    cluster.faults.read_replica = 77
+    write(cluster, b"a")
+    with Consumer(cluster.bootstrap, client_rack="r") as consumer:
+        consumer.assign([ONE])
+        assert [record.value for record in read(consumer, 1, timeout_s=20)] == [b"a"]
+    assert cluster.served[leader_of(cluster)] == 1

@@ -56,6 +56,8 @@ _BUSY_WAIT_MS: Final = 20
 _BACKOFF_MS: Final = 50
 _LEADER_ONLY_MS: Final = 10_000
 """How long only the leader is read after a follower could not be."""
+_NEWS_MS: Final = 1_000
+"""How long only the leader is read after it named a follower that metadata does not know yet."""
 _LOOKUP_TIMEOUT_S: Final = 5.0
 _LONGEST_SLEEP_S: Final = 1.0
 _DEADLINE_CHECK_MS: Final = 500
@@ -253,11 +255,15 @@ class Fetcher:
             return leader
         known = self._metadata.partition(state.topic_partition)
         replica = next((one for one in self._metadata.brokers() if one.broker_id == state.read_replica), None)
-        if (
-            now_ms >= state.read_replica_until_ms
-            or replica is None
-            or known is None
-            or state.read_replica not in known.isr
+        if replica is None:
+            # Left out for a moment, so that the leader's session looks at the partition again.
+            state.retry_at_ms = now_ms + _BACKOFF_MS
+            state.back_to_leader(now_ms + _NEWS_MS)
+            self._metadata.request()
+            return leader
+        out_of_sync = known is None or state.read_replica not in known.isr
+        if now_ms >= state.read_replica_until_ms or (
+            out_of_sync and state.read_replica_version != self._metadata.version
         ):
             state.back_to_leader()
             return leader
@@ -449,11 +455,20 @@ class Fetcher:
         if fetched.error is not None:
             self._take_error(state, fetched.error, broker)
         elif fetched.preferred_read_replica is not None:
-            state.read_from(fetched.preferred_read_replica, monotonic_ms() + self._config.read_replica_max_age_ms)
+            self._send_away(state, fetched.preferred_read_replica)
         elif fetched.diverging is not None:
             state.truncated(*fetched.diverging)
         else:
             state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
+
+    def _send_away(self, state: PartitionState, replica: int) -> None:
+        """Read from the follower the leader names, which knows who is in sync before metadata tells."""
+        known = self._metadata.partition(state.topic_partition)
+        version = None
+        if known is None or replica not in known.isr:
+            version = self._metadata.version
+            self._metadata.request()
+        state.read_from(replica, monotonic_ms() + self._config.read_replica_max_age_ms, version)
 
     def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
         tp = state.topic_partition

@@ -54,6 +54,7 @@ class PartitionState:
         "position_epoch",
         "read_replica",
         "read_replica_until_ms",
+        "read_replica_version",
         "reset",
         "retry_at_ms",
         "topic_partition",
@@ -83,12 +84,15 @@ class PartitionState:
         self.read_replica: int | None = None
         """Follower the leader has sent us to (KIP-392), None while the leader is read."""
         self.read_replica_until_ms = 0
+        self.read_replica_version: int | None = None
+        """Version of the metadata that did not show the follower in sync when the leader named it."""
         self.leader_only_until_ms = 0
         """Until when the leader is not asked for a follower again, after one that could not be read."""
 
-    def read_from(self, replica: int, until_ms: int) -> None:
-        """Read from this follower until then."""
+    def read_from(self, replica: int, until_ms: int, metadata_version: int | None = None) -> None:
+        """Read from this follower until then; metadata of this version is not to be believed about it."""
         self.read_replica, self.read_replica_until_ms = replica, until_ms
+        self.read_replica_version = metadata_version
 
     def back_to_leader(self, leader_only_until_ms: int = 0) -> None:
         """Read from the leader again."""

@@ -180,7 +180,7 @@ class FetchHandler:
                 said = read.error is None
                 position.sent_high_watermark = read.high_watermark if said else None
                 position.sent_log_start_offset = read.log_start_offset if said else None
-                if read.batches or read.diverging_epoch is not None:
+                if read.batches or read.diverging_epoch is not None or read.preferred_replica is not None:
                     session.marked[position.topic_partition] = None
             left_out = [read.position.topic_partition for read in reads if read.available and not read.batches]
             session.mark_first(left_out)

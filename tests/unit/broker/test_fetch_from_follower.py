@@ -1,9 +1,11 @@
 """Consumers that read from a follower (KIP-392): where they are sent, and what they may see there."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.log.record_batch import decode_records
-from paceline.model.client_io import FetchResponse, FetchResult
+from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult, Isolation
 from paceline.model.errors import ErrorCode
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -79,6 +81,22 @@ def test_a_follower_that_is_not_in_sync_or_not_alive_is_told_of_to_nobody() -> N
     assert only(cluster[1].consume(0, rack="b")).preferred_read_replica is None
     cluster.time.run_for(1_000)
     assert only(cluster[1].consume(0, rack="b")).preferred_read_replica == 2
+
+
+def test_a_consumer_that_stays_in_its_session_is_sent_away_with_every_fetch() -> None:
+    cluster = racks()
+    produced(cluster, b"x")
+    position = FetchPartition(TP, None, 0, 1 << 20, None, None)
+    answers: list[FetchResponse] = []
+    request = FetchRequest(0, 1, 1 << 20, Isolation.READ_UNCOMMITTED, [position], rack="b", session_epoch=0)
+    cluster[1].node.fetch(request, answers.append)
+    for epoch in (1, 2):
+        request = replace(request, partitions=[], session_id=answers[0].session_id, session_epoch=epoch)
+        cluster[1].node.fetch(request, answers.append)
+    assert answers[0].session_id
+    assert [only([answer]).preferred_read_replica for answer in answers] == [2, 2, 2]
+    cluster[1].node.fetch(replace(request, rack="", session_epoch=3), answers.append)
+    assert values(only(answers[3:])) == [b"x"]
 
 
 def test_a_waiting_consumer_is_sent_away_when_a_follower_in_its_rack_has_joined() -> None:
