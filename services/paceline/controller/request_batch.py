@@ -122,8 +122,12 @@ class RequestBatch:
         """Send metadata of partitions, together with the list of live brokers, to brokers."""
         self._collected.metadata_brokers.update(broker_id for broker_id in broker_ids if broker_id >= 0)
         for topic_partition in topic_partitions:
-            if topic_partition in self._context.leadership:
+            # Brokers have to forget also what this controller could not read: they may have it from an earlier one.
+            if topic_partition in self._context.leadership or self._is_unreadable_and_deleted(topic_partition):
                 self._collected.metadata_partitions[topic_partition] = None
+
+    def _is_unreadable_and_deleted(self, topic_partition: TopicPartition) -> bool:
+        return self._context.is_queued_for_deletion(topic_partition.topic) and self._context.knows(topic_partition)
 
     def mark_initial(self) -> None:
         """Call the metadata of this batch the first picture that its brokers get; see `UpdateMetadataRequest`."""
@@ -190,8 +194,10 @@ class RequestBatch:
 
     def _metadata_of(self, topic_partition: TopicPartition) -> UpdateMetadataPartition:
         context = self._context
-        state = context.leadership[topic_partition]
         deleting = context.is_queued_for_deletion(topic_partition.topic)
+        state = context.leadership.get(topic_partition)
+        if state is None:
+            state = LeaderAndIsr(LEADER_DURING_DELETE, 0, (), 0, context.epoch)
         return UpdateMetadataPartition(
             topic_partition=topic_partition,
             topic_id=context.topic_ids.get(topic_partition.topic),

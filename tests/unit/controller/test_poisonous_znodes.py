@@ -157,6 +157,17 @@ def test_a_move_whose_state_is_damaged_does_not_hold_up_a_broker_that_starts(cap
     assert not [r for r in caplog.records if "handling" in r.getMessage()]
 
 
+def test_brokers_forget_a_deleted_topic_whose_state_nobody_could_read() -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.partition_state_path(tp("sick-0")), DAMAGED))
+    fail_over(cluster)
+    cluster.told()
+    (result,) = cluster.delete("sick")
+    assert result.error is None
+    told = cluster.told()
+    assert all(any("UM {sick-0 -2/0 []" in text for text in told[broker_id]) for broker_id in (1, 2, 3)), told
+
+
 def asked_by_node(cluster: Cluster, targets: dict[str, list[int]]) -> None:
     rows = [{"topic": tp(p).topic, "partition": tp(p).partition, "replicas": ids} for p, ids in targets.items()]
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, json.dumps({"version": 1, "partitions": rows}).encode()))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from paceline.controller.context import Replica, ReplicaState
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, SetData
@@ -134,6 +135,14 @@ def test_s4_8_only_the_replicas_that_failed_are_tried_again() -> None:
     mark(cluster, "a")
     assert cluster.exists(znodes.topic_path("a"))
     assert "SR a-0 -2 delete, a-1 -2 delete" in cluster.told()[2]
+    context = cluster.controller._parts.context
+    states = {
+        (partition, broker_id): context.replica_state(Replica(tp(partition), broker_id))
+        for partition in ("a-0", "a-1")
+        for broker_id in (1, 2)
+    }
+    assert states.pop(("a-1", 2)) is ReplicaState.DELETION_INELIGIBLE
+    assert set(states.values()) == {ReplicaState.DELETION_SUCCESSFUL}
     cluster.brokers.undeletable.clear()
     cluster.kill_broker(2)
     cluster.settle()
@@ -142,6 +151,7 @@ def test_s4_8_only_the_replicas_that_failed_are_tried_again() -> None:
     assert is_gone(cluster, "a")
     told = cluster.told()
     assert [text for text in told.get(1, []) if text.startswith("SR")] == [], "broker 1 had deleted its replicas"
+    assert [text for text in told[2] if text.endswith("delete")] == ["SR a-1 -2 delete"], "broker 2 only one of them"
 
 
 def test_s1_10_a_deletion_begun_by_one_controller_is_ended_by_the_next() -> None:
