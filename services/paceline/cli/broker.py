@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.broker_drain import plan_drain, plan_undrain
+from paceline.cli.broker_drain import plan_drain, plan_undrain, refuse_unknown_broker
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import output_option, show
@@ -103,7 +103,9 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
 
         with Admin(bootstrap) as admin:
             moving = {move.topic_partition for move in admin.list_partition_reassignments()}
-            found = plan_drain(admin.describe_topics(from_controller=True), broker_id, moving)
+            topics = admin.describe_topics(from_controller=True)
+            refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
+            found = plan_drain(topics, broker_id, moving)
             if plan_file is not None:
                 plan_file.write_text(encode_plan(found.before), encoding="utf-8")
             if not dry_run:
@@ -146,7 +148,9 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
         before = None if plan_file is None else read_plan(plan_file)
         with Admin(bootstrap) as admin:
             moving = {move.topic_partition for move in admin.list_partition_reassignments()}
-            found = plan_undrain(admin.describe_topics(from_controller=True), broker_id, moving, before)
+            topics = admin.describe_topics(from_controller=True)
+            refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
+            found = plan_undrain(topics, broker_id, moving, before)
             if not dry_run:
                 for change in admin.alter_partition_reassignments(found.order, raise_errors=False):
                     if change.error is not None:

@@ -31,6 +31,17 @@ class Drain:
     """Partitions it leads that have no other replica: only a move can help them."""
 
 
+def refuse_unknown_broker(broker_id: int, live: Collection[int], topics: Sequence["TopicDescription"]) -> None:
+    """Check that a broker is live, or assigned something while it is down.
+
+    Raises:
+        ValueError: nobody knows it; most likely its id was mistyped.
+    """
+    assigned = (broker_id in partition.replicas for topic in topics for partition in topic.partitions)
+    if broker_id not in live and not any(assigned):
+        raise ValueError(f"there is no broker {broker_id}, {', '.join(map(str, sorted(live))) or 'none'} are live")
+
+
 def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Collection[tuple[str, int]]) -> Drain:
     """Return how to take leadership off ``broker_id``; partitions of ``moving`` are left alone."""
     preferred = Counter(

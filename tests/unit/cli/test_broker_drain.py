@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from paceline.cli.broker_drain import Undrain, plan_drain, plan_undrain
+import pytest
+
+from paceline.cli.broker_drain import Undrain, plan_drain, plan_undrain, refuse_unknown_broker
 from paceline_client import PartitionDescription, TopicDescription
 
 
@@ -24,6 +26,14 @@ def test_the_broker_becomes_the_last_choice_and_others_are_elected() -> None:
     assert drain.before == {("t", 0): (1, 2, 3), ("t", 1): (1, 2, 3)}
     assert drain.elect == [("t", 0), ("t", 1)]
     assert (drain.stuck, drain.single) == ({}, [])
+
+
+def test_a_broker_that_nobody_knows_is_not_drained() -> None:
+    topics = topic(PartitionDescription(0, 1, 0, (1, 4), (1,)))
+    refuse_unknown_broker(2, [1, 2], topics)
+    refuse_unknown_broker(4, [1, 2], topics)  # down, but assigned
+    with pytest.raises(ValueError, match="there is no broker 99, 1, 2 are live"):
+        refuse_unknown_broker(99, [2, 1], topics)
 
 
 def test_a_leader_that_is_not_preferred_only_needs_an_election() -> None:
