@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.dev.ports import PortPlan, choose_plan
+from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 
 FIRST_CONTROLLER_ID = 1_000_000
 STATE_FILE = "cluster.json"
@@ -85,7 +86,7 @@ class LocalCluster:
         self.directory = self.directory.resolve()
 
     def start(self, timeout_s: float = 180.0, say: Callable[[str], None] = lambda _: None) -> None:
-        """Start everything and return when every process says it is serving.
+        """Start everything and return when every process says it is serving and every broker knows all brokers.
 
         Raises:
             LocalClusterError: a process ended or was not ready in time; everything has been stopped again.
@@ -106,6 +107,9 @@ class LocalCluster:
                 self._spawn(node)
             for node in self.nodes.values():
                 self.wait_ready(node, deadline - time.monotonic())
+            for node in self.nodes.values():
+                if node.kind == "broker" and self.controllers:
+                    self._wait_told(node, deadline - time.monotonic())
             self._write_state()
         except BaseException:
             self.stop(force=True)
@@ -184,23 +188,44 @@ class LocalCluster:
         Raises:
             LocalClusterError: it ended, or was not ready in time.
         """
+
+        def why_not(channel: grpc.Channel) -> str:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0)
+            serving = answer.status == health_pb2.HealthCheckResponse.SERVING and node.running
+            return "" if serving else health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+        self._wait_until(node, timeout_s, "was not ready", why_not)
+
+    def _wait_told(self, node: Node, timeout_s: float) -> None:
+        """Return when a broker has been told of all brokers: whoever asks it then can go anywhere."""
+
+        def why_not(channel: grpc.Channel) -> str:
+            stub = metadata_service_pb2_grpc.MetadataServiceStub(channel)
+            answer = stub.DescribeCluster(metadata_service_pb2.DescribeClusterRequest(), timeout=1.0)
+            told = len(answer.brokers)
+            return "" if told >= self.brokers else f"told of {told} brokers"
+
+        self._wait_until(node, timeout_s, f"did not know {self.brokers} brokers", why_not)
+
+    @staticmethod
+    def _wait_until(node: Node, timeout_s: float, what: str, why_not: Callable[[grpc.Channel], str]) -> None:
+        """Ask a process until it has no reason left why not."""
         deadline = time.monotonic() + timeout_s
         last = "no answer yet"
         with grpc.insecure_channel(node.client_address, _FAST_RECONNECT) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
             while time.monotonic() < deadline:
                 if not node.running:
                     code = node.process.returncode if node.process else None
                     raise LocalClusterError(f"{node.name} ended with exit code {code}\n{log_tail(node)}")
                 try:
-                    answer = stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0)
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING and node.running:
+                    last = why_not(channel)
+                    if not last:
                         return
-                    last = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
                 except grpc.RpcError as error:
                     last = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
                 time.sleep(0.05)
-        raise LocalClusterError(f"{node.name} was not ready within {timeout_s:.0f} s ({last})\n{log_tail(node)}")
+        raise LocalClusterError(f"{node.name} {what} within {timeout_s:.0f} s ({last})\n{log_tail(node)}")
 
     def stop(self, force: bool = False) -> None:
         """Stop brokers, then controllers, then ZooKeeper; whatever does not stop in time is killed."""

@@ -91,10 +91,16 @@ func (c *cluster) describe(ctx context.Context) (*pacelinev1.DescribeClusterResp
 	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
 		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(
 			ctx, &pacelinev1.DescribeClusterRequest{})
-		if err == nil {
-			description = answer
+		if err != nil {
+			return err
 		}
-		return err
+		if len(answer.GetBrokers()) == 0 && answer.GetControllerHost() == "" {
+			return &partitionFailure{&pacelinev1.PartitionError{
+				Code: pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, Message: "it has not been told of the cluster yet",
+			}}
+		}
+		description = answer
+		return nil
 	}
 	if err := c.askAny(ctx, ask); err != nil {
 		return nil, err

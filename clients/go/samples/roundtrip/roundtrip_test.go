@@ -25,8 +25,9 @@ type fakeCluster struct {
 	// What DescribeTopics says, which may lag behind.
 	toldLeader int32
 	controller int32
-	// What DescribeCluster says.
+	// What DescribeCluster says, and how often it still says that nothing is known.
 	toldController int32
+	untold         int
 	topic          string
 	log            []*pacelinev1.Record
 	epoch          int32
@@ -76,6 +77,10 @@ func (c *fakeCluster) address(id int32) string {
 func (s *fakeServer) DescribeCluster(context.Context, *pacelinev1.DescribeClusterRequest) (*pacelinev1.DescribeClusterResponse, error) {
 	s.cluster.mu.Lock()
 	defer s.cluster.mu.Unlock()
+	if s.cluster.untold > 0 {
+		s.cluster.untold--
+		return &pacelinev1.DescribeClusterResponse{ClusterId: "fake"}, nil
+	}
 	answer := &pacelinev1.DescribeClusterResponse{
 		ClusterId: "fake", ControllerId: &s.cluster.toldController, ControllerHost: "127.0.0.1",
 		ControllerPort: s.cluster.servers[s.cluster.toldController].port,
@@ -221,6 +226,16 @@ func TestTheActiveControllersAddressIsTakenFromTheStandbysRefusal(t *testing.T) 
 
 func TestAStandbyControllerAloneIsAPlaceToStartFrom(t *testing.T) {
 	s, err := runAgainst(t, newFakeCluster(t), 102)
+	mustMatch(t, s, err)
+	if s.Brokers != 2 {
+		t.Fatalf("found %d brokers, not 2", s.Brokers)
+	}
+}
+
+func TestABrokerThatHasNotBeenToldOfTheClusterYetIsAskedAgain(t *testing.T) {
+	c := newFakeCluster(t)
+	c.untold = 2
+	s, err := runAgainst(t, c, 1)
 	mustMatch(t, s, err)
 	if s.Brokers != 2 {
 		t.Fatalf("found %d brokers, not 2", s.Brokers)
