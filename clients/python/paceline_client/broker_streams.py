@@ -1,6 +1,8 @@
 """The streams that requests of one kind go over: one to a broker, which keeps the order of what is in flight."""
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
 
 from paceline.rpc.channels import ChannelCache
@@ -8,39 +10,47 @@ from paceline.rpc.stream_caller import StreamCaller
 
 IDLE_S: Final = 60.0
 """A stream that was not used for so long is ended: it takes a place at the broker."""
+ASK_AGAIN_S: Final = 60.0
+"""A broker that had no stream for us is tried again after this: maybe it only had no room for another."""
 _JOIN_S: Final = 5.0
 
 
 class BrokerStreams:
     """Streams by broker address, made on demand; safe to use from several threads."""
 
-    def __init__(self, channels: ChannelCache, method: str, name: str) -> None:
-        """``name`` begins the names of the threads that read answers."""
+    def __init__(
+        self, channels: ChannelCache, method: str, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``name`` begins the names of the threads that read answers; ``clock`` tells seconds."""
         self._channels = channels
         self._method = method
         self._name = name
+        self._clock = clock
         self._lock = threading.Lock()
         self._callers: dict[str, StreamCaller] = {}
-        self._unknown: set[str] = set()
+        self._unknown: dict[str, float] = {}
+        """Until when a broker is not asked for a stream."""
         self._closed = False
 
     def get(self, address: str) -> StreamCaller | None:
-        """Return the stream to a broker; None where streams are not known."""
+        """Return the stream to a broker; None where there is none to be had at present."""
         caller = self._callers.get(address)
         if caller is not None and address not in self._unknown:
             return caller
         with self._lock:
-            if address in self._unknown or self._closed:
+            if self._closed or self._clock() < self._unknown.get(address, 0.0):
                 return None
-            name = f"{self._name}-{len(self._callers) + 1}"
-            caller = StreamCaller(self._channels.get(address), self._method, name)
-            self._callers[address] = caller
+            self._unknown.pop(address, None)
+            caller = self._callers.get(address)
+            if caller is None:
+                name = f"{self._name}-{len(self._callers) + 1}"
+                caller = self._callers[address] = StreamCaller(self._channels.get(address), self._method, name)
             return caller
 
     def are_unknown(self, address: str) -> None:
-        """The broker there has no such method: `get` returns None from now on."""
+        """The broker there has no such method, or no room for a stream: `get` returns None for a while."""
         with self._lock:
-            self._unknown.add(address)
+            self._unknown[address] = self._clock() + ASK_AGAIN_S
 
     def expire(self) -> None:
         """Give up overdue requests and end idle streams; to be called several times a second while requests are out."""

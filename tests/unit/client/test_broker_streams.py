@@ -1,0 +1,32 @@
+"""The streams a client has to brokers: one to each, and none for a while where there was no room."""
+
+from typing import Any
+
+from paceline.rpc.channels import ChannelCache
+from paceline_client.broker_streams import ASK_AGAIN_S, BrokerStreams
+
+
+class Channel:
+    """A channel that nobody calls."""
+
+    def stream_stream(self, method: str, **_options: Any) -> Any:
+        return method
+
+    def close(self) -> None:
+        return None
+
+
+def test_a_broker_that_had_no_stream_for_us_is_tried_again_after_a_minute() -> None:
+    now_s = 1_000.0
+    streams = BrokerStreams(ChannelCache(lambda _address: Channel()), "/service/method", "test", lambda: now_s)
+    stream = streams.get("a:1")
+    assert stream is not None and streams.get("a:1") is stream
+    streams.are_unknown("a:1")
+    other = streams.get("b:1")
+    assert streams.get("a:1") is None and other is not None and other is not stream
+    now_s += ASK_AGAIN_S - 1
+    assert streams.get("a:1") is None
+    now_s += 1
+    assert streams.get("a:1") is stream and streams.get("a:1") is stream
+    streams.close()
+    assert streams.get("c:1") is None
