@@ -35,6 +35,7 @@ class LogHousekeeping:
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._queue: dict[ReplicaLog, None] = {}
         self._busy = False
+        self._on_idle: Callable[[], None] | None = None
         self._timers: dict[str, Cancellable] = {}
         self._stopped = False
 
@@ -43,12 +44,19 @@ class LogHousekeeping:
         self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
         self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
 
-    def stop(self) -> None:
-        """Flush nothing more; the logs' own close does the rest. A flush that runs now is not waited for."""
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Begin no other flush; ``on_idle`` is called when none is under way, now or soon.
+
+        The logs' own close does the rest.
+        """
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
         self._queue = {}
+        if self._busy:
+            self._on_idle = on_idle
+        else:
+            on_idle()
 
     def _check_flushes(self) -> None:
         if self._stopped:
@@ -95,6 +103,9 @@ class LogHousekeeping:
         now_ms = self._scheduler.now_ms()
         for log, task in flushes.done:
             log.finish_flush(task, now_ms)
+        on_idle, self._on_idle = self._on_idle, None
+        if on_idle is not None:
+            on_idle()
         self._next()
 
 

@@ -195,7 +195,7 @@ class BrokerNode:
 
     def stop(self, on_done: Callable[[], None]) -> None:
         """Give leadership away if possible, answer what waits, write checkpoints and logs, end the session."""
-        if self._stopped:
+        if self._stopped and not self._on_stopped:
             self._scheduler.call_soon(on_done)
             return
         self._on_stopped.append(on_done)
@@ -222,7 +222,10 @@ class BrokerNode:
         self._registration.stop()
         self._topic_configs.stop()
         self._broker_configs.stop()
-        self._housekeeping.stop()
+        # A log is not flushed twice at a time: closed during a flush it would lack what came after that began.
+        self._housekeeping.stop(self._close_logs)
+
+    def _close_logs(self) -> None:
         self.replica_manager.stop()
         self._producer_ids.fail_waiting(ShuttingDownError("the broker is shutting down"))
         self._zookeeper.close()

@@ -61,7 +61,7 @@ def test_logs_are_flushed_together_and_a_deleted_one_does_no_harm() -> None:
     broker.files.locked.clear()
     cluster.time.run_for(100)
     other = cluster.boot(1, broker.files)
-    other.node._housekeeping.stop()
+    other.node._housekeeping.stop(lambda: None)
     other.node = BrokerNode(
         other.config,
         other.endpoints,
@@ -97,3 +97,25 @@ def test_logs_are_flushed_together_and_a_deleted_one_does_no_harm() -> None:
     assert [other.log(tp).recovery_point for tp in tps if tp != tps[1]] == [1] * 99
     cluster.time.run_for(10_000)
     assert other.fatal == []
+
+
+def test_a_stop_waits_for_the_flush_under_way_so_that_every_log_is_closed_whole() -> None:
+    cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=0))
+    cluster.decide(1, 0, (1,), is_new=True)
+    broker = cluster[1]
+    elsewhere = Elsewhere()
+    broker.node._housekeeping._background = elsewhere
+    broker.produce(b"a")
+    cluster.time.run_until(lambda: bool(elsewhere.jobs), 20_000)
+    broker.produce(b"b")
+    stopped: list[bool] = []
+    broker.node.stop(lambda: stopped.append(True))
+    cluster.time.run_for(30_000)
+    marker = join("/data", ".kafka_cleanshutdown")
+    assert stopped == [] and not broker.files.exists(marker)
+    ((work, on_done),) = elsewhere.jobs
+    work()
+    on_done(None)
+    cluster.time.run_until(lambda: stopped == [True], 1_000)
+    assert broker.files.exists(marker)
+    assert read_offsets(broker.files, RECOVERY_POINTS)[TP] == 2, "what came after the flush began is durable, too"
