@@ -192,6 +192,9 @@ def _tried(
         yield from _reassign(parts, topic_partition, assignment)
     except (ControllerMovedError, IllegalStateError):
         raise
+    except UnexpectedResponseError as failure:
+        LOG.error("reassigning %s failed: %s", topic_partition, failure)
+        return UnknownServerError(str(failure))
     except Exception as failure:
         LOG.exception("reassigning %s failed", topic_partition)
         return UnknownServerError(str(failure))

@@ -69,7 +69,9 @@ def configure_logging(
         last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     else:
         out = stream or sys.stderr
-        last.append(structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=0))
+        # Boxes with the values of all variables take half a second each, in which nothing else is done.
+        plain = structlog.dev.plain_traceback
+        last.append(structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=0, exception_formatter=plain))
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
     root = logging.getLogger()

@@ -47,6 +47,19 @@ def _logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def test_a_traceback_on_the_console_is_pythons_own_and_shows_no_values() -> None:
+    stream = io.StringIO()
+    configure_logging("console", "info", stream=stream)
+    secret = "found in a local variable"
+    try:
+        raise ValueError("told in the message")
+    except ValueError:
+        logging.getLogger("paceline.x").exception("failed")
+    text = stream.getvalue()
+    assert "Traceback (most recent call last):\n" in text and "ValueError: told in the message" in text
+    assert secret not in text
+
+
 def test_json_lines_carry_the_process_and_the_callers_fields() -> None:
     stream = io.StringIO()
     configure_logging("json", "info", stream=stream, broker=7)
