@@ -50,7 +50,7 @@ class AnswerBudget:
         self.room_bytes()
         task = asyncio.current_task()
         assert task is not None
-        # Cancelling the call's task ends the call, whatever state it is in.
+        # Its room is given away then, though gRPC keeps what it was handed until the client goes.
         timer = asyncio.get_running_loop().call_later(self._delivery_s, task.cancel)
         self.used_bytes += size_bytes
 
