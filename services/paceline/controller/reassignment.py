@@ -245,6 +245,9 @@ def _is_complete(parts: ControllerParts, topic_partition: TopicPartition, assign
     if not assignment.is_being_reassigned:
         return True
     state = found.get(topic_partition)
+    if state != parts.context.leadership.get(topic_partition):
+        # The leader has written since this event saw it: whoever finds nobody to elect has to look again.
+        parts.context.seen_in_event.discard(topic_partition)
     return state is not None and set(assignment.target) <= set(state.isr)
 
 
@@ -268,6 +271,7 @@ def _finish(
     context.set_assignment(topic_partition, completed)
     yield from _move_leader(parts, topic_partition, completed, raised and not assignment.removing)
     yield from _stop_replicas(parts, topic_partition, assignment.removing)
+    yield from _elect_if_leaderless(parts, topic_partition)
     yield from _write_topic(parts, topic_partition, completed)
     yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
     context.being_reassigned.discard(topic_partition)
@@ -291,6 +295,15 @@ def _move_leader(
         yield from parts.partitions.handle_state_changes(
             [topic_partition], PartitionState.ONLINE, ElectionStrategy.REASSIGN
         )
+
+
+def _elect_if_leaderless(parts: ControllerParts, topic_partition: TopicPartition) -> Flow[None]:
+    """Nobody of the target could lead when the old leader went: it is offline like any other, and tried like any."""
+    known = parts.context.leadership.get(topic_partition)
+    if known is None or known.has_leader:
+        return
+    yield from parts.partitions.handle_state_changes([topic_partition], PartitionState.OFFLINE)
+    yield from parts.partitions.handle_state_changes([topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE)
 
 
 def _bump_leader_epoch(
