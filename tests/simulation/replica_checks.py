@@ -247,7 +247,8 @@ class ReplicaChecks:
             record.logs[life.broker_id] = log
             self._compare(life, record, log, before)
             self._high_watermark_is_true(life, record, log)
-            self.epochs_agree(life.name, record, log)
+            if life.broker_id not in record.flipped:
+                self.epochs_agree(life.name, record, log)
         if len(life.logs.live_log_dirs) < len(life.logs.log_dirs):
             return  # What lies in a directory that could not be loaded is not gone.
         for record in self._records.by_id.values():

@@ -179,7 +179,8 @@ class Run:
                 log = life.logs.get(record.topic_partition)
                 if isinstance(log, ObservedLog) and life.broker_id in record.zk.isr:
                     logs[life.broker_id] = log
-                    checks.replicas.epochs_agree(life.name, record, log)
+                    if life.broker_id not in record.flipped:
+                        checks.replicas.epochs_agree(life.name, record, log)
                 self.strays += strays(life, record)
             if record.flipped:
                 continue  # What lies on a damaged disk says nothing; what is read from it is checked all the time.
