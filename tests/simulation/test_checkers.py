@@ -26,7 +26,7 @@ from tests.simulation.profile import draw_profile
 from tests.simulation.world import World
 
 TP = TopicPartition("t", 0)
-TOPIC_ID = "id-of-t"
+TOPIC_ID = "id-of-t-22-characters-"
 STATE = znodes.partition_state_path(TP)
 
 
