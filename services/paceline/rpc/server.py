@@ -182,6 +182,30 @@ class AioRpcServer:
         await self._server.stop(grace_s)
 
 
+class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
+    """The library's servicer, without the lock that its watchers' ends wait for.
+
+    A status is sent while that lock is held, and sending ends only when the server's own thread has heard of it. The same
+    thread tells of watchers that have gone; were it to wait for the lock there, neither would ever go on.
+    """
+
+    def _on_close_callback(self, send_response_callback: Any, service: str) -> Callable[[], None]:
+        def callback() -> None:
+            self._send_response_callbacks[service].discard(send_response_callback)
+            send_response_callback(None)
+
+        return callback
+
+    def set(self, service: str, status: Any) -> None:
+        with self._lock:
+            if self._gracefully_shutting_down:
+                return
+            self._server_status[service] = status
+            response = health_pb2.HealthCheckResponse(status=status)
+            for send in list(self._send_response_callbacks.get(service, ())):
+                send(response)
+
+
 class ThreadPoolRpcServer:
     """A thread-pool server of one listener, for control requests."""
 
@@ -205,7 +229,7 @@ class ThreadPoolRpcServer:
             options=server_options(max_request_bytes),
         )
         # Watch streams of the health service must not hold the few control threads: experimental_non_blocking.
-        self._health = health.HealthServicer(experimental_non_blocking=True)
+        self._health = _ThreadedHealth(experimental_non_blocking=True)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in services:
             service.add(self._server)
