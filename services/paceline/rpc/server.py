@@ -185,8 +185,8 @@ class AioRpcServer:
 class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
     """The library's servicer, without the lock that its watchers' ends wait for.
 
-    A status is sent while that lock is held, and sending ends only when the server's own thread has heard of it. The same
-    thread tells of watchers that have gone; were it to wait for the lock there, neither would ever go on.
+    A status is sent while that lock is held, and sending ends only when the server's own thread has heard of it. The
+    same thread tells of watchers that have gone; were it to wait for the lock there, neither would ever go on.
     """
 
     def _on_close_callback(self, send_response_callback: Any, service: str) -> Callable[[], None]:
