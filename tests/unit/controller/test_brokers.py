@@ -35,7 +35,7 @@ def test_a_bounce_between_two_looks_is_a_failure_and_then_a_start() -> None:
 
 
 def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_ones() -> None:
-    cluster = started(("a", (1, 2)))
+    cluster = started(("a", (1, 2)), ("c", (3, 1)))
     cluster.controller_clients[CONTROLLER_ID].link.cut(requests=False, replies=True)
     cluster.start_broker(4)
     cluster.bounce_broker(1)
@@ -55,7 +55,10 @@ def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_one
         (StateChangeKind.BROKER_UP, 1),
         (StateChangeKind.BROKER_DOWN, 3),
     ]
-    assert cluster.told()[4][0] == "UM {a-0 1/0 [1, 2]}", "4 was started while 1 was still taken for alive"
+    told = cluster.told()
+    assert told[4][0] == "UM {a-0 1/0 [1, 2], c-0 3/0 [3, 1]}", "4 was started while 1 was still taken for alive"
+    assert told[1][1] == "UM {a-0 2/1 [2], c-0 3/1 [3]}", "1 was down and up again while 3 was still taken for alive"
+    assert told[1][-1] == "UM {c-0 -1/2 [3] offline [3]}"
 
 
 def test_s3_1_the_end_of_a_session_is_the_end_of_the_broker() -> None:
