@@ -4,6 +4,7 @@ The slow part of flushes runs on whatever `BackgroundWork` is, some logs at a ti
 Source: design 3.13 and 3.14, spec/replica-manager.md section 9.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -14,6 +15,7 @@ from paceline.log.partition_log import FlushTask
 from paceline.model.errors import PacelineError
 from paceline.runtime.ports import Cancellable, Scheduler
 
+LOG: Final = logging.getLogger(__name__)
 _FLUSHES_AT_ONCE: Final = 64
 
 
@@ -125,7 +127,10 @@ class _Flushes:
         for log, task in self.begun:
             try:
                 task.run()
+            except PacelineError:
+                continue
             except Exception:
+                LOG.exception("the flush of %s failed unexpectedly; it is not counted as flushed", log.topic_partition)
                 continue
             self.done.append((log, task))
 

@@ -2,7 +2,12 @@
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from paceline.broker.log_housekeeping import _Flushes
 from paceline.broker.node import BrokerNode
 from paceline.log.checkpoint import read_offsets
 from paceline.log.files import join
@@ -119,3 +124,19 @@ def test_a_stop_waits_for_the_flush_under_way_so_that_every_log_is_closed_whole(
     cluster.time.run_until(lambda: stopped == [True], 1_000)
     assert broker.files.exists(marker)
     assert read_offsets(broker.files, RECOVERY_POINTS)[TP] == 2, "what came after the flush began is durable, too"
+
+
+def test_a_flush_that_fails_unexpectedly_is_reported_and_the_next_one_is_carried_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = SimpleNamespace(topic_partition=TP)
+
+    def surprise() -> None:
+        raise ValueError("nobody thought of it")
+
+    flushes = _Flushes()
+    broken, good = SimpleNamespace(run=surprise), SimpleNamespace(run=lambda: None)
+    flushes.begun = cast(Any, [(log, broken), (log, good)])
+    flushes.run()
+    assert flushes.done == [(log, good)]
+    assert str(TP) in caplog.text and "nobody thought of it" in caplog.text
