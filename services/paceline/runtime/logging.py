@@ -150,5 +150,8 @@ class StateChangeWriter:
                 changes.append(self._changes.get())
             over = None in changes
             known = [change for change in changes if change is not None]
-            if known:
-                write_state_changes(known)
+            try:
+                if known:
+                    write_state_changes(known)
+            except Exception:  # one line that cannot be written must not end the log
+                logging.getLogger(__name__).exception("%d state changes could not be written", len(known))

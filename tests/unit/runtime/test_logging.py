@@ -19,6 +19,7 @@ from paceline.runtime.logging import (
     configure_logging,
     state_change_logger,
 )
+from tests.support.waiting import eventually
 
 CHANGE = StateChange(
     who="broker-1",
@@ -121,6 +122,18 @@ def test_the_writer_keeps_the_order_and_has_written_everything_when_it_closes(tm
         writer.put(replace(CHANGE, wall_ms=wall_ms))
     writer.close()
     assert [json.loads(line)["wall_ms"] for line in path.read_text().splitlines()] == list(range(2_000))
+
+
+def test_a_state_change_that_cannot_be_written_does_not_end_the_log(tmp_path: Path) -> None:
+    path, stream = tmp_path / "state-change.log", io.StringIO()
+    configure_logging("console", stream=stream, state_change_path=str(path))
+    writer = StateChangeWriter()
+    broken: Any = object()
+    writer.put(broken)
+    eventually(lambda: "could not be written" in stream.getvalue(), 60.0, "the failure is logged")
+    writer.put(CHANGE)
+    writer.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [state_change_fields(CHANGE)]
 
 
 def test_every_field_of_a_state_change_is_written() -> None:
