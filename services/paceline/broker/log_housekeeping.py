@@ -123,14 +123,14 @@ class _Flushes:
         self.done: list[tuple[ReplicaLog, FlushTask]] = []
 
     def run(self) -> None:
-        """Carry out all that can be; a log that fails has told so itself, and does not count as flushed."""
+        """Carry out all that can be; a log that fails has taken its directory offline and does not count as flushed."""
         for log, task in self.begun:
             try:
                 task.run()
             except PacelineError:
                 continue
             except Exception:
-                LOG.exception("the flush of %s failed unexpectedly; it is not counted as flushed", log.topic_partition)
+                LOG.exception("the flush of %s failed unexpectedly; its log directory is offline", log.topic_partition)
                 continue
             self.done.append((log, task))
 

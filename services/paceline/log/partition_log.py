@@ -750,6 +750,10 @@ class PartitionLog:
                 self._fail(error)
         except OSError as error:
             self._fail(error)
+        except Exception as error:
+            # Whatever it is, nobody knows what is durable now, and nobody may believe that it is.
+            self._directory.fail(error)
+            raise
 
     def finish_flush(self, task: FlushTask, now_ms: int | None = None) -> None:
         """Advance the recovery point after `FlushTask.run` came back without an error."""

@@ -140,3 +140,31 @@ def test_a_flush_that_fails_unexpectedly_is_reported_and_the_next_one_is_carried
     flushes.run()
     assert flushes.done == [(log, good)]
     assert str(TP) in caplog.text and "nobody thought of it" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError(5, "input/output error"), ValueError("nobody thought of it")])
+def test_a_failed_flush_takes_its_directory_offline_whatever_the_reason(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = BrokerCluster((), log_config=LogConfig(flush_ms=0))
+    broker = cluster.boot(1, dirs=("/one", "/two"))
+    cluster.time.run_until(lambda: broker.node.ready, 10_000)
+    cluster.update_metadata()
+    other = TopicPartition("payments", 3)
+    for tp in (TP, other):
+        cluster.decide(1, 0, (1,), (1,), tp=tp, is_new=True)
+        broker.produce(b"a", tp=tp)
+    failing = broker.log()
+    assert failing.directory is not broker.log(other).directory
+
+    def fails(operation: str, path: str) -> bool:
+        if operation == "sync" and path.startswith(failing.path):
+            raise error
+        return False
+
+    broker.files.fails = fails
+    cluster.time.run_for(20_000)
+    assert failing.directory.is_offline and failing.recovery_point == 0
+    assert list(broker.node.replica_manager.offline) == [TP]
+    assert broker.log(other).recovery_point == 1 and broker.fatal == []
+    assert ("nobody thought of it" in caplog.text) == isinstance(error, ValueError)
