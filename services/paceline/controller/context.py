@@ -73,6 +73,8 @@ class ControllerContext:
     dropped_topics: dict[str, None] = field(default_factory=dict)
     """Topics forgotten since `take_changes`."""
     being_reassigned: set[TopicPartition] = field(default_factory=set)
+    halted_moves: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose move could not be finished, and is not tried again for a while."""
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
@@ -189,6 +191,7 @@ class ControllerContext:
             self.state_extras.pop(topic_partition, None)
             self.partition_states.pop(topic_partition, None)
             self.being_reassigned.discard(topic_partition)
+            self.halted_moves.discard(topic_partition)
             for broker_id in assignment.replicas:
                 self.replica_states.pop(Replica(topic_partition, broker_id), None)
         self.topic_ids.pop(topic, None)
@@ -268,6 +271,7 @@ class ControllerContext:
             self.changed,
             self.dropped_topics,
             self.being_reassigned,
+            self.halted_moves,
             self.partition_states,
             self.replica_states,
             self.on_offline_dirs,

@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election import ElectionStrategy
-from paceline.controller.events import PartitionReassignmentFromNode, PartitionReassignmentResult
+from paceline.controller.events import (
+    PartitionReassignmentFromNode,
+    PartitionReassignmentIsrChange,
+    PartitionReassignmentResult,
+)
 from paceline.controller.failures import ControllerMovedError, IllegalStateError, UnexpectedResponseError
 from paceline.controller.parts import ControllerParts
 from paceline.controller.state_commit import StateWrite
@@ -33,6 +37,9 @@ from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
+
+RETRY_MS = 10_000
+"""How long a move that could not be finished waits before it is tried again, until it is done or the term ends."""
 
 
 # what starts, resumes and ends a reassignment
@@ -109,7 +116,7 @@ def resume_reassignments(
 def complete_finished_reassignments(parts: ControllerParts, changed: Iterable[TopicPartition]) -> Flow[None]:
     """Finish the reassignments among ``changed`` whose whole target is in sync."""
     for topic_partition in sorted(changed):
-        if topic_partition not in parts.context.being_reassigned:
+        if topic_partition not in parts.context.being_reassigned or topic_partition in parts.context.halted_moves:
             continue
         if parts.context.is_queued_for_deletion(topic_partition.topic):
             continue
@@ -206,11 +213,22 @@ def _tried(
 
 def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
     raised = yield from _update_assignment(parts, topic_partition, assignment)
+    if _never_led(parts, topic_partition):
+        # It has no data yet, and where it goes may be the first place where somebody can lead it.
+        yield from parts.partitions.handle_state_changes(
+            [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
+        )
     complete = yield from _is_complete(parts, topic_partition, assignment)
     if complete:
         yield from _finish(parts, topic_partition, assignment, raised)
     else:
         yield from _start(parts, topic_partition, assignment, raised)
+
+
+def _never_led(parts: ControllerParts, topic_partition: TopicPartition) -> bool:
+    context = parts.context
+    is_new = context.partition_state(topic_partition) is PartitionState.NEW
+    return is_new and topic_partition not in context.leadership
 
 
 def _update_assignment(
@@ -245,17 +263,21 @@ def _is_complete(parts: ControllerParts, topic_partition: TopicPartition, assign
     if not assignment.is_being_reassigned:
         return True
     state = found.get(topic_partition)
-    if state != parts.context.leadership.get(topic_partition):
+    known = parts.context.leadership.get(topic_partition)
+    if state != known:
         # The leader has written since this event saw it: whoever finds nobody to elect has to look again.
         parts.context.seen_in_event.discard(topic_partition)
+        if state is not None and known is not None and known.controller_epoch > parts.context.epoch:
+            parts.context.remember(topic_partition, state)  # Nothing can be decided on what was known.
     return state is not None and set(assignment.target) <= set(state.isr)
 
 
 def _start(
     parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Phase A: a new leader epoch for everybody, then the new replicas."""
-    yield from _bump_leader_epoch(parts, topic_partition, assignment, raised)
+    """Phase A: a new leader epoch for everybody, then the new replicas; before the first leader, these alone."""
+    if not _never_led(parts, topic_partition):
+        yield from _bump_leader_epoch(parts, topic_partition, assignment, raised)
     for broker_id in assignment.adding:
         yield from parts.replicas.handle_state_changes([Replica(topic_partition, broker_id)], ReplicaState.NEW)
 
@@ -269,15 +291,33 @@ def _finish(
     yield from parts.replicas.handle_state_changes(added, ReplicaState.ONLINE)
     completed = ReplicaAssignment(assignment.target)
     context.set_assignment(topic_partition, completed)
-    yield from _move_leader(parts, topic_partition, completed, raised and not assignment.removing)
-    yield from _stop_replicas(parts, topic_partition, assignment.removing)
-    yield from _elect_if_leaderless(parts, topic_partition)
-    yield from _write_topic(parts, topic_partition, completed)
-    yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
+    try:
+        yield from _move_leader(parts, topic_partition, completed, raised and not assignment.removing)
+        yield from _stop_replicas(parts, topic_partition, assignment.removing)
+        yield from _elect_if_leaderless(parts, topic_partition)
+        yield from _write_topic(parts, topic_partition, completed)
+    except Exception:
+        # The topic's node still has the move, and so has to memory: else whoever is to go would never be stopped.
+        context.set_assignment(topic_partition, assignment)
+        _try_again_later(parts, topic_partition)
+        raise
     context.being_reassigned.discard(topic_partition)
     done = f"done, {list(completed.replicas)}"
     parts.log.note(StateChangeKind.REASSIGNMENT, cause=done, topic_partition=topic_partition)
+    yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
     parts.send_update_metadata(context.brokers, [topic_partition])
+
+
+def _try_again_later(parts: ControllerParts, topic_partition: TopicPartition) -> None:
+    """Finish a move after a while: not at once, for the very writes of the attempt make its watch fire."""
+
+    def again() -> None:
+        parts.context.halted_moves.discard(topic_partition)
+        parts.enqueue(PartitionReassignmentIsrChange(topic_partition))
+
+    if topic_partition not in parts.context.halted_moves:
+        parts.context.halted_moves.add(topic_partition)
+        parts.scheduler.call_later(RETRY_MS, again)
 
 
 def _move_leader(
@@ -343,6 +383,7 @@ def _raised(parts: ControllerParts, topic_partition: TopicPartition) -> Flow[Lea
 def _stop_replicas(parts: ControllerParts, topic_partition: TopicPartition, broker_ids: Sequence[int]) -> Flow[None]:
     """Out of the ISR, stopped, deleted, forgotten; without waiting for the brokers."""
     replicas = [Replica(topic_partition, broker_id) for broker_id in broker_ids]
+    replicas = [one for one in replicas if parts.context.replica_state(one) is not ReplicaState.NON_EXISTENT]
     for target in (
         ReplicaState.OFFLINE,
         ReplicaState.DELETION_STARTED,

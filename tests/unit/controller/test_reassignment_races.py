@@ -2,12 +2,18 @@
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 
+from paceline.controller.failures import UnexpectedResponseError
+from paceline.controller.reassignment import RETRY_MS
+from paceline.controller.storage import Storage
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Response, SetData
+from paceline.coordination.interface import Create, Response, SetData, ZkCode
+from paceline.model.assignment import ReplicaAssignment
+from paceline.runtime.flow import Flow
 from tests.unit.controller.asking import kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
@@ -66,3 +72,85 @@ def test_a_move_to_a_broker_without_a_lease_leaves_a_partition_that_is_elected_w
     cluster.heartbeat(3)
     cluster.settle()
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (3, [3])
+
+
+def one_step_from_done() -> Cluster:
+    """``a-0`` moves from 1 and 2 to 1 and 3, and 3 has yet to join."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    assert kinds(move(cluster, ("a-0", (1, 3)))) == [None]
+    return cluster
+
+
+def assert_done(cluster: Cluster) -> None:
+    assert moves(cluster) == []
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [1, 3]}
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (1, [1, 3])
+    assert tp("a-0") not in cluster.brokers.epochs[2], "the replica that was to go is deleted"
+
+
+def test_a_move_that_cannot_be_finished_goes_on_when_its_state_is_mended() -> None:
+    cluster = one_step_from_done()
+    state = cluster.data(PATH)
+    cluster.zk(SetData(PATH, json.dumps({**state, "isr": [1, 2, 3], "controller_epoch": 99}).encode()))
+    cluster.settle()
+    (ongoing,) = moves(cluster)
+    assert ongoing.assignment == ReplicaAssignment((1, 3, 2), (3,), (2,)), "as the topic's node has it"
+    cluster.zk(SetData(PATH, json.dumps({**state, "isr": [1, 2, 3]}).encode()))
+    cluster.time.run_for(RETRY_MS)
+    assert_done(cluster)
+
+
+def test_a_move_whose_last_write_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = one_step_from_done()
+    real, refusals = Storage.write_topic, [ZkCode.NO_NODE, ZkCode.NO_NODE]
+
+    def write_topic(self: Storage, *args: Any) -> Flow[None]:
+        if refusals:
+            raise UnexpectedResponseError(refusals.pop(), "set the topic's node")
+        yield from real(self, *args)
+
+    monkeypatch.setattr(Storage, "write_topic", write_topic)
+    cluster.change_isr("a-0", [1, 2, 3], notify=False)
+    cluster.settle()
+    assert len(refusals) == 1 and len(moves(cluster)) == 1
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [1, 3, 2]}
+    cluster.time.run_for(2 * RETRY_MS)
+    assert_done(cluster)
+
+
+@pytest.mark.parametrize("came_by", ["a call", "the node"])
+def test_a_move_that_never_had_a_leader_leads_at_once_where_it_goes(came_by: str) -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[8, 9]])
+    cluster.settle()
+    assert not cluster.exists(PATH)
+    if came_by == "a call":
+        assert kinds(move(cluster, ("a-0", (3, 1)))) == [None]
+    else:
+        asked = {"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [3, 1]}]}
+        cluster.zk(Create(znodes.REASSIGN_PARTITIONS, json.dumps(asked).encode()))
+    cluster.settle()
+    assert moves(cluster) == []
+    assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 1]}
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (3, [3, 1])
+
+
+def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[8, 9]])
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (9,)))) == [None]
+    assert len(moves(cluster)) == 1 and not cluster.exists(PATH)
+    cluster.start_broker(9)
+    cluster.settle()
+    assert moves(cluster) == []
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [9]}
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (9, [9])
