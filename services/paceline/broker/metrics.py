@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from paceline.broker.traffic import Traffic
+from paceline.broker.traffic import FOLLOWING, LEADING, Traffic
 
 if TYPE_CHECKING:
     from paceline.broker.hosted_partition import HostedPartition
@@ -137,8 +137,8 @@ class PartitionNumbers:
     log_end_offset: int
     high_watermark: int
     log_size_bytes: int
-    replica_lag_records: int
-    """-1 where this broker does not follow, or has had no answer yet."""
+    replica_lag_records: int | None
+    """-1 before the first answer, None where nothing is fetched."""
 
 
 def partition_numbers_of(manager: "ReplicaManager", limit: int) -> list[PartitionNumbers]:
@@ -166,7 +166,7 @@ def _partition_numbers(manager: "ReplicaManager", one: "HostedPartition") -> Par
         log_end_offset=log.log_end_offset,
         high_watermark=log.high_watermark,
         log_size_bytes=log.size_bytes,
-        replica_lag_records=-1 if fetching is None or fetching.lag is None else fetching.lag,
+        replica_lag_records=None if fetching is None else -1 if fetching.lag is None else fetching.lag,
     )
 
 
@@ -180,10 +180,15 @@ def label_families_of(manager: "ReplicaManager", limit: int) -> dict[str, Rows]:
     for numbers in partition_numbers_of(manager, limit):
         labels = (numbers.topic, str(numbers.partition))
         for name in _PARTITION_NUMBERS:
-            found[f"partition_{name}"][labels] = getattr(numbers, name)
+            number = getattr(numbers, name)
+            if number is not None:
+                found[f"partition_{name}"][labels] = number
     for topic, traffic in islice(manager.traffic.topics.items(), limit):
+        leads, follows = manager.topic_roles(topic)
         for name in _TOPIC_NUMBERS:
-            found[f"topic_{name}_total"][(topic,)] = getattr(traffic, name)
+            count = getattr(traffic, name)
+            if count or not ((name in LEADING and not leads) or (name in FOLLOWING and not follows)):
+                found[f"topic_{name}_total"][(topic,)] = count
     found["replica_fetcher_requests_total"] = {
         (str(fetcher.leader.broker_id), str(fetcher.fetcher_id)): fetcher.request_count
         for fetcher in manager.fetchers.fetchers

@@ -6,7 +6,7 @@ handled; `deliver_news` at its end completes whatever waits for them.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from paceline.broker.delete_records import DeleteRecordsHandler
@@ -186,6 +186,18 @@ class ReplicaManager:
     def hosts_topic(self, topic: str) -> bool:
         """Whether any partition of the topic is Online here."""
         return topic in self._by_topic
+
+    def topic_roles(self, topic: str) -> tuple[bool, bool]:
+        """Whether this broker leads, and whether it follows, any partition of the topic."""
+        hosted = self._by_topic.get(topic, {}).values()
+        leads = any(partition.is_leader for partition in hosted)
+        return leads, any(not partition.is_leader for partition in hosted)
+
+    def end_topic_roles(self, topics: Iterable[str]) -> None:
+        """Drop the numbers of roles that this broker does not have for these topics any more."""
+        for topic in topics:
+            if topic in self.traffic.topics:
+                self.traffic.end_roles(topic, *self.topic_roles(topic))
 
     def led_partitions(self) -> list[HostedPartition]:
         """Return the partitions this broker leads."""

@@ -1,9 +1,25 @@
 """What was written, read and copied, in all and by topic (spec/replica-manager.md section 22, BrokerTopicMetrics).
 
-Counted once per batch or fetched partition, never per record. A topic's numbers go with its last replica here.
+Counted once per batch or fetched partition, never per record. A topic's numbers go with its last replica here, those
+of a role with the last replica in that role.
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+LEADING: Final = (
+    "messages_in",
+    "bytes_in",
+    "bytes_rejected",
+    "produce_requests",
+    "produce_failures",
+    "replication_bytes_out",
+    "reassignment_bytes_out",
+    "invalid_crc",
+)
+"""What only leaders of a topic's partitions count; consumers may read from followers, too (KIP-392)."""
+FOLLOWING: Final = ("replication_bytes_in", "reassignment_bytes_in")
+"""What only followers count."""
 
 
 @dataclass(slots=True)
@@ -52,6 +68,16 @@ class BrokerTraffic:
     def forget(self, topic: str) -> None:
         """Drop the counters of a topic that has no replica here any more."""
         self.topics.pop(topic, None)
+
+    def end_roles(self, topic: str, leads: bool, follows: bool) -> None:
+        """Drop what a topic's replicas counted in a role that none of them has any more."""
+        counted = self.topics.get(topic)
+        if counted is None:
+            return
+        for has_role, names in ((leads, LEADING), (follows, FOLLOWING)):
+            if not has_role:
+                for name in names:
+                    setattr(counted, name, 0)
 
     def produced(self, topic: str, size_bytes: int, records: int) -> None:
         """Count a batch that was appended; ``records`` is 0 for one that was there already."""

@@ -82,10 +82,7 @@ FAMILIES: Final = {
     "partition_log_end_offset": (("topic", "partition"), "End of the log, exclusive"),
     "partition_high_watermark": (("topic", "partition"), "End of what is known to be committed, exclusive"),
     "partition_log_size_bytes": (("topic", "partition"), "Size of the log"),
-    "partition_replica_lag_records": (
-        ("topic", "partition"),
-        "Lag where followed here; -1 where not, or not known yet",
-    ),
+    "partition_replica_lag_records": (("topic", "partition"), "Lag of a replica that follows; -1 when not known yet"),
 }
 """Series whose labels come and go with brokers, topics and partitions; counters end in ``_total``."""
 COUNTERS: Final = {

@@ -77,7 +77,7 @@ def test_a_partitions_numbers_are_those_of_its_log_and_its_role() -> None:
     assert (leading.topic, leading.partition) == TP
     assert (leading.in_sync_replicas, leading.at_min_isr, leading.under_min_isr, leading.replicas) == (3, 1, 0, 3)
     assert (leading.log_start_offset, leading.log_end_offset, leading.high_watermark) == (0, 1, 1)
-    assert leading.log_segments == 1 and leading.log_size_bytes > 0 and leading.replica_lag_records == -1
+    assert leading.log_segments == 1 and leading.log_size_bytes > 0 and leading.replica_lag_records is None
     (following,) = partition_numbers_of(cluster[2].node.replica_manager, 10)
     assert (following.in_sync_replicas, following.at_min_isr, following.replica_lag_records) == (0, 0, 0)
     assert partition_numbers_of(cluster[1].node.replica_manager, 0) == []

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from paceline.broker.metrics import label_families_of
+from paceline.broker.traffic import FOLLOWING, LEADING
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
@@ -140,6 +142,43 @@ def test_s2_3_the_metrics_of_a_role_end_with_it() -> None:
     cluster.time.run_for(20_000)
     again = cluster[ME].node.metrics_snapshot()
     assert (again.leader_count, again.fetcher_count, again.replica_max_lag_records) == (1, 0, 0)
+
+
+def topic_series(broker: BrokerUnderTest, topic: str) -> set[str]:
+    """Which of a topic's counters the broker shows."""
+    families = label_families_of(broker.node.replica_manager, 10)
+    return {name for name, rows in families.items() if name.startswith("topic_") and (topic,) in rows}
+
+
+def test_s2_3_a_topics_counters_of_leaders_and_followers_are_gone_when_no_partition_has_the_role() -> None:
+    cluster = BrokerCluster((1, 2))
+    for tp in (TP, OTHER):
+        cluster.decide(1, 0, (1, 2), (1, 2), tp=tp, is_new=True)
+        cluster[1].produce(b"a", tp=tp)
+        cluster.until_in_sync(1, 2, tp=tp)
+    leading = {f"topic_{name}_total" for name in LEADING}
+    following = {f"topic_{name}_total" for name in FOLLOWING}
+    traffic = cluster[ME].node.replica_manager.traffic
+    counted = traffic.of(TP.topic)
+    assert counted.bytes_in and counted.messages_in == 2 and counted.replication_bytes_out
+    assert leading <= topic_series(cluster[ME], TP.topic) and not following & topic_series(cluster[ME], TP.topic)
+    cluster.decide(2, 1, (1, 2), (1, 2))
+    assert leading | following <= topic_series(cluster[ME], TP.topic), "it still leads the other partition"
+    assert counted.messages_in == 2
+    cluster.decide(2, 1, (1, 2), (1, 2), tp=OTHER)
+    assert following <= topic_series(cluster[ME], TP.topic) and not leading & topic_series(cluster[ME], TP.topic)
+    assert (counted.messages_in, counted.bytes_in, counted.replication_bytes_out) == (0, 0, 0)
+    assert traffic.all.messages_in == 2, "the broker's own counters go on"
+    cluster[2].produce(b"b")
+    cluster.until_in_sync(1, 2)
+    assert counted.replication_bytes_in
+    lag = ("orders", "0")
+    assert label_families_of(cluster[ME].node.replica_manager, 10)["partition_replica_lag_records"][lag] == 0
+    for tp in (TP, OTHER):
+        cluster.decide(1, 2, (1, 2), (1, 2), tp=tp)
+    assert leading <= topic_series(cluster[ME], TP.topic) and not following & topic_series(cluster[ME], TP.topic)
+    assert counted.replication_bytes_in == 0
+    assert label_families_of(cluster[ME].node.replica_manager, 10)["partition_replica_lag_records"] == {}
 
 
 def test_s2_6_the_steps_of_becoming_a_follower_come_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
