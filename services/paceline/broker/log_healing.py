@@ -1,6 +1,7 @@
 """What becomes of a replica whose log is damaged: out of service, set aside, rebuilt from the new leader.
 
-A log is damaged when a batch of it is not what was written, or when batches were lost though it was stopped cleanly.
+A log is damaged when a batch of it is not what was written, when batches were lost though it was stopped cleanly, or
+when it knows a leader epoch that there has never been.
 
 1. With another in-sync replica alive, the replica goes Offline and the controller is told as of a failed log
    directory. It answers the controller's probe with KAFKA_STORAGE_ERROR, so leadership moves and the replica leaves
@@ -118,6 +119,7 @@ class LogHealing:
         The refusal is what takes the replica out of the ISR.
         """
         manager = self._manager
+        self._compare_epochs(state)
         damage = self.damaged.get(state.topic_partition)
         if damage is None or state.leader == NO_LEADER or manager.broker_id not in state.isr:
             return False
@@ -131,6 +133,22 @@ class LogHealing:
             manager.set_offline(partition)
         manager.offline[state.topic_partition] = None
         return True
+
+    def _compare_epochs(self, state: LeaderAndIsrPartition) -> None:
+        """A log with records of a later leader epoch than the decision's is damaged: there was no such leader yet.
+
+        No checksum covers a batch's epoch, and recovery lets the batches have the last word about epochs. The
+        leader knows no such epoch, so its answer would never say where to go on.
+        """
+        manager = self._manager
+        topic_partition = state.topic_partition
+        log = manager.logs.get(topic_partition)
+        if topic_partition in self.damaged or log is None or log.latest_epoch is None:
+            return
+        if log.latest_epoch > state.leader_epoch:
+            reason = f"it has records of leader epoch {log.latest_epoch}, and {state.leader_epoch} is the latest"
+            LOG.error("%s is damaged: %s", topic_partition, reason)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
     def rebuilds(self, state: LeaderAndIsrPartition) -> bool:
         """Set a damaged log aside if this decision allows it; return whether a new one has to be made.

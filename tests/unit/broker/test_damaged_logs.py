@@ -213,3 +213,29 @@ def test_a_damaged_replica_may_be_deleted(cluster: BrokerCluster) -> None:
     assert not cluster[1].files.exists(path)
     assert cluster[1].node.metrics_snapshot().damaged_logs == 0
     assert cluster[1].node.metrics_snapshot().offline_replica_count == 0
+
+
+def crash_with_a_later_epoch(cluster: BrokerCluster) -> None:
+    """Broker 3 dies, and comes back with a first batch of an epoch that never was: no checksum covers that field."""
+    data = cluster[3].files.contents[cluster[3].log().segments[0].log_path]
+    cluster[3].crash()
+    data[13] ^= 0x20
+    back = cluster.restart(3)
+    cluster.time.run_until(lambda: back.node.ready, 60_000)
+    cluster.update_metadata()
+    assert back.log().latest_epoch == 4 + (0x20 << 16)
+
+
+def test_a_log_with_an_epoch_that_never_was_is_rebuilt(cluster: BrokerCluster) -> None:
+    crash_with_a_later_epoch(cluster)
+    cluster.decide(1, 5, (1, 2))
+    cluster.until_in_sync(1, 2, 3)
+    assert cluster[3].values() == VALUES and cluster[3].log().latest_epoch == 4
+    assert [path.endswith("-damaged") for path in cluster[3].logs.set_aside] == [True], "what was there is kept"
+
+
+def test_a_log_with_an_epoch_that_never_was_takes_no_role_that_others_rely_on(cluster: BrokerCluster) -> None:
+    crash_with_a_later_epoch(cluster)
+    answer = cluster.send(3, cluster.partition(3, 5, (1, 2, 3)))
+    assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert cluster[3].logs.set_aside == [], "the ISR relies on it"
