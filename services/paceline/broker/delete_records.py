@@ -1,7 +1,7 @@
 """DeleteRecords: the log start offset moves up, at the leader first (spec/replica-manager.md section 19, KIP-107).
 
-It is answered when every live replica starts at or behind the offset, so that no change of leader brings records back.
-Followers learn the leader's log start with their fetches, and tell theirs with the next one.
+It is answered when every live replica starts at or behind the offset, durably, so that no change of leader and no crash
+brings records back. Followers learn the leader's log start with their fetches, and tell theirs with the next one.
 """
 
 from collections.abc import Callable, Sequence

@@ -66,6 +66,9 @@ class FetcherHost(Protocol):
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
 
+    def make_log_starts_durable(self) -> None:
+        """Write log starts that have moved; the next fetch tells them to the leader, who tells clients (KIP-107)."""
+
     def deliver_news(self) -> None:
         """Complete what waits for what an answer has brought."""
 
@@ -297,6 +300,7 @@ class ReplicaFetcher:
             self._advance_session(request, answer)
             self._answered_ms = self._scheduler.now_ms()
             self._apply(answer.results)
+            self._host.make_log_starts_durable()
             self._host.deliver_news()
         self.run()
 

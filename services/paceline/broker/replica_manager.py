@@ -93,7 +93,8 @@ class ReplicaManager:
         self.traffic = BrokerTraffic()
         self.fetches.traffic = self.produces.traffic = self.traffic
         self.delete_records_purgatory = Purgatory(scheduler)
-        self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self._checkpoint_log_starts)
+        self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self.make_log_starts_durable)
+        self._log_starts_moved = False
         self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
         self._write_isr = write_isr
         self._on_state_change = on_state_change
@@ -334,14 +335,18 @@ class ReplicaManager:
         """Let go of whole segments below the log's start; their files go after ``file.delete.delay.ms``."""
         log = partition.log
         assert log is not None
+        self._log_starts_moved = True
         removed = log.remove_segments_below_start()
         if removed:
             self.scheduler.call_later(
                 log.config.file_delete_delay_ms, lambda: None if self._stopped else log.remove_files(removed)
             )
 
-    def _checkpoint_log_starts(self) -> None:
-        """Make log starts durable before anybody is told that records are deleted."""
+    def make_log_starts_durable(self) -> None:
+        """Write log starts that have moved, before anybody is told that records are deleted."""
+        if not self._log_starts_moved:
+            return
+        self._log_starts_moved = False
         self.logs.checkpoint_log_start_offsets()
         if len(self.logs.live_log_dirs) < len(self.logs.log_dirs):
             self.scheduler.call_soon(self.take_failed_dirs_offline)

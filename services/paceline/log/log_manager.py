@@ -487,7 +487,7 @@ class LogManager:
         self._checkpoint_all(self._write_recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write the log start offset of logs that start beyond their first segment's base."""
+        """Write the log start offset of logs whose first segment does not tell it: beyond its base, or not for good."""
         self._checkpoint_all(self._write_log_starts)
 
     def read_high_watermarks(self, log_dir: str) -> dict[TopicPartition, int]:
@@ -534,9 +534,7 @@ class LogManager:
 
     def _write_log_starts(self, directory: LogDirectory) -> None:
         offsets = {
-            log.topic_partition: log.log_start_offset
-            for log in self._logs_in(directory)
-            if log.log_start_offset > log.segments[0].base_offset
+            log.topic_partition: log.log_start_offset for log in self._logs_in(directory) if not log.names_its_start
         }
         write_offsets(self._files, join(directory.path, LOG_START_CHECKPOINT), offsets)
 

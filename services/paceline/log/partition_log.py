@@ -128,6 +128,7 @@ class PartitionLog:
         self._generation = 0
         self._rolled = False
         self._names_dirty = True
+        self._removals_unsynced = False
         self._flushing = False
         self._last_flush_ms: int | None = None
         self._retired = False
@@ -148,6 +149,14 @@ class PartitionLog:
     def log_start_offset(self) -> int:
         """First offset that may be read."""
         return self._log_start_offset
+
+    @property
+    def names_its_start(self) -> bool:
+        """Whether the first segment's name says where the log starts, even after a loss of power.
+
+        It does not while segments below may come back, for their removal is not durable yet.
+        """
+        return self._log_start_offset == self._bases[0] and not (self._removals_unsynced and self._log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -233,7 +242,7 @@ class PartitionLog:
         if renamed:
             # A flush that is under way may miss them: it has to say nothing of how far the log is durable.
             self._generation += 1
-            self._names_dirty = True
+            self._names_dirty = self._removals_unsynced = True
         return renamed
 
     def remove_files(self, paths: list[str]) -> None:
@@ -764,6 +773,8 @@ class PartitionLog:
             self.epochs.flushed(task.epochs_version)
         if task.generation == self._generation:
             self._recovery_point = max(self._recovery_point, task.end_offset)
+            if task.directories:
+                self._removals_unsynced = False
 
     def flush(self, now_ms: int | None = None) -> None:
         """Make everything durable and advance the recovery point to the log end.
@@ -804,7 +815,7 @@ class PartitionLog:
         self._retired = True
 
     def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget idle producers; return how many. Section 18: every ten minutes, after seven days."""
+        """Forget idle producers; return how many (spec/replica-manager.md section 18). ``now_ms`` is wall clock."""
         return self.producers.remove_expired(now_ms, expiration_ms)
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -828,8 +839,9 @@ class PartitionLog:
         self._recovery_point = min(recovery_point, self._log_end_offset)
 
     def came_back_from_a_crash(self) -> None:
-        """What the last process wrote may be in the page cache alone, its topic id too; used by the loader only."""
+        """What the last process wrote and removed may be so in the page cache alone; used by the loader only."""
         self._topic_id_unsynced = self.topic_id is not None
+        self._removals_unsynced = True
 
     # -- helpers -----------------------------------------------------------------------------------------------
 

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.log.checkpoint import LOG_START_CHECKPOINT, read_offsets
+from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, Isolation, OffsetKind, OffsetQuery
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster
 
+LOG_STARTS = join("/data", LOG_START_CHECKPOINT)
 SMALL = LogConfig(segment_bytes=200, file_delete_delay_ms=1_000)
 """Two or three batches to a segment."""
 
@@ -89,6 +92,33 @@ def test_it_survives_a_crash_of_the_leader(cluster: BrokerCluster) -> None:
     cluster.time.run_until(lambda: bool(answers), 200)
     broker = cluster.restart(1)
     assert broker.log().log_start_offset == 7 and broker.log().log_end_offset == 10
+
+
+def test_it_survives_a_crash_of_every_replica_whoever_leads_next(cluster: BrokerCluster) -> None:
+    answers = delete(cluster, 7)
+    cluster.time.run_until(lambda: bool(answers), 200)
+    assert answers[0].failure is None
+    for broker_id in (1, 2, 3):
+        cluster[broker_id].crash()
+    for broker_id in (1, 2, 3):
+        assert read_offsets(cluster[broker_id].files, LOG_STARTS) == {TP: 7}
+    broker = cluster.restart(2)
+    assert broker.log().log_start_offset == 7 and broker.values() == [b"7", b"8", b"9"]
+
+
+def test_followers_write_log_starts_once_when_they_move_and_not_with_every_answer(cluster: BrokerCluster) -> None:
+    def writes() -> int:
+        return sum(operation == "rename" and path.startswith(LOG_STARTS) for operation, path in files.operations)
+
+    files = cluster[2].files
+    before = writes()
+    delete(cluster, 7)
+    cluster.time.run_until(lambda: starts(cluster) == [7, 7, 7], 1_000)
+    assert writes() == before + 1
+    for number in range(5):
+        cluster[1].produce(b"%d" % number)
+        cluster.time.run_for(20)
+    assert cluster[2].log().log_end_offset == 15 and writes() == before + 1
 
 
 def test_a_dead_follower_is_not_waited_for_and_follows_when_it_is_back(cluster: BrokerCluster) -> None:

@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from paceline.log.checkpoint import LOG_START_CHECKPOINT, read_offsets
+from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -150,3 +152,44 @@ def test_a_deletion_that_was_synced_outlives_a_loss_of_power(seed: int) -> None:
     disk.lose_power()
     _, again = start(disk, 2)
     assert again.log_end_offset == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("crashes_first", [False, True])
+def test_records_whose_deletion_was_written_down_stay_deleted_when_their_files_come_back(
+    seed: int, crashes_first: bool
+) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = start(disk, 1)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    log.flush()
+    manager.checkpoint_recovery_points()
+    beginning = log.segments[2].base_offset
+    log.increment_log_start_offset(beginning)
+    assert log.remove_segments_below_start()
+    manager.checkpoint_log_start_offsets()
+    if crashes_first:
+        disk.crash_process()
+        manager, log = start(disk, 1)
+        manager.checkpoint_log_start_offsets()
+    disk.lose_power()
+    _, again = start(disk, 2)
+    assert again.log_start_offset == beginning and again.log_end_offset == 20
+    assert [offset for offset, _, _ in contents(again)] == list(range(beginning, 20))
+
+
+def test_a_log_start_is_not_written_any_more_when_the_first_segments_name_says_it_for_good() -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
+    manager, log = start(disk, 1)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    log.flush()
+    log.increment_log_start_offset(log.segments[2].base_offset)
+    log.remove_segments_below_start()
+    manager.checkpoint_log_start_offsets()
+    assert read_offsets(disk, join(ROOT, LOG_START_CHECKPOINT)) == {TP: log.log_start_offset}
+    log.append_as_leader(batch(b"one more"), 0, NOW_MS)
+    log.flush()
+    manager.checkpoint_log_start_offsets()
+    assert read_offsets(disk, join(ROOT, LOG_START_CHECKPOINT)) == {}
