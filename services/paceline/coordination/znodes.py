@@ -165,6 +165,8 @@ def decode_partition_state(path: str, data: bytes | None, zk_version: int) -> Pa
         zk_version=zk_version,
         controller_epoch=node.integer("controller_epoch"),
     )
+    if not leader_and_isr.isr:
+        raise node.fail("isr", "empty, which no controller and no leader writes")
     return PartitionState(leader_and_isr, node.extra(_STATE_KEYS))
 
 

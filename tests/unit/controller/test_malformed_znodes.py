@@ -28,6 +28,7 @@ STATES = {
     "unknown version": b'{"version":99,"leader":1,"leader_epoch":0,"controller_epoch":1,"isr":[1,2]}',
     "a leader that is none": b'{"version":1,"leader":-7,"leader_epoch":0,"controller_epoch":1,"isr":[1,2]}',
     "wrong types": b'{"version":1,"leader":"1","leader_epoch":0,"controller_epoch":1,"isr":[1,2]}',
+    "an empty ISR": b'{"version":1,"leader":1,"leader_epoch":0,"controller_epoch":1,"isr":[]}',
     "1 MB": b'{"version":1,"isr":"' + b"x" * MEGABYTE + b'"}',
 }
 REGISTRATIONS = {
@@ -169,6 +170,18 @@ def test_a_new_controller_leaves_a_malformed_state_alone(data: bytes, caplog: py
     assert_well(cluster, caplog, path)
     assert cluster.server.tree.get(path).data == data  # type: ignore[union-attr]
     assert not any("LAI sick" in text for texts in cluster.told().values() for text in texts)
+
+
+@table(STATES)
+def test_a_malformed_state_does_not_hold_up_the_others_on_a_directory_that_fails(data: bytes) -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.partition_state_path(tp("sick-0")), data))
+    cluster.told()
+    cluster.brokers.failed_dirs[2].update({tp("sick-0"), tp("well-0")})
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
+    cluster.settle()
+    assert cluster.state("well-0") == "1/1 isr [1] ce 1 v1"
+    assert "LAI well-0 1/1 [1]" in cluster.told()[1]
 
 
 @table(STATES)

@@ -217,6 +217,12 @@ def test_an_empty_isr_is_never_written() -> None:
         znodes.encode_partition_state(LeaderAndIsr(1, 0, (), 0, 1))
 
 
+def test_an_empty_isr_is_foreign() -> None:
+    data = b'{"version":1,"leader":-1,"leader_epoch":0,"controller_epoch":1,"isr":[]}'
+    with pytest.raises(MalformedZnodeError, match="'isr': empty"):
+        znodes.decode_partition_state("/s", data, 0)
+
+
 def test_our_broker_shows_its_client_endpoint_to_older_tools() -> None:
     broker = znodes.BrokerRegistration(
         broker_id=1,
