@@ -1,7 +1,8 @@
 """Making logs durable behind the owner's back: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
+Idle producers are forgotten, too.
 
 The slow part of flushes runs on whatever `BackgroundWork` is, some logs at a time, while the owner goes on appending.
-Source: design 3.13 and 3.14, spec/replica-manager.md section 9.
+Source: design 3.13 and 3.14, spec/replica-manager.md sections 9 and 18.
 """
 
 import logging
@@ -17,6 +18,8 @@ from paceline.runtime.ports import Cancellable, Scheduler
 
 LOG: Final = logging.getLogger(__name__)
 _FLUSHES_AT_ONCE: Final = 64
+_PRODUCER_CHECK_MS: Final = 600_000
+"""How often idle producers are looked for."""
 
 
 class LogHousekeeping:
@@ -29,12 +32,14 @@ class LogHousekeeping:
         background: BackgroundWork,
         flush_check_interval_ms: int,
         checkpoint_interval_ms: int,
+        producer_expiration_ms: int,
     ) -> None:
         self._logs = logs
         self._scheduler = scheduler
         self._background = background
         self._flush_check_interval_ms = flush_check_interval_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._producer_expiration_ms = producer_expiration_ms
         self._queue: dict[ReplicaLog, None] = {}
         self._busy = False
         self._on_idle: Callable[[], None] | None = None
@@ -45,6 +50,7 @@ class LogHousekeeping:
         """Begin; nothing happens before the first interval has passed."""
         self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
         self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
+        self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
 
     def stop(self, on_idle: Callable[[], None]) -> None:
         """Begin no other flush; ``on_idle`` is called when none is under way, now or soon.
@@ -81,6 +87,15 @@ class LogHousekeeping:
         self._logs.checkpoint_recovery_points()
         self._logs.checkpoint_log_start_offsets()
         self._next()
+
+    def _forget_producers(self) -> None:
+        """Forget producers that have long been idle: each client has an id of its own, and would stay for ever."""
+        if self._stopped:
+            return
+        self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
+        wall_ms = self._scheduler.wall_ms()
+        for log in self._logs.all_logs():
+            log.remove_expired_producers(wall_ms, self._producer_expiration_ms)
 
     def _next(self) -> None:
         if self._busy or self._stopped:

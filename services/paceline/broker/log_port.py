@@ -147,6 +147,9 @@ class ReplicaLog(Protocol):
     def finish_flush(self, task: FlushTask, now_ms: int | None = None) -> None:
         """Note that the task has run without an error."""
 
+    def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget idempotent producers that have been idle for longer; ``now_ms`` is wall clock."""
+
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after a time, below ``limit_offset``."""
 

@@ -130,6 +130,7 @@ class BrokerNode:
             background or InlineWork(scheduler),
             config.replica_high_watermark_checkpoint_interval_ms,
             config.log_flush_offset_checkpoint_interval_ms,
+            config.transactional_id_expiration_ms,
         )
         self.replica_manager.healing.tell_controller = self._replicas_changed
         self._isr_writer = IsrWriter(

@@ -53,6 +53,8 @@ class ProducerEntry:
     coordinator_epoch: int = -1
     current_txn_first_offset: int = -1
     last_timestamp: int = -1
+    active: bool = field(default=False, compare=False)
+    """Whether it has written since `ProducerStateManager.remove_expired` last looked."""
 
     @property
     def last_sequence(self) -> int:
@@ -129,6 +131,7 @@ class ProducerStateManager:
             BatchMetadata(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
         )
         entry.last_timestamp = header.max_timestamp
+        entry.active = True
         if header.is_transactional and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = header.base_offset
 
@@ -144,6 +147,7 @@ class ProducerStateManager:
         entry.current_txn_first_offset = -1
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = header.max_timestamp
+        entry.active = True
         if marker_type != _ABORT or first_offset < 0:
             return None
         still_open = self.first_undecided_offset
@@ -159,12 +163,18 @@ class ProducerStateManager:
         )
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers idle for longer than ``expiration_ms`` with no open transaction; return how many."""
+        """Drop producers idle for longer than ``expiration_ms`` with no open transaction; return how many.
+
+        The time of the last record tells, as in Kafka; yet nobody who has written since the last call is idle, so one
+        that writes records with old times, or with none, is kept while it goes on.
+        """
         expired = [
             entry.producer_id
             for entry in self._entries.values()
-            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp > expiration_ms
+            if not entry.active and entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp > expiration_ms
         ]
+        for entry in self._entries.values():
+            entry.active = False
         for producer_id in expired:
             del self._entries[producer_id]
         return len(expired)

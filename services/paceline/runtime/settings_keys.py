@@ -155,6 +155,9 @@ class BrokerKeys(CommonKeys):
         None, "ms", "fsync after as long; default: never", topic="flush.ms", scope="broker", ge=0
     )
     log_flush_offset_checkpoint_interval_ms: int = key(60_000, "ms", "period of the recovery point checkpoint", ge=1)
+    transactional_id_expiration_ms: int = key(
+        604_800_000, "ms", "what is known of a producer is forgotten when it was idle for longer", ge=1
+    )
     log_preallocate: bool = key(False, "", "", topic="preallocate", scope="broker")
     message_max_bytes: int = key(
         1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", scope="broker", ge=0, le=32 << 20

@@ -12,6 +12,8 @@ from paceline.broker.node import BrokerNode
 from paceline.log.checkpoint import read_offsets
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
+from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
 from paceline.model.identifiers import TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -45,6 +47,34 @@ def test_an_epoch_without_records_is_durable_within_a_checkpoint() -> None:
     assert cluster[1].log().epochs.dirty
     cluster.time.run_for(60_100)
     assert not cluster[1].log().epochs.dirty
+
+
+def test_a_producer_that_was_idle_for_too_long_is_forgotten_and_a_busy_one_is_not() -> None:
+    hour_ms, look_ms = 3_600_000, 600_000
+    cluster = BrokerCluster((1, 2), transactional_id_expiration_ms=hour_ms)
+    cluster.decide(1, 0, (1, 2), is_new=True)
+
+    def write(producer_id: int, sequence: int, timestamp_ms: int) -> None:
+        record = NewRecord(timestamp_ms, None, b"a")
+        data = encode_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        results: list[ProduceResult] = []
+        cluster[1].node.produce(RequiredAcks.LEADER, 1_000, [ProduceData(TP, None, data)], results.extend)
+        assert results[0].failure is None
+
+    def known(broker_id: int) -> list[int]:
+        return [entry.producer_id for entry in cluster[broker_id].log().producers.entries]
+
+    write(7, 0, cluster.time.wall_ms())
+    for step in range(14):
+        # One that copies old records is not idle, whatever their time.
+        write(8, step, 1_000)
+        cluster.time.run_for(look_ms // 2)
+        if step == 9:
+            assert known(1) == known(2) == [7, 8], "an hour has not passed"
+    assert known(1) == known(2) == [8]
+    cluster.time.run_for(2 * look_ms)
+    assert known(1) == known(2) == []
+    write(8, 99, 1_000)
 
 
 class Elsewhere:
