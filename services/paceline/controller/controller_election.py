@@ -9,7 +9,7 @@ Source: spec/zookeeper.md section 5.2; spec/controller.md sections 2 and 3; desi
 import logging
 from dataclasses import dataclass
 
-from paceline.controller.failures import UnexpectedResponseError
+from paceline.controller.failures import UnexpectedResponseError, UnreadableEpochError
 from paceline.controller.storage import first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
@@ -25,6 +25,7 @@ from paceline.coordination.interface import (
     ZkCode,
     ZooKeeper,
 )
+from paceline.coordination.znode_journal import EPOCH_SHIFT, decode_journal
 from paceline.model.control import Endpoint
 from paceline.runtime.flow import Flow
 from paceline.runtime.ports import Scheduler
@@ -33,6 +34,9 @@ LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 """How often an election starts over when nodes change under it; after that the next watch event tries again."""
+
+UNRECORDED_TERMS = 100
+"""Terms that may have passed without a write: so far beyond the last one known begins an epoch that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class ControllerElection:
         self._endpoints = endpoints
         self._zookeeper = zookeeper
         self._scheduler = scheduler
+        self._newest_epoch = 0
 
     def read_owner(self) -> Flow[Owner | None]:
         """Watch ``/controller``, present or not, and return who holds it."""
@@ -94,7 +99,11 @@ class ControllerElection:
         return Owner(controller_id, owner == self._zookeeper.session_id != 0)
 
     def elect(self) -> Flow[Term | Owner | None]:
-        """Try to become controller: the term won, or who holds the office; None when neither is settled yet."""
+        """Try to become controller: the term won, or who holds the office; None when neither is settled yet.
+
+        Raises:
+            UnreadableEpochError: the epoch's node is malformed; it is watched.
+        """
         for _ in range(ATTEMPTS):
             owner = yield from self.read_owner()
             if owner is not None:
@@ -128,22 +137,52 @@ class ControllerElection:
         return Term(epoch, version) if epoch == wanted_epoch else None
 
     def _read_epoch(self) -> Flow[tuple[int, int]]:
-        """Return epoch and node version; an absent node is created with epoch 0."""
+        """Return epoch and node version; an absent node is created."""
+        data, version = yield from self._epoch_node()
+        try:
+            epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, data)
+        except MalformedZnodeError as error:
+            yield from send([Exists(znodes.CONTROLLER_EPOCH, watch=True)])
+            newest = yield from self._newest_known_epoch()
+            raise UnreadableEpochError(f"{error}; it has to hold a number, of at least {newest}") from None
+        self._newest_epoch = max(self._newest_epoch, epoch)
+        return epoch, version
+
+    def _epoch_node(self) -> Flow[tuple[bytes | None, int]]:
+        """Return data and version of the epoch's node, made anew where it is absent.
+
+        Brokers fence whoever has a lower epoch than they have heard of. So where there have been controllers before,
+        it is not begun from 0 again, as Kafka does, but beyond the last term that left a trace.
+        """
         for _ in range(ATTEMPTS):
             (response,) = yield from send([GetData(znodes.CONTROLLER_EPOCH)])
             if response.ok and response.stat is not None:
-                epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, response.data)
-                return epoch, response.stat.version
-            yield from send([Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))])
+                return response.data, response.stat.version
+            newest = yield from self._newest_known_epoch()
+            first = newest + UNRECORDED_TERMS if newest else 0
+            if newest:
+                LOG.error("%s was deleted; it is made anew with %d", znodes.CONTROLLER_EPOCH, first)
+            yield from send([Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(first))])
         raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {znodes.CONTROLLER_EPOCH}")
+
+    def _newest_known_epoch(self) -> Flow[int]:
+        """Return the highest epoch this process has seen or the journal tells of; 0 for neither."""
+        (response,) = yield from send([GetData(znodes.CONTROLLER_JOURNAL)])
+        journaled = 0
+        if response.ok:
+            try:
+                journaled = decode_journal(znodes.CONTROLLER_JOURNAL, response.data).sequence >> EPOCH_SHIFT
+            except MalformedZnodeError:
+                LOG.warning("the journal tells no epoch", exc_info=True)
+        return max(self._newest_epoch, journaled)
 
     def withdraw(self) -> Flow[None]:
         """Delete ``/controller`` if it still belongs to this session, and only then.
 
         The epoch is read before the owner and checked in the same multi as the deletion, so a successor elected in
-        between is never touched.
+        between is never touched. Its version is enough: an epoch nobody can read keeps nobody in office.
         """
-        _, version = yield from self._read_epoch()
+        _, version = yield from self._epoch_node()
         owner = yield from self.read_owner()
         if owner is None or not owner.is_this_session:
             return

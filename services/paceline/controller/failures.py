@@ -33,3 +33,7 @@ class UnexpectedResponseError(Exception):
     def __init__(self, code: ZkCode, what: str) -> None:
         super().__init__(f"{what}: {code.name}")
         self.code = code
+
+
+class UnreadableEpochError(Exception):
+    """``/controller_epoch`` holds something else than an epoch: nobody can be elected until somebody mends it."""

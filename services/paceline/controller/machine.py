@@ -19,7 +19,12 @@ from paceline.controller.context import Replica
 from paceline.controller.controlled_shutdown import on_controlled_shutdown
 from paceline.controller.controller_election import ActiveController, ControllerElection, Owner, Term
 from paceline.controller.failover import on_failover
-from paceline.controller.failures import ControllerMovedError, IllegalStateError
+from paceline.controller.failures import (
+    ControllerMovedError,
+    IllegalStateError,
+    UnexpectedResponseError,
+    UnreadableEpochError,
+)
 from paceline.controller.isr_notifications import on_isr_change_notification, on_log_dir_event
 from paceline.controller.lease_changes import on_lease_change
 from paceline.controller.parts import ControllerParts
@@ -49,6 +54,10 @@ LOG = logging.getLogger(__name__)
 FAILED_FAILOVER_PAUSE_MS = 1_000
 """A controller that could not finish its failover lets others try first."""
 
+FIRST_ELECTION_PAUSE_MS = 1_000
+LAST_ELECTION_PAUSE_MS = 60_000
+"""While no election is possible it is tried again, and the reason reported, after pauses that double."""
+
 
 class ControllerMachine:
     """Handles events, one at a time; `process` is what the queue runs."""
@@ -68,6 +77,8 @@ class ControllerMachine:
         self._on_office = on_office
         self._on_takeover = on_takeover
         self._rebalance: Cancellable | None = None
+        self._next_election: Cancellable | None = None
+        self._election_pause_ms = FIRST_ELECTION_PAUSE_MS
         self.is_active = False
         self.cluster_id = ""
         self.active_controller: ActiveController | None = None
@@ -104,6 +115,7 @@ class ControllerMachine:
         if self._rebalance is not None:
             self._rebalance.cancel()
             self._rebalance = None
+        self._cancel_next_election()
         was_active, self.is_active = self.is_active, False
         if was_active:
             self._parts.log.note(StateChangeKind.CONTROLLER_RESIGNED, cause=cause)
@@ -119,6 +131,8 @@ class ControllerMachine:
             yield from self._election.withdraw()
         except ControllerMovedError:
             return  # The session is gone; the next one begins with an election.
+        except UnexpectedResponseError as error:
+            LOG.error("/controller was not given back: %s", error)
         self._parts.enqueue(ev.Reelect())
 
     def _maybe_resign(self) -> Flow[None]:
@@ -138,15 +152,34 @@ class ControllerMachine:
     def _elect(self) -> Flow[None]:
         if self.is_active:
             return
-        outcome = yield from self._election.elect()
-        if isinstance(outcome, Term):
-            yield from self._take_office(outcome)
-        elif isinstance(outcome, Owner):
-            if outcome.is_this_session:
+        self._cancel_next_election()
+        try:
+            outcome = yield from self._election.elect()
+            if isinstance(outcome, Owner) and outcome.is_this_session:
                 # Ours, but from a term that is over: give it back and stand again when it is gone.
                 yield from self._election.withdraw()
-            else:
-                yield from self._follow(outcome)
+        except (UnreadableEpochError, UnexpectedResponseError) as error:
+            self._elect_later(str(error))
+            return
+        self._election_pause_ms = FIRST_ELECTION_PAUSE_MS
+        if isinstance(outcome, Term):
+            yield from self._take_office(outcome)
+        elif isinstance(outcome, Owner) and not outcome.is_this_session:
+            yield from self._follow(outcome)
+
+    def _elect_later(self, reason: str) -> None:
+        """Say that the cluster is without a controller, and go on standing; a watch that fires comes first."""
+        LOG.error("no controller can be elected: %s (next attempt in %g s)", reason, self._election_pause_ms / 1_000)
+        self.active_controller = None
+        self._next_election = self._parts.scheduler.call_later(
+            self._election_pause_ms, lambda: self._parts.enqueue(ev.Reelect())
+        )
+        self._election_pause_ms = min(2 * self._election_pause_ms, LAST_ELECTION_PAUSE_MS)
+
+    def _cancel_next_election(self) -> None:
+        if self._next_election is not None:
+            self._next_election.cancel()
+            self._next_election = None
 
     def _take_office(self, term: Term) -> Flow[None]:
         parts = self._parts

@@ -29,6 +29,8 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
         return None if kind is None else kind()
     if watch.path == znodes.CONTROLLER:
         return ev.Reelect() if watch.type is WatchType.DELETED else ev.ControllerChange()
+    if watch.path == znodes.CONTROLLER_EPOCH:
+        return ev.Reelect()
     if watch.path == znodes.REASSIGN_PARTITIONS:
         return ev.PartitionReassignmentFromNode() if watch.type is WatchType.CREATED else None
     parent, _, name = watch.path.rpartition("/")
