@@ -11,20 +11,20 @@ from paceline.log.checkpoint import PARTITION_METADATA, DamagedFileError, decode
 from paceline.log.files import FileKind, Files, join, read_all
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import MAX_INT64, BatchHeader
-from paceline.log.segment import (
+from paceline.log.segment import Segment
+from paceline.log.segment_names import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Segment,
     file_name,
 )
 from paceline.log.snapshots import SNAPSHOT_SUFFIX
 from paceline.model.errors import CorruptMessageError
 
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?")
 _OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata)(\.tmp)?")
 

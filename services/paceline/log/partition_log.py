@@ -34,7 +34,8 @@ from paceline.log.record_batch import (
     control_record_type,
     stamp,
 )
-from paceline.log.segment import TXN_INDEX_SUFFIX, Segment, file_name
+from paceline.log.segment import Segment
+from paceline.log.segment_names import TXN_INDEX_SUFFIX, file_name
 from paceline.log.snapshots import SnapshotFiles
 from paceline.log.transaction_index import append_row, truncate_rows
 from paceline.model.errors import (

@@ -1,65 +1,35 @@
 """One segment: a file of batches, its offset index and its time index.
 
-Only whole batches are ever visible: ``size`` moves after the write, reads never go beyond it, and what a failed
-write may have left behind it is cut by recovery. Source: spec/log-format.md sections 2, 5, 6, 7, 10.
+Source: spec/log-format.md sections 2, 5, 6, 7, 10. How batches lie in the file is in `batch_file.py`.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import NamedTuple
 
+from paceline.log.batch_file import BatchFile, BatchPosition, cut_whole
 from paceline.log.files import Files, join
 from paceline.log.offset_index import OffsetIndex
-from paceline.log.record_batch import (
-    HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
-    MAGIC,
-    MAX_INT32,
-    MAX_INT64,
-    NO_TIMESTAMP,
-    BatchHeader,
-    Buffer,
-    check_crc,
-    crc_of,
-    decode_batch,
-    parse_header,
+from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_TIMESTAMP, BatchHeader, check_crc, decode_batch
+from paceline.log.segment_names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
 )
 from paceline.log.time_index import TimeIndex, TimestampOffset
 from paceline.model.errors import CorruptMessageError
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-
-_SCAN_BYTES = 8 * 1024
-_RECOVERY_BYTES = 1 << 20
 _REMEMBERED_POSITIONS = 32
-_SHORT_HEADER = struct.Struct(">qiibI2xi")
-"""Base offset, length, leader epoch, magic, checksum, last offset delta: all that checking and cutting needs."""
 
 
-class BatchPosition(NamedTuple):
-    """Where a batch lies in its segment."""
-
-    position: int
-    header: BatchHeader
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    """Return the name of a segment file: the base offset in 20 digits."""
-    return f"{base_offset:020d}{suffix}"
-
-
-class Segment:
+class Segment(BatchFile):
     """Batches from ``base_offset`` on. One owner appends; reads may come from other threads."""
 
     __slots__ = (
         "_bytes_since_index_entry",
         "_directory",
-        "_files",
         "_first_max_timestamp",
         "_index_interval_bytes",
         "_largest",
@@ -67,19 +37,16 @@ class Segment:
         "base_offset",
         "created_ms",
         "ended_in_an_append",
-        "log_path",
         "offset_index",
-        "size",
         "time_index",
     )
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, max_index_bytes: int
     ) -> None:
-        self._files = files
+        super().__init__(files, join(directory, file_name(base_offset, LOG_SUFFIX)))
         self._directory = directory
         self.base_offset = base_offset
-        self.log_path = join(directory, file_name(base_offset, LOG_SUFFIX))
         self.offset_index = OffsetIndex(
             files, join(directory, file_name(base_offset, INDEX_SUFFIX)), base_offset, max_index_bytes
         )
@@ -91,8 +58,6 @@ class Segment:
         self._largest: TimestampOffset | None = TimestampOffset(NO_TIMESTAMP, base_offset)
         self._first_max_timestamp: int | None = None
         self._positions: dict[int, int] = {}
-        self.size = 0
-        """Bytes of whole batches."""
         self.ended_in_an_append = False
         """Whether all that recovery cut was the beginning of one batch."""
         self.created_ms: int | None = None
@@ -116,14 +81,6 @@ class Segment:
         self._first_max_timestamp = None
 
     # -- appending ---------------------------------------------------------------------------------------------
-
-    def append(self, data: Buffer) -> None:
-        """Write whole batches at the end in one go; `note` makes them visible.
-
-        Raises:
-            OSError: storage failed.
-        """
-        self._files.append(self.log_path, data)
 
     def note(
         self, size: int, first_offset: int, last_offset: int, max_timestamp: int, max_timestamp_offset: int
@@ -239,27 +196,6 @@ class Segment:
             self._first_max_timestamp = first.header.max_timestamp if first is not None else NO_TIMESTAMP
         return self._first_max_timestamp
 
-    def headers(self, position: int, chunk_bytes: int = _SCAN_BYTES) -> Iterator[BatchPosition]:
-        """Yield the batches from byte ``position`` on.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: what stands there is no batch.
-        """
-        chunk, start = b"", position
-        while position < self.size:
-            offset = position - start
-            if offset + HEADER_BYTES > len(chunk):
-                chunk, start, offset = self._files.read_at(self.log_path, position, chunk_bytes), position, 0
-                if len(chunk) < HEADER_BYTES:
-                    raise CorruptMessageError(f"{self.log_path} is cut at {position}")
-            header = parse_header(chunk, offset)
-            following = position + header.size
-            if following > self.size:
-                raise CorruptMessageError(f"the batch at {position} of {self.log_path} goes beyond the end")
-            yield BatchPosition(position, header)
-            position = following
-
     def locate(self, offset: int) -> BatchPosition | None:
         """Return the first batch whose last offset is not below ``offset``, ``None`` past the end.
 
@@ -303,8 +239,8 @@ class Segment:
             max_bytes = header.size
         data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
         try:
-            end, following, last = _cut(data, limit_offset, epoch_of)
-            if self._next_base_offset(position, data, end) < following:
+            end, following, last = cut_whole(data, limit_offset, epoch_of)
+            if self.next_base_offset(position, data, end) < following:
                 # One of the two has a wrong offset, which no checksum covers.
                 end, following = last, -1
         except CorruptMessageError as error:
@@ -316,14 +252,6 @@ class Segment:
         if following >= 0:
             positions[following] = position + end
         return data if end == len(data) else data[:end]
-
-    def _next_base_offset(self, position: int, data: bytes, end: int) -> int:
-        """Return the base offset of the batch behind the first ``end`` bytes of what was read at ``position``."""
-        behind = position + end
-        if behind + HEADER_BYTES > self.size:
-            return MAX_INT64
-        found = data[end : end + 8] if end + 8 <= len(data) else self._files.read_at(self.log_path, behind, 8)
-        return int.from_bytes(found, "big", signed=True)
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
         """Return the first record with a timestamp not below ``timestamp`` and an offset not below ``from_offset``.
@@ -401,7 +329,7 @@ class Segment:
         self.time_index.start_empty()
         self._reset_counters()
         next_offset = self.base_offset
-        for header in self._sound_batches(on_disk):
+        for header in self.sound_batches(on_disk):
             if header.last_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
                 break
             if not accept(header):
@@ -409,21 +337,12 @@ class Segment:
             next_offset = header.last_offset + 1
             self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
         removed = on_disk - self.size
-        self.ended_in_an_append = removed > 0 and self._is_interrupted_append(on_disk, next_offset)
+        self.ended_in_an_append = removed > 0 and self.is_interrupted_append(on_disk, next_offset)
         if removed:
             self._files.truncate(self.log_path, self.size)
         self.seal()
         self._bytes_since_index_entry = 0
         return removed
-
-    def _is_interrupted_append(self, on_disk: int, next_offset: int) -> bool:
-        """Whether what follows the sound batches is the beginning of one more, which then nobody ever acknowledged."""
-        left = on_disk - self.size
-        if left < LENGTH_PREFIX_BYTES:
-            return True
-        prefix = self._files.read_at(self.log_path, self.size, LENGTH_PREFIX_BYTES)
-        base_offset, length = int.from_bytes(prefix[:8], "big"), int.from_bytes(prefix[8:], "big", signed=True)
-        return base_offset >= next_offset and length > left - LENGTH_PREFIX_BYTES
 
     def truncate_to(self, offset: int) -> int:
         """Cut at the first batch whose last offset is not below ``offset``; return the bytes removed. Section 12.
@@ -477,26 +396,6 @@ class Segment:
             if self._files.exists(path):
                 self._files.remove(path)
 
-    def _sound_batches(self, on_disk: int) -> Iterator[BatchHeader]:
-        """Yield the header of each batch up to the first that is not whole or fails its checksum."""
-        chunk, start, position = b"", 0, 0
-        while position + HEADER_BYTES <= on_disk:
-            at = position - start
-            if at + HEADER_BYTES > len(chunk):
-                chunk, start, at = self._files.read_at(self.log_path, position, _RECOVERY_BYTES), position, 0
-            try:
-                header = parse_header(chunk, at)
-                if position + header.size > on_disk:
-                    return
-                if at + header.size > len(chunk):
-                    wanted = max(_RECOVERY_BYTES, header.size)
-                    chunk, start, at = self._files.read_at(self.log_path, position, wanted), position, 0
-                check_crc(chunk, at, header)
-            except (CorruptMessageError, struct.error):
-                return
-            yield header
-            position += header.size
-
     def _reset_counters(self) -> None:
         self.size = 0
         self._largest = TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -514,30 +413,3 @@ class Segment:
             if found.header.max_timestamp > largest.timestamp:
                 largest = TimestampOffset(found.header.max_timestamp, found.header.last_offset)
         return largest
-
-
-def _cut(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
-    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
-
-    All checksums are checked. What is sound in front of a bad batch is returned, so that a reader gets all there is
-    before it hears of damage.
-
-    Raises:
-        CorruptMessageError: the first batch is none, or fails its checksum.
-    """
-    position, following, last, end = 0, -1, 0, len(data)
-    unpack = _SHORT_HEADER.unpack_from
-    while position + HEADER_BYTES <= end:
-        base_offset, length, leader_epoch, magic, crc, last_offset_delta = unpack(data, position)
-        size = length + LENGTH_PREFIX_BYTES
-        if magic != MAGIC or size < HEADER_BYTES or last_offset_delta < 0:
-            break
-        last_offset = base_offset + last_offset_delta
-        if position + size > end or last_offset >= limit_offset or base_offset < following:
-            break
-        if crc_of(data, position, size) != crc or epoch_of(base_offset) not in (leader_epoch, None):
-            break
-        last, position, following = position, position + size, last_offset + 1
-    if position == 0:
-        raise CorruptMessageError("the batch there is not what was written")
-    return position, following, last

@@ -1,0 +1,158 @@
+"""A file of batches, one after the other.
+
+Only whole batches are ever visible: ``size`` moves after the write, reads never go beyond it, and what a failed
+write may have left behind it is cut by recovery. Source: spec/log-format.md sections 2, 7, 10.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from paceline.log.files import Files
+from paceline.log.record_batch import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    MAX_INT64,
+    BatchHeader,
+    Buffer,
+    check_crc,
+    crc_of,
+    parse_header,
+)
+from paceline.model.errors import CorruptMessageError
+
+_SCAN_BYTES = 8 * 1024
+_RECOVERY_BYTES = 1 << 20
+_SHORT_HEADER = struct.Struct(">qiibI2xi")
+"""Base offset, length, leader epoch, magic, checksum, last offset delta: all that checking and cutting needs."""
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    header: BatchHeader
+
+
+class BatchFile:
+    """Batches in a file. One owner appends; reads may come from other threads."""
+
+    __slots__ = ("_files", "log_path", "size")
+
+    def __init__(self, files: Files, log_path: str) -> None:
+        self._files = files
+        self.log_path = log_path
+        self.size = 0
+        """Bytes of whole batches."""
+
+    def append(self, data: Buffer) -> None:
+        """Write whole batches at the end in one go; they are visible when ``size`` moves.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self._files.append(self.log_path, data)
+
+    def headers(self, position: int, chunk_bytes: int = _SCAN_BYTES) -> Iterator[BatchPosition]:
+        """Yield the batches from byte ``position`` on.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: what stands there is no batch.
+        """
+        chunk, start = b"", position
+        while position < self.size:
+            offset = position - start
+            if offset + HEADER_BYTES > len(chunk):
+                chunk, start, offset = self._files.read_at(self.log_path, position, chunk_bytes), position, 0
+                if len(chunk) < HEADER_BYTES:
+                    raise CorruptMessageError(f"{self.log_path} is cut at {position}")
+            header = parse_header(chunk, offset)
+            following = position + header.size
+            if following > self.size:
+                raise CorruptMessageError(f"the batch at {position} of {self.log_path} goes beyond the end")
+            yield BatchPosition(position, header)
+            position = following
+
+    def next_base_offset(self, position: int, data: bytes, end: int) -> int:
+        """Return the base offset of the batch behind the first ``end`` bytes of what was read at ``position``.
+
+        Beyond every offset when there is none.
+
+        Raises:
+            OSError: storage failed.
+        """
+        behind = position + end
+        if behind + HEADER_BYTES > self.size:
+            return MAX_INT64
+        found = data[end : end + 8] if end + 8 <= len(data) else self._files.read_at(self.log_path, behind, 8)
+        return int.from_bytes(found, "big", signed=True)
+
+    def sound_batches(self, on_disk: int) -> Iterator[BatchHeader]:
+        """Yield the header of each batch up to the first that is not whole or fails its checksum. Section 7.
+
+        ``on_disk`` is the size of the file in bytes, whatever is in it.
+
+        Raises:
+            OSError: storage failed.
+        """
+        chunk, start, position = b"", 0, 0
+        while position + HEADER_BYTES <= on_disk:
+            at = position - start
+            if at + HEADER_BYTES > len(chunk):
+                chunk, start, at = self._files.read_at(self.log_path, position, _RECOVERY_BYTES), position, 0
+            try:
+                header = parse_header(chunk, at)
+                if position + header.size > on_disk:
+                    return
+                if at + header.size > len(chunk):
+                    wanted = max(_RECOVERY_BYTES, header.size)
+                    chunk, start, at = self._files.read_at(self.log_path, position, wanted), position, 0
+                check_crc(chunk, at, header)
+            except (CorruptMessageError, struct.error):
+                return
+            yield header
+            position += header.size
+
+    def is_interrupted_append(self, on_disk: int, next_offset: int) -> bool:
+        """Whether what follows the sound batches is the beginning of one more, which then nobody ever acknowledged.
+
+        ``next_offset`` is the offset behind the last sound batch.
+
+        Raises:
+            OSError: storage failed.
+        """
+        left = on_disk - self.size
+        if left < LENGTH_PREFIX_BYTES:
+            return True
+        prefix = self._files.read_at(self.log_path, self.size, LENGTH_PREFIX_BYTES)
+        base_offset, length = int.from_bytes(prefix[:8], "big"), int.from_bytes(prefix[8:], "big", signed=True)
+        return base_offset >= next_offset and length > left - LENGTH_PREFIX_BYTES
+
+
+def cut_whole(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
+    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
+
+    All checksums are checked. What is sound in front of a bad batch is returned, so that a reader gets all there is
+    before it hears of damage.
+
+    Raises:
+        CorruptMessageError: the first batch is none, or fails its checksum.
+    """
+    position, following, last, end = 0, -1, 0, len(data)
+    unpack = _SHORT_HEADER.unpack_from
+    while position + HEADER_BYTES <= end:
+        base_offset, length, leader_epoch, magic, crc, last_offset_delta = unpack(data, position)
+        size = length + LENGTH_PREFIX_BYTES
+        if magic != MAGIC or size < HEADER_BYTES or last_offset_delta < 0:
+            break
+        last_offset = base_offset + last_offset_delta
+        if position + size > end or last_offset >= limit_offset or base_offset < following:
+            break
+        if crc_of(data, position, size) != crc or epoch_of(base_offset) not in (leader_epoch, None):
+            break
+        last, position, following = position, position + size, last_offset + 1
+    if position == 0:
+        raise CorruptMessageError("the batch there is not what was written")
+    return position, following, last

@@ -1,0 +1,15 @@
+"""The names of a segment's files: base offset and suffix. Source: spec/log-format.md section 1."""
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+DELETED_SUFFIX = ".deleted"
+"""A file that was let go and waits for its removal."""
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Return the name of a segment file: the base offset in 20 digits."""
+    return f"{base_offset:020d}{suffix}"
