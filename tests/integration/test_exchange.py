@@ -17,6 +17,7 @@ from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
 from paceline.rpc.exchange import MAX_STREAMS, MAX_UNDER_WAY, exchange_handler
 from paceline.rpc.server import AioRpcServer, Service
+from paceline.rpc.stream_call import CORE, CoreStreamCall, PublicStreamCall, open_stream_call
 from paceline.rpc.stream_caller import StreamCaller
 
 METHOD = "/test.Echo/Ask"
@@ -90,9 +91,9 @@ async def reached(condition: Callable[[], bool]) -> None:
 class Asker:
     """A caller whose outcomes can be waited for."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, one_at_a_time: bool = False) -> None:
         self.channel = open_channel(f"127.0.0.1:{port}", own_connection=True)
-        self.caller = StreamCaller(self.channel, METHOD, "test-caller")
+        self.caller = StreamCaller(self.channel, METHOD, "test-caller", one_at_a_time)
         self.threads: set[str] = set()
 
     def begin(self, request: bytes, timeout_s: float = PATIENCE_S) -> "queue.SimpleQueue[Any]":
@@ -118,11 +119,15 @@ class Asker:
         self.caller.join(PATIENCE_S)
 
 
-@pytest.fixture
-def asker(server: tuple[AioRpcServer, Echo, Calls]) -> Iterator[Asker]:
-    made = Asker(server[0].port)
+@pytest.fixture(params=["core", "core, one at a time", "public"])
+def asker(
+    server: tuple[AioRpcServer, Echo, Calls], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Asker]:
+    monkeypatch.setattr(CORE, "usable", request.param != "public")
+    made = Asker(server[0].port, one_at_a_time="one" in request.param)
     yield made
     made.close()
+    assert CORE.usable == (request.param != "public")
 
 
 async def test_all_requests_share_one_stream_and_each_is_measured(
@@ -136,6 +141,7 @@ async def test_all_requests_share_one_stream_and_each_is_measured(
     assert asker.threads == {"test-caller"}
 
 
+@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
 async def test_a_stream_begins_with_later_requests_while_earlier_ones_wait(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
@@ -333,3 +339,44 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
         assert isinstance(await asker.ask(b"anybody?"), BrokerNotAvailableError)
     finally:
         asker.close()
+
+
+async def test_requests_of_one_at_a_time_wait_for_the_answers_before_them(
+    server: tuple[AioRpcServer, Echo, Calls],
+) -> None:
+    asker = Asker(server[0].port, one_at_a_time=True)
+    try:
+        first, second = asker.begin(b"wait"), asker.begin(b"second")
+        await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+        assert server[1].begun == [b"wait"]
+        server[1].release.set()
+        assert [await asker.outcome(first), await asker.outcome(second)] == [b"wait", b"second"]
+    finally:
+        asker.close()
+
+
+def test_a_release_of_grpc_with_other_insides_is_used_the_public_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise TypeError("segregated_call() takes other arguments")
+
+    with open_channel("127.0.0.1:1") as channel:
+        call = open_stream_call(channel, METHOD, threading.Lock(), False)
+        assert isinstance(call, CoreStreamCall)
+        call.cancel()
+        call.drain()
+        monkeypatch.setattr(CORE, "usable", True)
+        monkeypatch.setattr(CoreStreamCall, "__init__", refused)
+        found = [open_stream_call(channel, METHOD, threading.Lock(), False) for _ in range(2)]
+        assert [type(one) for one in found] == [PublicStreamCall] * 2
+        for one in found:
+            one.cancel()
+            one.drain()
+    assert len(caplog.records) == 1
+
+
+async def test_large_messages_go_both_ways(server: tuple[AioRpcServer, Echo, Calls], asker: Asker) -> None:
+    large = bytes(range(256)) * (8 << 10)
+    pending = [asker.begin(large[number:]) for number in range(5)]
+    assert [await asker.outcome(one) for one in pending] == [large[number:] for number in range(5)]

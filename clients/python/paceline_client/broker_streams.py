@@ -19,13 +19,27 @@ class BrokerStreams:
     """Streams by broker address, made on demand; safe to use from several threads."""
 
     def __init__(
-        self, channels: ChannelCache, method: str, name: str, clock: Callable[[], float] = time.monotonic
+        self,
+        channels: ChannelCache,
+        method: str,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        one_at_a_time: bool = False,
     ) -> None:
-        """``name`` begins the names of the threads that read answers; ``clock`` tells seconds."""
+        """Make none yet.
+
+        Args:
+            channels: where streams are opened.
+            method: the full name.
+            name: begins the names of the threads that read answers.
+            clock: tells seconds.
+            one_at_a_time: see `StreamCaller`.
+        """
         self._channels = channels
         self._method = method
         self._name = name
         self._clock = clock
+        self._one_at_a_time = one_at_a_time
         self._lock = threading.Lock()
         self._callers: dict[str, StreamCaller] = {}
         self._unknown: dict[str, float] = {}
@@ -44,7 +58,9 @@ class BrokerStreams:
             caller = self._callers.get(address)
             if caller is None:
                 name = f"{self._name}-{len(self._callers) + 1}"
-                caller = self._callers[address] = StreamCaller(self._channels.get(address), self._method, name)
+                caller = self._callers[address] = StreamCaller(
+                    self._channels.get(address), self._method, name, self._one_at_a_time
+                )
             return caller
 
     def are_unknown(self, address: str) -> None:

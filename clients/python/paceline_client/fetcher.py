@@ -122,7 +122,7 @@ class Fetcher:
         self._looking_up: set[TopicPartition] = set()
         self._lookups: set[Any] = set()
         self._methods: dict[str, Any] = {}
-        self._streams = BrokerStreams(channels, FETCH_STREAM_METHOD, f"{name}-stream")
+        self._streams = BrokerStreams(channels, FETCH_STREAM_METHOD, f"{name}-stream", one_at_a_time=True)
         self._next_deadline_check_ms = 0
         self._quiet_until: dict[int, int] = {}
         self._failures: dict[int, int] = {}

@@ -39,6 +39,8 @@ REPLICATION = "REPLICATION"
 _FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 _FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
 _CLOSE_WAIT_S = 2.0
+_SMALL_FETCH = 64
+"""Partitions of a fetch whose bytes are made on the event loop: a few dozen cost less than a hand-over."""
 _DEADLINE_CHECK_S = 0.5
 
 
@@ -182,7 +184,7 @@ class _Fetcher:
         self._name = name
         self._post = post
         self._channel = open_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True)
-        self._stream = StreamCaller(self._channel, _FETCH_STREAM, name, _fetch_bytes)
+        self._stream = StreamCaller(self._channel, _FETCH_STREAM, name, one_at_a_time=True)
         self._lock = threading.Lock()
         self._caller: _Caller | None = None
         self._closed = False
@@ -210,21 +212,42 @@ class _Fetcher:
                 outcome = self._outcome_of(answer)
                 self._post(lambda: on_done(outcome))
 
-        if self._streams:
-            self._stream.ask(request, timeout_s, fetched)
-        else:
+        if not self._streams:
             self.submit(call, on_done)
+        elif len(request.partitions) + len(request.forgotten) <= _SMALL_FETCH:
+            self._stream.ask(_fetch_bytes(request), timeout_s, fetched)
+        else:
+            self._ask_elsewhere(request, timeout_s, fetched)
 
     def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
         """Make another call, on a thread beside the fetcher's; its outcome is posted to the event loop exactly once."""
         with self._lock:
-            if self._caller is None:
-                self._caller = _Caller(
-                    f"{self._name}-calls", self.address, REPLICATION_MAX_MESSAGE_BYTES, self._post, self._channel
-                )
-                if self._closed:
-                    self._caller.close()
-            self._caller.submit(call, on_done)
+            self._calls().submit(call, on_done)
+
+    def _ask_elsewhere(
+        self, request: ReplicaFetchRequest, timeout_s: float, fetched: Callable[[bytes | Exception], None]
+    ) -> None:
+        """Make the bytes of a request that names many partitions on that other thread, so that the loop goes on."""
+
+        def ask() -> None:
+            try:
+                body = _fetch_bytes(request)
+            except Exception as failure:
+                fetched(failure)
+            else:
+                self._stream.ask(body, timeout_s, fetched)
+
+        with self._lock:
+            self._calls().run(ask)
+
+    def _calls(self) -> "_Caller":
+        if self._caller is None:
+            self._caller = _Caller(
+                f"{self._name}-calls", self.address, REPLICATION_MAX_MESSAGE_BYTES, self._post, self._channel
+            )
+            if self._closed:
+                self._caller.close()
+        return self._caller
 
     def expire(self) -> None:
         """Give up what is overdue."""
@@ -300,6 +323,10 @@ class _Caller:
     def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
         """Make the call; its outcome is posted to the event loop exactly once."""
         self._calls.put(lambda: self._make(call, on_done))
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Do something else on the thread, in turn; it must not raise."""
+        self._calls.put(step)
 
     def close(self) -> None:
         """End the thread and the connection; calls in flight or queued end with an error."""

@@ -2,18 +2,20 @@
 
 Each request is answered by one message, in the order of the requests. Compared with a blocking unary call the price of
 headers, trailers and a call object per message goes away, and a request needs no hand-over to the thread that waits
-for its answer (measured: docs/decisions/0008). The answering end is `rpc.exchange`.
+for its answer (measured: docs/decisions/0008). The answering end is `rpc.exchange`, a stream
+`rpc.stream_call`.
 """
 
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from paceline.model.errors import BrokerNotAvailableError, RequestTimedOutError
 from paceline.rpc.errors import ConnectionBrokenError
+from paceline.rpc.stream_call import StreamCall, open_stream_call
 
 OnDone = Callable[[bytes | Exception], None]
 """Takes the answer's bytes, or what prevented it: a `grpc.RpcError`, a `PacelineError`, or a surprise."""
@@ -24,22 +26,39 @@ _FAREWELL_S: Final = 1.0
 
 
 class _Stream:
-    """One stream: what it has to send, and who waits for its answers, oldest first."""
+    """One stream: what is sent when it opens, and who waits for its answers, oldest first."""
 
-    __slots__ = ("call", "failure", "requests", "used_s", "waiting")
+    __slots__ = ("call", "early", "failure", "finished", "used_s", "waiting")
 
     def __init__(self) -> None:
-        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.early: list[bytes] = []
         self.waiting: deque[tuple[float, OnDone]] = deque()
-        self.call: Any = None
+        self.call: StreamCall | None = None
+        self.finished = False
+        """Whether no more requests will be put on it."""
         self.failure: Exception | None = None
         """Why we ended it ourselves."""
         self.used_s = time.monotonic()
         """When the latest request was put on it, later when it was ended for want of any."""
 
-    def __iter__(self) -> Iterator[Any]:
-        """What gRPC sends, on a thread of its own."""
-        return iter(self.requests.get, None)
+    def send(self, request: bytes) -> None:
+        if self.call is None:
+            self.early.append(request)
+        else:
+            self.call.send(request)
+
+    def finish(self) -> None:
+        self.finished = True
+        if self.call is not None:
+            self.call.finish()
+
+    def opened(self, call: StreamCall) -> None:
+        self.call = call
+        early, self.early = self.early, []
+        for request in early:
+            call.send(request)
+        if self.finished:
+            call.finish()
 
 
 class StreamCaller:
@@ -48,9 +67,18 @@ class StreamCaller:
     Whoever owns the caller calls `expire` about once a second: nobody else enforces deadlines.
     """
 
-    def __init__(self, channel: Any, method: str, name: str, serialize: Callable[[Any], bytes] | None = None) -> None:
-        """``name`` is the thread's; ``serialize`` makes bytes of a request, on gRPC's thread (None: it is bytes)."""
-        self._open = channel.stream_stream(method, request_serializer=serialize)
+    def __init__(self, channel: Any, method: str, name: str, one_at_a_time: bool = False) -> None:
+        """Make the caller and start its thread.
+
+        Args:
+            channel: a blocking channel.
+            method: the full name.
+            name: the thread's.
+            one_at_a_time: a request seldom comes before the answer to the one before it, and may wait for that.
+        """
+        self._channel = channel
+        self._method = method
+        self._one_at_a_time = one_at_a_time
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
         self._reading: _Stream | None = None
@@ -59,7 +87,7 @@ class StreamCaller:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def ask(self, request: Any, timeout_s: float, on_done: OnDone) -> None:
+    def ask(self, request: bytes, timeout_s: float, on_done: OnDone) -> None:
         """Send a request; ``on_done`` is called once with its outcome, on the caller's thread, and must not raise.
 
         When the caller is closed already it is called before this returns.
@@ -73,7 +101,7 @@ class StreamCaller:
                     self._streams.put(stream)
                 stream.used_s = time.monotonic()
                 stream.waiting.append((stream.used_s + timeout_s, on_done))
-                stream.requests.put(request)
+                stream.send(request)
         if closed:
             on_done(BrokerNotAvailableError("the connection was closed"))
 
@@ -88,7 +116,7 @@ class StreamCaller:
             if idle is not None and not idle.waiting and now_s - idle.used_s >= idle_s:
                 self._stream = None
                 idle.used_s = now_s
-                idle.requests.put(None)
+                idle.finish()
             left = self._reading
             if left is not None and left is not self._stream and now_s - left.used_s >= _FAREWELL_S and left.call:
                 left.call.cancel()
@@ -128,8 +156,6 @@ class StreamCaller:
     def _run(self) -> None:
         while (stream := self._streams.get()) is not None:
             failure = self._read(stream)
-            # gRPC's thread that waits for the next request ends.
-            stream.requests.put(None)
             with self._lock:
                 self._reading = None
                 if self._stream is stream:
@@ -148,15 +174,15 @@ class StreamCaller:
                 return stream.failure
             self._reading = stream
         try:
-            call = self._open(iter(stream))
+            call = open_stream_call(self._channel, self._method, self._lock, self._one_at_a_time)
         except Exception as failure:
             return failure
         try:
             with self._lock:
-                stream.call = call
                 if stream.failure is not None:
                     return stream.failure
-            for answer in call:
+                stream.opened(call)
+            for answer in call.answers():
                 with self._lock:
                     _, on_done = stream.waiting.popleft()
                 on_done(answer)
@@ -164,5 +190,7 @@ class StreamCaller:
         except Exception as failure:
             return failure
         finally:
-            call.cancel()
+            with self._lock:
+                call.cancel()
+            call.drain()
         return ConnectionBrokenError("the stream was ended by the server")
