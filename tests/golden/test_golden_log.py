@@ -18,9 +18,10 @@ from paceline.log.checkpoint import (
     encode_partition_metadata,
 )
 from paceline.log.compression import Codec
+from paceline.log.directory_names import parse_directory_name
 from paceline.log.leader_epoch_cache import LeaderEpochCache
 from paceline.log.log_config import LogConfig
-from paceline.log.log_manager import LogManager, parse_directory_name
+from paceline.log.log_manager import LogManager
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.record_batch import (
     BatchHeader,

@@ -23,7 +23,8 @@ from paceline.controller.topic_deletion import TopicDeletionManager
 from paceline.coordination import isr_write, znodes
 from paceline.coordination.interface import ANY_VERSION, Check, Delete, Multi, Response, SetData, ZkCode
 from paceline.log.leader_epoch_cache import LeaderEpochCache
-from paceline.log.log_manager import LoadReport, LogManager
+from paceline.log.load_report import LoadReport
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
 from paceline.model.errors import ErrorCode

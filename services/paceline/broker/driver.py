@@ -29,8 +29,9 @@ from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.zookeeper import KazooZooKeeper
+from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
-from paceline.log.log_manager import LoadReport, LogManager
+from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.model.state_change import StateChange

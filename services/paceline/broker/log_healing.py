@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.log.damage import DamagedLogError
-from paceline.log.log_manager import DAMAGED
+from paceline.log.directory_names import DAMAGED
 from paceline.model.control import LeaderAndIsrPartition
 from paceline.model.errors import KafkaStorageError, PacelineError
 from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition

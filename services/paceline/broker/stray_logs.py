@@ -14,7 +14,7 @@ Source: docs/decisions/0011-damaged-and-stray-logs.md.
 import logging
 from typing import TYPE_CHECKING, Final
 
-from paceline.log.log_manager import STRAY
+from paceline.log.directory_names import STRAY
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataPartition, UpdateMetadataRequest
 from paceline.model.errors import KafkaStorageError
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
@@ -32,28 +32,30 @@ def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) 
         return
     for state in request.partitions:
         if _is_stray(manager, state):
-            _set_aside(manager, state)
+            _set_aside(manager, state.topic_partition, f"it is assigned to {list(state.replicas)}")
     manager.fetchers.close_idle()
     manager.deliver_news()
 
 
 def set_namesake_aside(manager: "ReplicaManager", request: LeaderAndIsrRequest) -> None:
-    """Set the logs aside that were here before this process, and bar the way to a new topic of their name.
+    """Set the logs aside that were here before this registration, and bar the way to a new topic of their name.
 
     The replica moved away and its topic was deleted while nobody could tell this broker; nobody asks for it any more.
-    A log that has been hosted since the start stays: the request may be late.
+    One that this registration was told to host stays: the request may be late. One that an earlier registration
+    hosted, of a process that has slept and registered anew, does not.
     """
     if request.stamp.broker_epoch != manager.broker_epoch:
         return
     for state in request.partitions:
         topic_partition = state.topic_partition
         log = manager.logs.get(topic_partition)
-        if log is None or topic_partition in manager.partitions or log.directory.is_offline:
+        hosted = manager.partitions.get(topic_partition)
+        if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
             continue
-        if None in (log.topic_id, state.topic_id) or log.topic_id == state.topic_id:
+        if hosted is not None and hosted.registration >= manager.broker_epoch:
             continue
-        if manager.broker_id in state.replicas:
-            _take_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
+        if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
+            _set_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
 
 
 def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:
@@ -73,12 +75,11 @@ def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool
     return log.latest_epoch is None or log.latest_epoch <= state.leader_epoch
 
 
-def _set_aside(manager: "ReplicaManager", state: UpdateMetadataPartition) -> None:
-    topic_partition = state.topic_partition
+def _set_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> None:
     manager.fetchers.stop((topic_partition,))
     partition = manager.drop(topic_partition)
     try:
-        path = _take_aside(manager, topic_partition, f"it is assigned to {list(state.replicas)}")
+        path = _take_aside(manager, topic_partition, reason)
     finally:
         manager.healing.forget(topic_partition)
         if partition is not None:

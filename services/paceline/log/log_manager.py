@@ -5,127 +5,30 @@ of the last start, from which a restart after power loss is told from one after 
 Source: spec/log-format.md sections 1, 7 and 8; spec/replica-manager.md sections 9 and 16.
 """
 
-import hashlib
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from itertools import count
 
 from paceline.log.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
     HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     META_PROPERTIES,
-    RECOVERY_POINT_CHECKPOINT,
-    DamagedFileError,
     MetaProperties,
     decode_meta_properties,
     encode_meta_properties,
     read_offsets,
-    write_offsets,
 )
-from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
+from paceline.log.directory_loader import DirectoryLoader, write_boot_id
+from paceline.log.directory_names import DELETED, free_path
+from paceline.log.files import FileLock, Files, join, read_all, write_atomically
+from paceline.log.load_report import DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
-from paceline.log.log_loader import load_log, read_topic_id
+from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
-from paceline.model.errors import InvalidTopicError, KafkaStorageError, UnknownTopicOrPartitionError
-from paceline.model.identifiers import TopicPartition, validate_topic_name
+from paceline.model.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
 
 LOCK_FILE = ".lock"
-BOOT_ID_FILE = ".kernel_boot_id"
-UNCLEAN_RESTART = "unclean-restart"
-"""Stands in the boot id's place from an unclean restart until a controller has taken note of it."""
-MAX_NAME_LENGTH = 255
-_DELETE = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
-_FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
-DAMAGED = "damaged"
-"""Suffix of a log that was set aside because its bytes are not what was written."""
-STRAY = "stray"
-"""Suffix of a log that was set aside because no controller knows of it."""
-_SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(damaged|stray)")
-_CURRENT = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
-
-
-@dataclass(slots=True)
-class DirectoryReport:
-    """What loading found in one log directory."""
-
-    path: str
-    clean_shutdown: bool = False
-    stored_boot_id: str | None = None
-    """Boot id of the kernel when the directory was last known to be whole, ``None`` when there was none."""
-    recovered: list[TopicPartition] = field(default_factory=list)
-    """Logs whose batches had to be checked."""
-    truncated_bytes: dict[TopicPartition, int] = field(default_factory=dict)
-    """Bytes cut per log, where any were."""
-    lost_batches: list[TopicPartition] = field(default_factory=list)
-    """Logs of which whole batches were cut; the end of an append that was interrupted was never acknowledged."""
-    is_new: bool = False
-    """Whether it has never been used: no mark of a start or of a cluster, and no log."""
-    quarantined: list[str] = field(default_factory=list)
-    """Names that mean nothing to us: left alone, never followed."""
-    damaged: list[str] = field(default_factory=list)
-    """Files that could not be parsed and were done without."""
-    set_aside: list[str] = field(default_factory=list)
-    """Damaged and stray logs, kept until somebody removes them."""
-    error: Exception | None = None
-    """Why the directory is offline."""
-
-    def may_lack_records(self, boot_id: str) -> bool:
-        """Whether records may be missing that were acknowledged; a directory that failed is another matter."""
-        if self.is_new or self.error is not None:
-            return False
-        if self.stored_boot_id == UNCLEAN_RESTART:
-            # A later stop was clean, but nobody has been told of what was lost before.
-            return True
-        return not self.clean_shutdown and (self.stored_boot_id != boot_id or bool(self.lost_batches))
-
-
-@dataclass(slots=True)
-class LoadReport:
-    """What loading found."""
-
-    directories: list[DirectoryReport] = field(default_factory=list)
-
-    @property
-    def clean_shutdown(self) -> bool:
-        """Whether every directory was stopped cleanly."""
-        return all(directory.clean_shutdown for directory in self.directories)
-
-    @property
-    def recovered(self) -> list[TopicPartition]:
-        """Logs whose batches had to be checked."""
-        return [tp for directory in self.directories for tp in directory.recovered]
-
-    @property
-    def truncated_bytes(self) -> int:
-        """Bytes cut from all logs."""
-        return sum(sum(directory.truncated_bytes.values()) for directory in self.directories)
-
-    @property
-    def quarantined(self) -> list[str]:
-        """Paths that were left alone."""
-        return [name for directory in self.directories for name in directory.quarantined]
-
-    def is_unclean_restart(self, boot_id: str) -> bool:
-        """Whether data may be missing that was acknowledged: no clean-stop marker, and either the machine was
-        restarted since or recovery cut whole batches. A directory never used has nothing to miss. Design 3.6."""
-        return any(directory.may_lack_records(boot_id) for directory in self.directories)
-
-
-def parse_directory_name(name: str) -> TopicPartition | None:
-    """Return the partition whose current log has this directory name, ``None`` when the name is not one.
-
-    Source: spec/log-format.md section 1; the name must be exactly the one we would give.
-    """
-    match = _CURRENT.fullmatch(name)
-    if match is None or int(match[2]) > 2**31 - 1:
-        return None
-    try:
-        validate_topic_name(match[1])
-    except InvalidTopicError:
-        return None
-    return TopicPartition(match[1], int(match[2]))
 
 
 class LogManager:
@@ -152,8 +55,8 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: list[tuple[LogDirectory, str]] = []
         self._unsynced_deletions: dict[str, LogDirectory] = {}
-        self._delete_count = 0
-        self._stale_checkpoints: dict[str, set[TopicPartition]] = {}
+        self._name_counter = count(1)
+        self._checkpoints = OffsetCheckpoints(files, self._logs)
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept for people to look at."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
@@ -172,12 +75,17 @@ class LogManager:
             KafkaStorageError: another process uses a directory, or a partition has two current logs.
         """
         report = LoadReport()
+        loader = DirectoryLoader(self._files, self._boot_id, self._logs, self.log_class, self.default_config)
+        self._deleted = loader.deleted
+        self.set_aside = loader.set_aside
+        self.cut_after_clean_stop = loader.cut_after_clean_stop
+        self._checkpoints.stale = loader.stale_checkpoints
         for directory in self._directories:
             found = DirectoryReport(directory.path)
             report.directories.append(found)
             try:
                 self._lock(directory)
-                self._load_directory(directory, found, configs, now_ms)
+                loader.load(directory, found, configs)
                 directory.load_completed = True
             except OSError as error:
                 found.error = error
@@ -191,107 +99,6 @@ class LogManager:
             raise KafkaStorageError(f"log directory {directory.path} is locked by another process")
         self._locks[directory.path] = lock
 
-    def _load_directory(
-        self,
-        directory: LogDirectory,
-        report: DirectoryReport,
-        configs: Callable[[str], LogConfig | None],
-        now_ms: int,
-    ) -> None:
-        marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
-        report.clean_shutdown = self._files.exists(marker)
-        if report.clean_shutdown:
-            # First of all: a crash during the load must count as unclean.
-            self._files.remove(marker)
-            self._files.sync_directory(directory.path)
-        self._read_boot_id(directory, report)
-        recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_CHECKPOINT, report)
-        log_starts = self._read_checkpoint(directory, LOG_START_CHECKPOINT, report)
-        high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_CHECKPOINT, report)
-        for name, tp in self._partition_names(directory, report):
-            if tp in self._logs:
-                raise KafkaStorageError(f"{tp} lies in {self._logs[tp].directory.path} and in {directory.path}")
-            log = self._open(directory, name, tp, report, configs)
-            loaded = load_log(
-                self._files,
-                log,
-                clean=report.clean_shutdown,
-                recovery_point=recovery_points.get(tp),
-                log_start_offset=log_starts.get(tp),
-                power_lost=report.stored_boot_id not in (None, self._boot_id),
-            )
-            log.update_high_watermark(high_watermarks.get(tp, 0))
-            log.checkpointed_recovery_point = recovery_points.get(tp)
-            report.quarantined.extend(loaded.ignored)
-            report.damaged.extend(loaded.damaged)
-            if loaded.recovered:
-                report.recovered.append(tp)
-            if loaded.truncated_bytes:
-                report.truncated_bytes[tp] = loaded.truncated_bytes
-            if loaded.lost_batches and not report.clean_shutdown:
-                if not report.lost_batches:
-                    self._write_boot_id(directory, UNCLEAN_RESTART)
-                report.lost_batches.append(tp)
-            elif loaded.lost_batches:
-                self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
-            self._logs[tp] = log
-        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
-        self._stale_checkpoints[directory.path] = {tp for tp in known if tp not in self._logs}
-
-    def _open(
-        self,
-        directory: LogDirectory,
-        name: str,
-        tp: TopicPartition,
-        report: DirectoryReport,
-        configs: Callable[[str], LogConfig | None],
-    ) -> PartitionLog:
-        path = join(directory.path, name)
-        topic_id = None
-        try:
-            topic_id = read_topic_id(self._files, path)
-        except DamagedFileError:
-            report.damaged.append(path)
-        config = configs(tp.topic) or self.default_config
-        return self.log_class(
-            self._files, directory, path, tp, config, topic_id=topic_id, topic_id_written=topic_id is not None
-        )
-
-    def _partition_names(self, directory: LogDirectory, report: DirectoryReport) -> list[tuple[str, TopicPartition]]:
-        """Return the current logs of a directory; queue those being deleted; report names that mean nothing."""
-        found = []
-        for name, kind in self._files.list_directory(directory.path):
-            path = join(directory.path, name)
-            if kind is FileKind.FILE:
-                continue
-            tp = parse_directory_name(name)
-            if kind is FileKind.OTHER:
-                report.quarantined.append(path)
-            elif _DELETE.fullmatch(name) is not None:
-                self._deleted.append((directory, path))
-            elif _SET_ASIDE.fullmatch(name) is not None:
-                report.set_aside.append(path)
-                self.set_aside.append(path)
-            elif tp is None or _FUTURE.fullmatch(name) is not None:
-                report.quarantined.append(path)
-            else:
-                found.append((name, tp))
-        return found
-
-    def _read_boot_id(self, directory: LogDirectory, report: DirectoryReport) -> None:
-        path = join(directory.path, BOOT_ID_FILE)
-        if self._files.exists(path):
-            report.stored_boot_id = self._files.read_at(path, 0, 64).decode("ascii", "replace").strip()
-        else:
-            names = {name for name, _ in self._files.list_directory(directory.path)}
-            report.is_new = META_PROPERTIES not in names and not any(map(parse_directory_name, names))
-        mark = UNCLEAN_RESTART if report.may_lack_records(self._boot_id) else self._boot_id
-        if report.stored_boot_id != mark:
-            self._write_boot_id(directory, mark)
-
-    def _write_boot_id(self, directory: LogDirectory, boot_id: str) -> None:
-        write_atomically(self._files, join(directory.path, BOOT_ID_FILE), f"{boot_id}\n".encode())
-
     def unclean_restart_noted(self) -> None:
         """The controller knows of the unclean restart: from here on only a new one counts.
 
@@ -301,20 +108,9 @@ class LogManager:
             if directory.is_offline:
                 continue
             try:
-                self._write_boot_id(directory, self._boot_id)
+                write_boot_id(self._files, directory, self._boot_id)
             except OSError as error:
                 directory.fail(error)
-
-    def _read_checkpoint(
-        self, directory: LogDirectory, name: str, report: DirectoryReport
-    ) -> dict[TopicPartition, int]:
-        """A damaged checkpoint counts as missing: HW 0, recovery of everything, log start at the first segment."""
-        path = join(directory.path, name)
-        try:
-            return {tp: offset for tp, offset in read_offsets(self._files, path).items() if offset >= 0}
-        except DamagedFileError:
-            report.damaged.append(path)
-            return {}
 
     # -- logs --------------------------------------------------------------------------------------------------
 
@@ -374,9 +170,9 @@ class LogManager:
     ) -> PartitionLog:
         path = join(directory.path, str(tp))
         try:
-            if tp in self._stale_checkpoints.get(directory.path, ()):
+            if tp in self._checkpoints.stale.get(directory.path, ()):
                 # Offsets of an earlier log of this name must not meet the new one after a crash.
-                self._write_all_checkpoints(directory)
+                self._checkpoints.write_all(directory)
             self._files.make_directory(path)
         except OSError as error:
             directory.fail(error)
@@ -395,7 +191,7 @@ class LogManager:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
         """
-        directory, target = self._take_away(tp, "delete")
+        directory, target = self._take_away(tp, DELETED)
         self._deleted.append((directory, target))
         self._unsynced_deletions[directory.path] = directory
 
@@ -425,14 +221,14 @@ class LogManager:
         directory = log.directory
         directory.check_online()
         log.retire()
-        target = self._free_path(directory, tp, suffix)
+        target = free_path(self._files, directory.path, tp, suffix, self._name_counter)
         try:
             self._files.rename(log.path, target)
         except OSError as error:
             directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
         del self._logs[tp]
-        self._stale_checkpoints.setdefault(directory.path, set()).add(tp)
+        self._checkpoints.stale.setdefault(directory.path, set()).add(tp)
         return directory, target
 
     def sync_deletions(self) -> None:
@@ -449,16 +245,6 @@ class LogManager:
                 self._files.sync_directory(directory.path)
             except OSError as error:
                 directory.fail(error)
-
-    def _free_path(self, directory: LogDirectory, tp: TopicPartition, what: str) -> str:
-        """A free name ``<topic>-<partition>.<32 hex>-<what>``, the topic cut so that the name fits."""
-        while True:
-            self._delete_count += 1
-            unique = hashlib.blake2s(f"{directory.path} {tp} {self._delete_count}".encode(), digest_size=16).hexdigest()
-            suffix = f"-{tp.partition}.{unique}-{what}"
-            path = join(directory.path, tp.topic[: MAX_NAME_LENGTH - len(suffix)] + suffix)
-            if not self._files.exists(path):
-                return path
 
     def purge_deleted(self) -> int:
         """Remove the files of deleted logs, now; return how many logs. Call ``file.delete.delay.ms`` after `delete`."""
@@ -480,15 +266,15 @@ class LogManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """Write every log's high watermark, logs without a role included, so that no entry is ever lost."""
-        self._checkpoint_all(self._write_high_watermarks)
+        self._checkpoint_all(self._checkpoints.write_high_watermarks)
 
     def checkpoint_recovery_points(self) -> None:
         """Write every log's recovery point, after its leader epochs."""
-        self._checkpoint_all(self._write_recovery_points)
+        self._checkpoint_all(self._checkpoints.write_recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log start offset of logs whose first segment does not tell it: beyond its base, or not for good."""
-        self._checkpoint_all(self._write_log_starts)
+        self._checkpoint_all(self._checkpoints.write_log_starts)
 
     def read_high_watermarks(self, log_dir: str) -> dict[TopicPartition, int]:
         """Return what the high watermark checkpoint of a directory says, nothing when it is missing.
@@ -520,36 +306,8 @@ class LogManager:
                 except OSError as error:
                     directory.fail(error)
 
-    def _logs_in(self, directory: LogDirectory) -> Iterable[PartitionLog]:
-        return [log for log in self._logs.values() if log.directory is directory]
-
-    def _write_high_watermarks(self, directory: LogDirectory) -> None:
-        self._write(directory, HIGH_WATERMARK_CHECKPOINT, lambda log: log.high_watermark)
-
-    def _write_recovery_points(self, directory: LogDirectory) -> None:
-        points = {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
-        write_offsets(self._files, join(directory.path, RECOVERY_POINT_CHECKPOINT), points)
-        for log in self._logs_in(directory):
-            log.checkpointed_recovery_point = points.get(log.topic_partition)
-
-    def _write_log_starts(self, directory: LogDirectory) -> None:
-        offsets = {
-            log.topic_partition: log.log_start_offset for log in self._logs_in(directory) if not log.names_its_start
-        }
-        write_offsets(self._files, join(directory.path, LOG_START_CHECKPOINT), offsets)
-
-    def _write(self, directory: LogDirectory, name: str, value: Callable[[PartitionLog], int]) -> None:
-        offsets = {log.topic_partition: value(log) for log in self._logs_in(directory)}
-        write_offsets(self._files, join(directory.path, name), offsets)
-
-    def _write_all_checkpoints(self, directory: LogDirectory) -> None:
-        self._write_recovery_points(directory)
-        self._write_log_starts(directory)
-        self._write_high_watermarks(directory)
-        self._stale_checkpoints[directory.path] = set()
-
     def _recovery_point_writer(self, directory: LogDirectory) -> Callable[[], None]:
-        return lambda: self._write_recovery_points(directory)
+        return lambda: self._checkpoints.write_recovery_points(directory)
 
     # -- identity ----------------------------------------------------------------------------------------------
 
@@ -594,9 +352,9 @@ class LogManager:
         self._locks.clear()
 
     def _stop_directory(self, directory: LogDirectory) -> None:
-        for log in self._logs_in(directory):
+        for log in self._checkpoints.logs_in(directory):
             log.close()
-        self._write_all_checkpoints(directory)
+        self._checkpoints.write_all(directory)
         directory.check_online()
         marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
         self._files.create(marker)

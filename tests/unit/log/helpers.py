@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from paceline.log.compression import Codec
+from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
-from paceline.log.log_manager import LoadReport, LogManager
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import NewRecord, Record, decode_records, encode_batch
 from paceline.model.identifiers import TopicPartition

@@ -3,8 +3,9 @@
 import pytest
 
 from paceline.log.damage import DamagedLogError
+from paceline.log.directory_names import DAMAGED, STRAY
 from paceline.log.log_config import LogConfig
-from paceline.log.log_manager import DAMAGED, STRAY, LogManager
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import NewRecord, encode_batch, iterate_headers
 from paceline.model.identifiers import TopicPartition

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from paceline.log.checkpoint import MetaProperties
+from paceline.log.directory_names import parse_directory_name
 from paceline.log.log_config import LogConfig
-from paceline.log.log_manager import LogManager, parse_directory_name
+from paceline.log.log_manager import LogManager
 from paceline.log.record_batch import Record
 from paceline.model.errors import (
     InconsistentTopicIdError,

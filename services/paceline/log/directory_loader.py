@@ -1,0 +1,177 @@
+"""Loading all logs of a log directory: the clean-stop marker, the kernel's boot id, the checkpoints, then log by log.
+
+Source: spec/log-format.md sections 1 and 7; the boot id is design 3.6.
+"""
+
+from collections.abc import Callable
+
+from paceline.log.checkpoint import (
+    CLEAN_SHUTDOWN_MARKER,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    DamagedFileError,
+    read_offsets,
+)
+from paceline.log.directory_names import is_being_deleted, is_future, is_set_aside, parse_directory_name
+from paceline.log.files import FileKind, Files, join, write_atomically
+from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport
+from paceline.log.log_config import LogConfig
+from paceline.log.log_directory import LogDirectory
+from paceline.log.log_loader import load_log, read_topic_id
+from paceline.log.partition_log import PartitionLog
+from paceline.model.errors import KafkaStorageError
+from paceline.model.identifiers import TopicPartition
+
+BOOT_ID_FILE = ".kernel_boot_id"
+
+
+def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
+    """Say, durably, since which start of the kernel the directory is known to be whole.
+
+    Raises:
+        OSError: storage failed.
+    """
+    write_atomically(files, join(directory.path, BOOT_ID_FILE), f"{boot_id}\n".encode())
+
+
+class DirectoryLoader:
+    """Loads log directories, one after the other, and remembers what it found in them."""
+
+    def __init__(
+        self,
+        files: Files,
+        boot_id: str,
+        logs: dict[TopicPartition, PartitionLog],
+        log_class: type[PartitionLog],
+        default_config: LogConfig,
+    ) -> None:
+        self._files = files
+        self._boot_id = boot_id
+        self._log_class = log_class
+        self._default_config = default_config
+        self.logs = logs
+        """Where loaded logs go; no two directories may have the same one."""
+        self.deleted: list[tuple[LogDirectory, str]] = []
+        """Directories of deleted logs whose files are still there."""
+        self.set_aside: list[str] = []
+        """Directories of damaged and stray logs that are kept for people to look at."""
+        self.cut_after_clean_stop: dict[TopicPartition, str] = {}
+        """Logs that were stopped cleanly and have lost batches all the same; the words say what happened."""
+        self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
+        """Per directory, partitions that its checkpoints name and that have no log there."""
+
+    def load(
+        self,
+        directory: LogDirectory,
+        report: DirectoryReport,
+        configs: Callable[[str], LogConfig | None],
+    ) -> None:
+        """Load every log of a directory that is locked; what is found goes into ``report`` as it is found.
+
+        Raises:
+            KafkaStorageError: a partition has two current logs.
+            OSError: storage failed; what was loaded before that stays in ``logs``.
+        """
+        marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
+        report.clean_shutdown = self._files.exists(marker)
+        if report.clean_shutdown:
+            # First of all: a crash during the load must count as unclean.
+            self._files.remove(marker)
+            self._files.sync_directory(directory.path)
+        self._read_boot_id(directory, report)
+        recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_CHECKPOINT, report)
+        log_starts = self._read_checkpoint(directory, LOG_START_CHECKPOINT, report)
+        high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_CHECKPOINT, report)
+        for name, tp in self._partition_names(directory, report):
+            if tp in self.logs:
+                raise KafkaStorageError(f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}")
+            log = self._open(directory, name, tp, report, configs)
+            loaded = load_log(
+                self._files,
+                log,
+                clean=report.clean_shutdown,
+                recovery_point=recovery_points.get(tp),
+                log_start_offset=log_starts.get(tp),
+                power_lost=report.stored_boot_id not in (None, self._boot_id),
+            )
+            log.update_high_watermark(high_watermarks.get(tp, 0))
+            log.checkpointed_recovery_point = recovery_points.get(tp)
+            report.quarantined.extend(loaded.ignored)
+            report.damaged.extend(loaded.damaged)
+            if loaded.recovered:
+                report.recovered.append(tp)
+            if loaded.truncated_bytes:
+                report.truncated_bytes[tp] = loaded.truncated_bytes
+            if loaded.lost_batches and not report.clean_shutdown:
+                if not report.lost_batches:
+                    write_boot_id(self._files, directory, UNCLEAN_RESTART)
+                report.lost_batches.append(tp)
+            elif loaded.lost_batches:
+                self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
+            self.logs[tp] = log
+        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
+        self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
+
+    def _open(
+        self,
+        directory: LogDirectory,
+        name: str,
+        tp: TopicPartition,
+        report: DirectoryReport,
+        configs: Callable[[str], LogConfig | None],
+    ) -> PartitionLog:
+        path = join(directory.path, name)
+        topic_id = None
+        try:
+            topic_id = read_topic_id(self._files, path)
+        except DamagedFileError:
+            report.damaged.append(path)
+        config = configs(tp.topic) or self._default_config
+        return self._log_class(
+            self._files, directory, path, tp, config, topic_id=topic_id, topic_id_written=topic_id is not None
+        )
+
+    def _partition_names(self, directory: LogDirectory, report: DirectoryReport) -> list[tuple[str, TopicPartition]]:
+        """Return the current logs of a directory; queue those being deleted; report names that mean nothing."""
+        found = []
+        for name, kind in self._files.list_directory(directory.path):
+            path = join(directory.path, name)
+            if kind is FileKind.FILE:
+                continue
+            tp = parse_directory_name(name)
+            if kind is FileKind.OTHER:
+                report.quarantined.append(path)
+            elif is_being_deleted(name):
+                self.deleted.append((directory, path))
+            elif is_set_aside(name):
+                report.set_aside.append(path)
+                self.set_aside.append(path)
+            elif tp is None or is_future(name):
+                report.quarantined.append(path)
+            else:
+                found.append((name, tp))
+        return found
+
+    def _read_boot_id(self, directory: LogDirectory, report: DirectoryReport) -> None:
+        path = join(directory.path, BOOT_ID_FILE)
+        if self._files.exists(path):
+            report.stored_boot_id = self._files.read_at(path, 0, 64).decode("ascii", "replace").strip()
+        else:
+            names = {name for name, _ in self._files.list_directory(directory.path)}
+            report.is_new = META_PROPERTIES not in names and not any(map(parse_directory_name, names))
+        mark = UNCLEAN_RESTART if report.may_lack_records(self._boot_id) else self._boot_id
+        if report.stored_boot_id != mark:
+            write_boot_id(self._files, directory, mark)
+
+    def _read_checkpoint(
+        self, directory: LogDirectory, name: str, report: DirectoryReport
+    ) -> dict[TopicPartition, int]:
+        """A damaged checkpoint counts as missing: HW 0, recovery of everything, log start at the first segment."""
+        path = join(directory.path, name)
+        try:
+            return {tp: offset for tp, offset in read_offsets(self._files, path).items() if offset >= 0}
+        except DamagedFileError:
+            report.damaged.append(path)
+            return {}

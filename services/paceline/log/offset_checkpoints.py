@@ -1,0 +1,73 @@
+"""The offset checkpoints of the log directories: high watermarks, recovery points, log starts.
+
+Source: spec/log-format.md section 8, spec/replica-manager.md section 9. The files' form is in `checkpoint.py`.
+"""
+
+from collections.abc import Mapping
+
+from paceline.log.checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    write_offsets,
+)
+from paceline.log.files import Files, join
+from paceline.log.log_directory import LogDirectory
+from paceline.log.partition_log import PartitionLog
+from paceline.model.identifiers import TopicPartition
+
+
+class OffsetCheckpoints:
+    """Writes the checkpoints of a directory from the logs that lie in it."""
+
+    def __init__(self, files: Files, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        self._files = files
+        self._logs = logs
+        self.stale: dict[str, set[TopicPartition]] = {}
+        """Per directory, partitions that its checkpoints may name though their log is gone."""
+
+    def logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
+        """Return the logs that lie in a directory."""
+        return [log for log in self._logs.values() if log.directory is directory]
+
+    def write_high_watermarks(self, directory: LogDirectory) -> None:
+        """Write every log's high watermark, logs without a role included, so that no entry is ever lost.
+
+        Raises:
+            OSError: storage failed.
+        """
+        offsets = {log.topic_partition: log.high_watermark for log in self.logs_in(directory)}
+        write_offsets(self._files, join(directory.path, HIGH_WATERMARK_CHECKPOINT), offsets)
+
+    def write_recovery_points(self, directory: LogDirectory) -> None:
+        """Write every log's recovery point, after its leader epochs.
+
+        Raises:
+            OSError: storage failed.
+        """
+        points = {log.topic_partition: log.recovery_point for log in self.logs_in(directory)}
+        write_offsets(self._files, join(directory.path, RECOVERY_POINT_CHECKPOINT), points)
+        for log in self.logs_in(directory):
+            log.checkpointed_recovery_point = points.get(log.topic_partition)
+
+    def write_log_starts(self, directory: LogDirectory) -> None:
+        """Write the log start offset of logs whose first segment does not tell it: beyond its base, or not for good.
+
+        Raises:
+            OSError: storage failed.
+        """
+        offsets = {
+            log.topic_partition: log.log_start_offset for log in self.logs_in(directory) if not log.names_its_start
+        }
+        write_offsets(self._files, join(directory.path, LOG_START_CHECKPOINT), offsets)
+
+    def write_all(self, directory: LogDirectory) -> None:
+        """Write all three; nothing in them speaks of a log that is not there any more.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.write_recovery_points(directory)
+        self.write_log_starts(directory)
+        self.write_high_watermarks(directory)
+        self.stale[directory.path] = set()
