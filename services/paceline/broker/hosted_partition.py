@@ -48,6 +48,7 @@ class HostedPartition:
         "log",
         "proposal",
         "read_by_clients",
+        "registration",
         "removing_replicas",
         "replicas",
         "sessions",
@@ -80,6 +81,8 @@ class HostedPartition:
         """Whether clients have read this follower in its present role, and may wait for more."""
         self.sessions: dict[FetchSession, None] = {}
         """Fetch sessions that read this partition here."""
+        self.registration = -1
+        """Broker epoch under which this broker was last told to host it."""
 
     @property
     def is_leader(self) -> bool:

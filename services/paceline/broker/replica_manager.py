@@ -172,6 +172,7 @@ class ReplicaManager:
     def host(self, partition: HostedPartition) -> None:
         """Keep a partition, Online."""
         topic, index = partition.topic_partition
+        partition.registration = self.broker_epoch
         self.partitions[partition.topic_partition] = partition
         self._by_topic.setdefault(topic, {})[index] = partition
 

@@ -50,3 +50,17 @@ def test_without_an_id_or_an_assignment_nothing_is_touched(
 ) -> None:
     decide(cluster, state)
     assert cluster[3].logs.set_aside == []
+
+
+def test_what_an_earlier_registration_hosted_gives_way(cluster: BrokerCluster) -> None:
+    broker, old = cluster[3], replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9)
+    assert decide(cluster, old) is ErrorCode.NONE
+    registered = broker.node.broker_epoch
+    cluster.server.expire(broker.zookeeper.session_id)
+    cluster.time.run_until(lambda: broker.node.ready and broker.node.broker_epoch > registered, 60_000)
+    cluster.update_metadata()
+    assert decide(cluster, NEW) is ErrorCode.NONE, "it slept while its replica moved away and the topic was made anew"
+    (path,) = broker.logs.set_aside
+    assert path.endswith("-stray") and broker.files.exists(path)
+    assert broker.log().topic_id == NEW_ID and broker.log().log_end_offset == 0
+    assert decide(cluster, replace(old, leader_epoch=10)) is ErrorCode.INCONSISTENT_TOPIC_ID, "this one may be late"
