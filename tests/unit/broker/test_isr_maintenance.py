@@ -1,6 +1,8 @@
 """Shrinking and expanding the ISR through ZooKeeper, with every outcome of the write."""
 
 import copy
+import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -369,6 +371,52 @@ def test_s2_10_a_single_change_is_told_to_the_controller_at_the_next_tick() -> N
     assert znodes.decode_partition_set(path, cluster.zk(GetData(path)).data) == (TP,)  # type: ignore[attr-defined]
 
 
+def test_s2_10_the_three_timings_at_a_broker() -> None:
+    cluster = make()
+    told_ms: list[int] = []
+    changed_ms: list[int] = []
+    known: set[str] = set()
+
+    def passing(until: Callable[[], bool]) -> None:
+        """Let time pass in small steps and note when the controller was told, and of what change."""
+        deadline_ms = cluster.time.now_ms() + 200_000
+        while not until():
+            assert cluster.time.now_ms() < deadline_ms
+            cluster.time.run_for(20)
+            new = set(notifications(cluster)) - known
+            known.update(new)
+            told_ms.extend(cluster.time.now_ms() for _ in new)
+
+    def change() -> None:
+        """Let the ISR shrink, or expand again."""
+        before = leader(cluster).isr
+        if 3 in before:
+            lag(cluster, 3)
+        else:
+            cluster.cuts.clear()
+        passing(lambda: leader(cluster).isr != before)
+        changed_ms.append(cluster.time.now_ms())
+
+    change()
+    passing(lambda: len(told_ms) == 1)
+    assert told_ms[0] - changed_ms[0] <= 2_520, "the first change of all goes out at the next tick"
+    passing(lambda: cluster.time.now_ms() >= told_ms[0] + 10_000)
+    change()
+    passing(lambda: len(told_ms) == 2)
+    assert 5_000 < told_ms[1] - changed_ms[1] <= 7_520, "within a minute it waits for five seconds of silence"
+    while len(told_ms) == 2:
+        change()
+        assert cluster.time.now_ms() < told_ms[1] + 70_000
+    gaps = [late - early for early, late in itertools.pairwise(changed_ms[2:])]
+    assert max(gaps) <= 5_000 and len(gaps) > 10, "there was no silence"
+    assert 60_000 < told_ms[2] - told_ms[1] <= 62_540, "under constant churn it goes out once a minute"
+    passing(lambda: cluster.time.now_ms() >= told_ms[-1] + 75_000)
+    told = len(told_ms)
+    change()
+    passing(lambda: len(told_ms) == told + 1)
+    assert told_ms[-1] - changed_ms[-1] <= 2_520, "after a quiet minute it goes out at the next tick"
+
+
 def test_s2_11_a_refused_write_is_told_to_nobody() -> None:
     cluster = make()
     lag(cluster, 3)
@@ -376,6 +424,35 @@ def test_s2_11_a_refused_write_is_told_to_nobody() -> None:
     cluster.time.run_for(10_000)
     assert cluster[1].node.replica_manager.isr_propagation.pending == ()
     assert notifications(cluster) == []
+
+
+def test_s2_11_a_write_that_met_another_version_is_told_to_nobody_and_the_one_that_follows_is() -> None:
+    cluster = make()
+    pending = cluster[1].node.replica_manager.isr_propagation
+    cluster.write_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, cluster.state().controller_epoch))
+    lag(cluster, 3)
+    told: list[tuple[TopicPartition, ...]] = []
+
+    def refused() -> bool:
+        if not cluster[1].said(StateChangeKind.ISR_SHRUNK):
+            told.append(pending.pending)
+        return bool(cluster[1].said(StateChangeKind.ISR_REFUSED))
+
+    cluster.time.run_until(refused, 10_000)
+    assert set(told) == {()} and not cluster[1].said(StateChangeKind.ISR_SHRUNK)
+    cluster.time.run_until(lambda: leader(cluster).isr == (1, 2), 1_000)
+    assert pending.pending == (TP,)
+
+
+def test_s2_11_a_refused_joiner_is_told_to_nobody() -> None:
+    cluster = make()
+    cluster.decide(1, 1, (1, 2))
+    # Its registration is gone, which the leader has not been told.
+    cluster[3].zookeeper.link.cut()
+    cluster.server.expire(cluster[3].zookeeper.session_id)
+    cluster.time.run_for(20_000)
+    assert cluster[1].said(StateChangeKind.ISR_REFUSED) and leader(cluster).isr == (1, 2)
+    assert cluster[1].node.replica_manager.isr_propagation.pending == () and notifications(cluster) == []
 
 
 def test_a_notification_that_could_not_be_written_is_written_later() -> None:

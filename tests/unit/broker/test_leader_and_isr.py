@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.log_port import ReplicaLog
 from paceline.log.files import join
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
@@ -120,9 +122,11 @@ def test_s2_2_an_unknown_leader_is_answered_without_error_and_applied_when_it_is
 ) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 7, (2,)))
+    fetching = cluster[ME].node.replica_manager.fetchers.state(TP)
     decision = cluster.partition(leader, 8, (1,))
     assert send(cluster, decision) is ErrorCode.NONE
     assert role(cluster[ME]) == (2, 7)
+    assert fetching is not None and cluster[ME].node.replica_manager.fetchers.state(TP) is fetching
     if leader == 9:
         cluster.boot(9)
         cluster.time.run_until(lambda: cluster[9].node.ready, 5_000)
@@ -181,11 +185,21 @@ def test_s2_2_a_partition_that_is_not_assigned_here_is_unknown_and_leaves_nothin
     assert send(cluster, cluster.partition(ME, 3, (1,))) is ErrorCode.NONE
 
 
-def test_another_topic_of_the_same_name_is_refused(cluster: BrokerCluster) -> None:
+def test_s2_2_another_topic_of_the_same_name_is_refused(cluster: BrokerCluster) -> None:
     send(cluster, cluster.partition(ME, 0, (1,), is_new=True))
     refused = cluster.partition(ME, 1, (1,), topic_id="another-id")
     assert send(cluster, refused) is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert role(cluster[ME]) == (ME, 0)
     assert send(cluster, cluster.partition(ME, 1, (1,), topic_id=None)) is ErrorCode.NONE
+
+
+def test_s2_2_a_log_without_a_topic_id_takes_the_first_one_it_is_given(cluster: BrokerCluster) -> None:
+    assert send(cluster, cluster.partition(ME, 0, (1,), is_new=True, topic_id=None)) is ErrorCode.NONE
+    assert cluster[ME].log().topic_id is None
+    assert send(cluster, cluster.partition(ME, 1, (1,), topic_id="an-id")) is ErrorCode.NONE
+    assert cluster[ME].log().topic_id == hosted(cluster[ME]).topic_id == "an-id"
+    refused = cluster.partition(ME, 2, (1,), topic_id="another-id")
+    assert send(cluster, refused) is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 def test_s2_3_one_request_may_make_leader_and_follower(cluster: BrokerCluster) -> None:
@@ -206,13 +220,41 @@ def test_s2_5_a_follower_that_leads_knows_no_ends_and_stops_fetching_first(clust
     send(cluster, cluster.partition(ME, 4, (1, 2)))
     assert cluster[ME].node.replica_manager.fetchers.state(TP) is None
     assert cluster[ME].transport.closed == [(2, 0)]
-    assert hosted(cluster[ME]).followers[2].log_end_offset is None
+    hosted(cluster[ME]).followers[2].record_fetch(0, 0, 0, cluster.time.now_ms(), 7)
+    send(cluster, cluster.partition(2, 5, (1, 2)))
+    send(cluster, cluster.partition(ME, 6, (1, 2)))
+    follower = hosted(cluster[ME]).followers[2]
+    assert (follower.log_end_offset, follower.log_start_offset) == (None, None), "what it knew when it led before"
+
+
+def test_s2_5_the_fetchers_of_all_stop_before_the_first_role_changes(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(cluster)
+    cluster.send(ME, *(cluster.partition(2, 3, (2,), tp=tp) for tp in (TP, OTHER)))
+    fetchers = cluster[ME].node.replica_manager.fetchers
+    fetched: list[list[TopicPartition]] = []
+    make_leader = HostedPartition.make_leader
+
+    def traced(partition: HostedPartition, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+        fetched.append([tp for tp in (TP, OTHER) if fetchers.state(tp) is not None])
+        return make_leader(partition, state, log)
+
+    assert all(fetchers.state(tp) is not None for tp in (TP, OTHER))
+    monkeypatch.setattr(HostedPartition, "make_leader", traced)
+    cluster.send(ME, *(cluster.partition(ME, 4, (1, 2), tp=tp) for tp in (TP, OTHER)))
+    assert fetched == [[], []]
 
 
 def test_s2_7_a_follower_has_no_isr_of_its_own(cluster: BrokerCluster) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 3, (1, 2)))
     assert hosted(cluster[ME]).isr == ()
+    send(cluster, cluster.partition(ME, 4, (1, 2)))
+    assert hosted(cluster[ME]).isr == (1, 2) and hosted(cluster[ME]).leader_epoch_start_offset == 0
+    send(cluster, cluster.partition(2, 5, (1, 2)))
+    assert hosted(cluster[ME]).isr == hosted(cluster[ME]).maximal_isr == ()
+    assert hosted(cluster[ME]).leader_epoch_start_offset is None and hosted(cluster[ME]).followers == {}
 
 
 def test_s2_6_nothing_is_fetched_from_the_old_leader_after_the_change() -> None:

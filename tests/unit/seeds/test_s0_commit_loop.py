@@ -70,10 +70,12 @@ def test_s0_8_one_slow_request_stands_in_the_way_of_the_next_whose_time_begins_o
 def test_s0_8_today_acks_all_answers_only_when_every_isr_member_has_it() -> None:
     cluster = made()
     cluster.cuts.add((3, 1))
+    caught_up_ms = leader(cluster).followers[3].caught_up_ms(1)
     answer = cluster[1].produce(b"b")
     cluster.time.run_for(LAG_MAX_MS // 2)
     assert not answer and cluster[2].values() == [b"a", b"b"] and cluster[3].values() == [b"a"]
     cluster.time.run_until(lambda: bool(answer), 2 * LAG_MAX_MS)
+    assert LAG_MAX_MS < cluster.time.now_ms() - caught_up_ms <= LAG_MAX_MS * 3 // 2 + 1, "delayed at most by the limit"
     assert answer[0].failure is None and leader(cluster).isr == (1, 2), "the ISR shrank and the request committed"
     cluster.cuts.clear()
     cluster.time.run_until(lambda: leader(cluster).isr == (1, 2, 3), 20_000)

@@ -43,8 +43,10 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
         note(f"produce {acks.name}", produced.failure)
     (consumed,) = broker.consume(0, tp=tp)
     note("fetch", consumed.results[0].failure)
-    for kind in OffsetKind.EARLIEST, OffsetKind.LATEST:
-        (listed,) = node.list_offsets([OffsetQuery(tp, kind)], Isolation.READ_UNCOMMITTED)
+    (from_follower,) = broker.consume(0, tp=tp, rack="a")
+    note("fetch with a rack", from_follower.results[0].failure)
+    for kind in OffsetKind:
+        (listed,) = node.list_offsets([OffsetQuery(tp, kind, timestamp_ms=0)], Isolation.READ_UNCOMMITTED)
         note(f"list offsets {kind.name}", listed.failure)
     (epoch,) = node.offsets_for_leader_epoch([EpochQuery(tp, 0)])
     note("offsets for leader epoch", epoch.failure)
@@ -65,6 +67,13 @@ def test_s2_1_every_public_operation_on_a_partition_that_is_not_hosted_says_that
     cluster = BrokerCluster((1, 2))
     assert set(answers(cluster[ME], TP).values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert TP not in cluster[ME].node.replica_manager.partitions and cluster[ME].logs.get(TP) is None
+
+
+def test_s2_1_every_public_operation_on_a_partition_hosted_elsewhere_says_that_it_is_not_led_here() -> None:
+    cluster = BrokerCluster((1, 2))
+    cluster.decide(2, 0, (2,), (2,), is_new=True)
+    assert set(answers(cluster[ME], TP).values()) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert set(answers(cluster[2], TP).values()) == {None, ErrorCode.REPLICA_NOT_AVAILABLE}, "2 is no follower of 2"
 
 
 def test_s2_1_every_public_operation_on_an_offline_partition_answers_a_storage_error_until_it_is_repaired() -> None:
@@ -127,6 +136,27 @@ def test_s2_3_one_request_splits_by_leader_and_a_dead_disk_spoils_only_its_own_p
         *((StateChangeKind.BECAME_LEADER, tp) for tp in sound),
         (StateChangeKind.BECAME_FOLLOWER, FOURTH),
     ]
+
+
+def test_s2_3_disks_that_die_while_roles_are_taken_spoil_only_what_lies_there() -> None:
+    cluster = BrokerCluster((2,))
+    broker = cluster.boot(ME, dirs=("/one", "/two", "/three", "/four"))
+    cluster.time.run_until(lambda: broker.node.ready, 5_000)
+    cluster.update_metadata()
+    broker.files.fails = lambda operation, path: operation == "make_directory" and path.endswith((str(TP), str(THIRD)))
+    response = cluster.send(
+        ME,
+        cluster.partition(ME, 0, (1, 2), (1, 2), tp=TP, is_new=True),
+        cluster.partition(ME, 0, (1, 2), (1, 2), tp=OTHER, is_new=True),
+        cluster.partition(2, 0, (1, 2), (1, 2), tp=THIRD, is_new=True),
+        cluster.partition(2, 0, (1, 2), (1, 2), tp=FOURTH, is_new=True),
+    )
+    storage, fine = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE
+    assert response.error is ErrorCode.NONE
+    assert response.partition_errors == {TP: storage, OTHER: fine, THIRD: storage, FOURTH: fine}
+    manager = broker.node.replica_manager
+    assert list(manager.offline) == [TP, THIRD] and len(broker.logs.live_log_dirs) == 2
+    assert {tp: one.leader_id for tp, one in manager.partitions.items()} == {OTHER: ME, FOURTH: 2}
 
 
 def test_s2_3_the_metrics_of_a_role_end_with_it() -> None:
