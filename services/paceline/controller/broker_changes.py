@@ -21,7 +21,11 @@ LOG = logging.getLogger(__name__)
 
 
 def on_broker_change(parts: ControllerParts) -> Flow[None]:
-    """Compare registrations with those known: new ones start, those with a newer epoch bounced, missing ones died."""
+    """Compare registrations with those known: new ones start, those with a newer epoch bounced, missing ones died.
+
+    In this order, as Kafka has it. A partition whose in-sync replicas are one that bounced and one that died, found in
+    the same look, therefore waits for the dead one: it counts as alive, and leads, while the other one is down.
+    """
     context = parts.context
     current = yield from parts.storage.brokers()
     known = dict(context.brokers)
@@ -155,9 +159,9 @@ def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrRespon
     # A stale epoch is the healthy answer to a repeated request (trap 14); a failed replica never gives it.
     healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
     online = {tp for tp, error in errors.items() if error in healthy}
-    failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR]
+    failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR and context.knows(tp)]
     now = (before - online) | set(failed)
-    context.on_offline_dirs[event.broker_id] = now
+    context.set_on_offline_dirs(event.broker_id, now)
     newly_offline = [tp for tp in failed if tp not in before]
     if newly_offline:
         LOG.warning("broker %d has lost the log directories of %d replicas", event.broker_id, len(newly_offline))

@@ -78,7 +78,7 @@ class ControllerContext:
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Partitions a broker reported with a storage error."""
+    """Partitions a broker reported with a storage error; brokers without any are left out."""
     config_changes_seen: set[str] = field(default_factory=set)
     """Notices under ``/config/changes`` that have been looked at."""
     deletion_queued: set[str] = field(default_factory=set)
@@ -123,6 +123,13 @@ class ControllerContext:
             brokers = self.brokers  # Nothing but registrations matters, as during a failover.
             return tuple([r for r in replicas if r in brokers])
         return tuple(r for r in replicas if self.is_replica_online(r, topic_partition, include_shutting_down))
+
+    def set_on_offline_dirs(self, broker_id: int, topic_partitions: set[TopicPartition]) -> None:
+        """Note which of a broker's replicas sit on failed directories."""
+        if topic_partitions:
+            self.on_offline_dirs[broker_id] = topic_partitions
+        else:
+            self.on_offline_dirs.pop(broker_id, None)
 
     def remove_broker(self, broker_id: int) -> None:
         """Forget a registration."""
@@ -179,7 +186,14 @@ class ControllerContext:
     def replicas_on(self, broker_ids: Iterable[int]) -> list[Replica]:
         """Every replica assigned to one of the brokers."""
         wanted = set(broker_ids)
-        return [replica for replica in self.replicas() if replica.broker_id in wanted]
+        found = []
+        for topic, assignments in self.topics.items():
+            for partition, assignment in assignments.items():
+                hosts = [broker_id for broker_id in assignment.replicas if broker_id in wanted]
+                if hosts:
+                    topic_partition = TopicPartition(topic, partition)
+                    found.extend([Replica(topic_partition, broker_id) for broker_id in hosts])
+        return found
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic with everything known about it."""
@@ -194,6 +208,8 @@ class ControllerContext:
             self.halted_moves.discard(topic_partition)
             for broker_id in assignment.replicas:
                 self.replica_states.pop(Replica(topic_partition, broker_id), None)
+        for broker_id, lost in list(self.on_offline_dirs.items()):
+            self.set_on_offline_dirs(broker_id, {tp for tp in lost if tp.topic != topic})
         self.topic_ids.pop(topic, None)
         self.deletion_queued.discard(topic)
         self.deletion_started.discard(topic)
@@ -202,6 +218,9 @@ class ControllerContext:
     def offline_replicas(self, topic_partition: TopicPartition) -> tuple[int, ...]:
         """Assigned replicas that are not online; a broker shutting down counts as offline."""
         replicas = self.assignment(topic_partition).replicas
+        if not (self.shutting_down or self.without_lease or self.on_offline_dirs):
+            brokers = self.brokers
+            return tuple([r for r in replicas if r not in brokers])
         online = self.online_replicas(topic_partition, replicas)
         return () if len(online) == len(replicas) else tuple([r for r in replicas if r not in online])
 

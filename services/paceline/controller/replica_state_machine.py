@@ -233,7 +233,8 @@ class ReplicaStateMachine:
                     writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
                 else:
                     # No write, but the decision that the replica is out is this controller's.
-                    removed[topic_partition] = replace(known, controller_epoch=context.epoch)
+                    decided = known.controller_epoch == context.epoch
+                    removed[topic_partition] = known if decided else replace(known, controller_epoch=context.epoch)
                     context.remember(topic_partition, removed[topic_partition])
             outcome = yield from self._committer.commit(writes, limit)
             for topic_partition, state in outcome.written.items():

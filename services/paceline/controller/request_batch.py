@@ -141,8 +141,8 @@ class RequestBatch:
         else:
             leader_epoch = NO_EPOCH if known is None else known.leader_epoch
         for broker_id in broker_ids:
-            if broker_id < 0:
-                continue
+            if broker_id not in self._context.brokers:
+                continue  # It would not be sent, and a dead broker has thousands of replicas.
             partitions = self._collected.stop_replica.setdefault(broker_id, {})
             before = partitions.get(topic_partition)
             partitions[topic_partition] = StopReplicaPartition(

@@ -93,7 +93,8 @@ class StateCommitter:
             ControllerMovedError: the fence failed; nothing of the failing chunk was applied.
         """
         outcome = CommitOutcome()
-        sized = ((write, self._set(write)) for write in writes)
+        extras = {write.topic_partition: self._extra(write) for write in writes}
+        sized = ((write, self._set(write, extras[write.topic_partition])) for write in writes)
         chunks = list(self._chunks(sized, limit))
         multis = [self._journaled(chunk, [operation for _, operation in chunk]) for chunk in chunks]
         responses = yield from self._send(multis)
@@ -105,7 +106,7 @@ class StateCommitter:
             for (write, _), result in zip(chunk, response.results[1:-1], strict=True):
                 version = write.state.zk_version + 1 if result.stat is None else result.stat.version
                 outcome.written[write.topic_partition] = _at_version(write.state, version)
-                self._remember_extra(write)
+                self._remember_extra(write.topic_partition, extras[write.topic_partition])
         if to_read:
             yield from self._read_back(to_read, outcome)
         self._settle()
@@ -226,26 +227,27 @@ class StateCommitter:
         operations.append(Create(znodes.partition_state_path(topic_partition), data))
         return operations
 
-    def _set(self, write: StateWrite) -> SetData:
+    def _set(self, write: StateWrite, extra: Mapping[str, JsonValue] | None) -> SetData:
         path = znodes.partition_state_path(write.topic_partition)
-        return SetData(path, znodes.encode_partition_state(write.state, self._extra(write)), write.state.zk_version)
+        return SetData(path, znodes.encode_partition_state(write.state, extra), write.state.zk_version)
 
     def _extra(self, write: StateWrite) -> Mapping[str, JsonValue] | None:
         """Return the state's other keys after the write; the cache holds what the write was decided on."""
         topic_partition = write.topic_partition
         extra = self._context.state_extras.get(topic_partition)
+        if not extra and not write.lost and len(write.state.isr) > 1:
+            return None  # Nobody has left anything to be remembered, as is usual.
         known = self._context.leadership.get(topic_partition)
         old_isr = write.state.isr if known is None else known.isr
         kept = self._context.assignment(topic_partition).replicas if extra or len(old_isr) > 1 else None
         failed = [b for b, lost in self._context.on_offline_dirs.items() if topic_partition in lost]
         return next_extra(extra, old_isr, write.state.isr, kept, write.lost, failed, write.forget_history)
 
-    def _remember_extra(self, write: StateWrite) -> None:
-        extra = self._extra(write)
+    def _remember_extra(self, topic_partition: TopicPartition, extra: Mapping[str, JsonValue] | None) -> None:
         if extra:
-            self._context.state_extras[write.topic_partition] = extra
+            self._context.state_extras[topic_partition] = extra
         else:
-            self._context.state_extras.pop(write.topic_partition, None)
+            self._context.state_extras.pop(topic_partition, None)
 
     def _chunks(
         self, sized: Iterable[tuple[StateWrite, SetData]], limit: int

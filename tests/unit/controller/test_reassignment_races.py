@@ -149,6 +149,7 @@ def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -
     cluster.settle()
     assert kinds(move(cluster, ("a-0", (9,)))) == [None]
     assert len(moves(cluster)) == 1 and not cluster.exists(PATH)
+    assert cluster.controller.gauges().offline_partitions == 1, "it cannot be used, whether it ever could or not"
     cluster.start_broker(9)
     cluster.settle()
     assert moves(cluster) == []

@@ -3,9 +3,11 @@
 Order counts per broker; between brokers there is none. LAI is LeaderAndIsr, UM UpdateMetadata, SR StopReplica.
 """
 
+import pytest
+
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create
+from paceline.coordination.interface import Create, Delete
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
@@ -189,6 +191,28 @@ def test_q10_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> N
         3: [probe, offline, offline],
     }
     assert cluster.children(znodes.LOG_DIR_EVENT_NOTIFICATION) == ()
+
+
+@pytest.mark.parametrize("when", ["after the answer", "before the answer"])
+def test_a_topic_that_vanishes_leaves_no_trace_among_failed_directories(when: str) -> None:
+    cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
+    context = cluster.controller._parts.context
+    assert context.on_offline_dirs == {}, "brokers without failed directories are not listed"
+    cluster.brokers.failed_dirs[1].add(tp("a-0"))
+    if when == "before the answer":
+        cluster.brokers.silent.add(1)
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(1), sequential=True))
+    cluster.settle()
+    if when == "after the answer":
+        assert context.on_offline_dirs == {1: {tp("a-0")}}
+    topic = znodes.topic_path("a")
+    for path in (f"{topic}/partitions/0/state", f"{topic}/partitions/0", f"{topic}/partitions", topic):
+        cluster.zk(Delete(path))
+    cluster.settle()
+    cluster.brokers.release(1)
+    cluster.settle()
+    assert context.on_offline_dirs == {}
+    assert not [replica for replica in context.replica_states if replica.topic_partition == tp("a-0")]
 
 
 def test_q11_a_controller_and_the_broker_beside_it_die_together() -> None:

@@ -290,3 +290,12 @@ def test_a_blank_in_a_client_name_becomes_percent_20() -> None:
 @pytest.mark.parametrize(("child", "broker_id"), [("0", 0), ("1001", 1001), ("01", None), ("x", None), ("٣", None)])
 def test_a_child_name_is_an_id_or_nothing(child: str, broker_id: int | None) -> None:
     assert znodes.parse_id(child) == broker_id
+
+
+@given(st.integers(-1, 2**31 - 1), st.integers(0), st.integers(0), st.lists(st.integers(0), min_size=1, max_size=5))
+def test_a_state_without_extra_keys_is_the_compact_json_of_its_fields(
+    leader: int, leader_epoch: int, controller_epoch: int, isr: list[int]
+) -> None:
+    data = znodes.encode_partition_state(LeaderAndIsr(leader, leader_epoch, tuple(isr), 9, controller_epoch))
+    value = {"version": 1, "leader": leader, "leader_epoch": leader_epoch, "controller_epoch": controller_epoch}
+    assert data == znodes.encode_json({**value, "isr": list(isr)})
