@@ -250,9 +250,11 @@ class _Loader:
                 return False
             self._recovered_epoch = header.leader_epoch
             epochs = self._log.epochs
-            if epochs.epoch_of(header.base_offset) != header.leader_epoch:
-                epochs.truncate_from_end(header.base_offset)
-                epochs.assign(header.leader_epoch, header.base_offset)
+            # Below the log start the cache knows nothing; to correct it there would cost the epochs of later segments.
+            first = max(header.base_offset, self._log_start or 0)
+            if first <= header.last_offset and epochs.epoch_of(first) != header.leader_epoch:
+                epochs.truncate_from_end(first)
+                epochs.assign(header.leader_epoch, first)
         self._recovered_end = header.last_offset + 1
         return True
 

@@ -254,6 +254,23 @@ def test_a_garbage_index_is_rebuilt_or_seen_through(damage: str, suffix: str, cl
     assert records_of(log) == records[:20]
 
 
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_an_index_made_anew_below_the_log_start_costs_no_epoch_of_later_segments(start: int) -> None:
+    files = MemoryFiles()
+    found, _ = filled(files)
+    log = found.get(TP)
+    assert log is not None and len(log.segments) > 2
+    log.update_high_watermark(40)
+    log.increment_log_start_offset(start)
+    entries = log.epochs.entries
+    assert [entry.epoch for entry in entries] == [0, 1] and log.segments[1].base_offset < entries[1].start_offset
+    found.shutdown()
+    del files.contents[f"{DIRECTORY}/00000000000000000000.index"]
+    again = manager(files, SMALL)[0].get(TP)
+    assert again is not None and again.log_start_offset == start
+    assert again.epochs.entries == entries
+
+
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "content", [b"", b"0\n5\n", b"9\n0\n", b"0\n1\nx\n", b"\xff\x00\xfe", b"0\n1\norders-eu.v1 0 -7\n"]
