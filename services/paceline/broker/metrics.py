@@ -51,6 +51,7 @@ class MetricsSnapshot:
     replica_fetch_requests_total: int
     produce_purgatory_size: int
     fetch_purgatory_size: int
+    delete_records_purgatory_size: int
     produce_expirations_total: int
     fetch_expirations_total: int
     fetch_sessions: int
@@ -102,6 +103,7 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         replica_fetch_requests_total=manager.fetchers.request_count,
         produce_purgatory_size=manager.produce_purgatory.delayed_count,
         fetch_purgatory_size=manager.fetch_purgatory.delayed_count,
+        delete_records_purgatory_size=manager.delete_records_purgatory.delayed_count,
         produce_expirations_total=manager.produce_purgatory.expired_count,
         fetch_expirations_total=manager.fetch_purgatory.expired_count,
         fetch_sessions=len(manager.fetches.sessions),

@@ -374,6 +374,7 @@ class ReplicaManager:
         self.fetchers.stop(partition.topic_partition for partition in lost)
         for partition in lost:
             self.set_offline(partition)
+        self.end_topic_roles(dict.fromkeys(partition.topic_partition.topic for partition in lost))
         for log_dir in self.logs.log_dirs:
             if log_dir not in self.logs.live_log_dirs and log_dir not in self._failed_dirs:
                 self._failed_dirs[log_dir] = None

@@ -34,6 +34,7 @@ GAUGES: Final = {
     "offline_log_directory_count": "Log directories that have failed",
     "produce_purgatory_size": "Produce requests that wait for replication",
     "fetch_purgatory_size": "Fetches that wait for data",
+    "delete_records_purgatory_size": "Deletions of records that wait for the replicas",
     "partitions_without_series": "Partitions beyond metrics.partitions.max, which have no series of their own",
     "preferred_replica_imbalance": "Partitions not led by their preferred replica",
     "controller_state": "What the controller is busy with, in Kafka's numbers; 0 is idle",

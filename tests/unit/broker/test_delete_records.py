@@ -153,6 +153,7 @@ def test_a_silent_follower_ends_it_with_a_time_out_and_the_records_are_gone(clus
     answers = delete(cluster, 7, timeout_ms=800)
     cluster.time.run_for(700)
     assert answers == []
+    assert cluster[1].node.metrics_snapshot().delete_records_purgatory_size == 1
     cluster.time.run_for(200)
     assert answers[0].failure is not None and answers[0].failure.code is ErrorCode.REQUEST_TIMED_OUT
     assert starts(cluster)[:2] == [7, 7]

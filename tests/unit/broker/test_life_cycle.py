@@ -3,6 +3,7 @@
 import pytest
 
 from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.broker.metrics import label_families_of
 from paceline.broker.registration import ForeignZooKeeperError
 from paceline.coordination import znodes
 from paceline.coordination.data_tree import DataTree
@@ -295,6 +296,8 @@ def test_s2_1_a_failed_directory_turns_exactly_its_own_partitions_offline() -> N
     manager = broker.node.replica_manager
     assert list(manager.offline) == [TP] and list(manager.partitions) == [OTHER]
     assert broker.produce(b"b", tp=OTHER)[0].failure is None
+    families = label_families_of(manager, 10)
+    assert families["partition_log_end_offset"] == {(OTHER.topic, str(OTHER.partition)): 2}, "metrics go with it"
     assert [change.cause for change in broker.said(StateChangeKind.LOG_DIR_FAILED)] == [folder]
     events = [path for path in cluster.paths() if path.startswith(znodes.LOG_DIR_EVENT_PREFIX)]
     assert len(events) == 1 and broker.fatal == []
@@ -311,6 +314,27 @@ def test_s2_1_a_failed_directory_turns_exactly_its_own_partitions_offline() -> N
     cluster.time.run_until(lambda: again.node.ready, 5_000)
     assert cluster.send(1, cluster.partition(1, 5, (1,), (1,))).partition_errors[TP] is ErrorCode.NONE
     assert again.values() == [b"a"]
+
+
+def test_a_dead_disk_takes_the_numbers_of_its_role_along() -> None:
+    cluster = BrokerCluster((2,))
+    broker = cluster.boot(1, dirs=("/one", "/two"))
+    cluster.time.run_until(lambda: broker.node.ready, 5_000)
+    cluster.update_metadata()
+    followed = TopicPartition(TP.topic, 1)
+    cluster.decide(1, 0, (1,), (1, 2), is_new=True)
+    cluster.decide(2, 0, (1, 2), (1, 2), tp=followed, is_new=True)
+    broker.produce(b"a")
+    cluster[2].produce(b"a", tp=followed)
+    cluster.time.run_for(1_000)
+    counted = broker.node.replica_manager.traffic.of(TP.topic)
+    assert counted.messages_in == 1 and counted.replication_bytes_in > 0
+    failing(broker.files, broker.log().directory.path)
+    for _ in range(100):
+        broker.produce(b"b")
+    cluster.time.run_for(1_000)
+    assert list(broker.node.replica_manager.partitions) == [followed]
+    assert counted.messages_in == counted.replication_bytes_out == 0 and counted.replication_bytes_in > 0
 
 
 def test_b52b_a_lost_replica_is_not_made_anew_elsewhere_but_a_new_one_is() -> None:
