@@ -9,8 +9,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Protocol
 
+from paceline.log.append_info import AppendInfo
 from paceline.log.log_manager import LogManager
-from paceline.log.partition_log import AppendInfo, PartitionLog
+from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.log.segment import Segment
 from paceline.model.errors import CorruptMessageError

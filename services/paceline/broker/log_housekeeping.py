@@ -12,7 +12,7 @@ from typing import Final
 
 from paceline.broker.log_port import ReplicaLog, ReplicaLogs
 from paceline.broker.ports import BackgroundWork
-from paceline.log.partition_log import FlushTask
+from paceline.log.durability import FlushTask
 from paceline.model.errors import PacelineError
 from paceline.runtime.ports import Cancellable, Scheduler
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from paceline.log.checkpoint import MetaProperties
+from paceline.log.durability import FlushTask
 from paceline.log.log_config import LogConfig
-from paceline.log.partition_log import FlushTask
 from paceline.model.identifiers import TopicPartition
 
 

@@ -11,16 +11,15 @@ Invariants:
 Source: spec/log-format.md, design 3.13 and 3.14. Read `PartitionLog.append_as_leader` first.
 """
 
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import NoReturn
 
+from paceline.log.append_info import AppendInfo
 from paceline.log.batch_validation import PreparedBatch, check_replicated_batches, prepare_client_batch
 from paceline.log.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
 from paceline.log.damage import DamagedLogError
+from paceline.log.durability import Durability, FlushTask
 from paceline.log.files import Files, join, write_atomically
 from paceline.log.leader_epoch_cache import LeaderEpochCache
 from paceline.log.log_config import LogConfig, TimestampType
@@ -36,6 +35,7 @@ from paceline.log.record_batch import (
 )
 from paceline.log.segment import Segment
 from paceline.log.segment_names import TXN_INDEX_SUFFIX, file_name
+from paceline.log.segment_roll import must_roll
 from paceline.log.snapshots import SnapshotFiles
 from paceline.log.transaction_index import append_row, truncate_rows
 from paceline.model.errors import (
@@ -47,49 +47,6 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
-
-
-class AppendOrigin(Enum):
-    """Who brought a batch."""
-
-    CLIENT = "client"
-    REPLICATION = "replication"
-
-
-@dataclass(slots=True)
-class AppendInfo:
-    """What an append did; offsets inclusive, times in milliseconds."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    """-1 when records keep the producer's time."""
-    log_start_offset: int
-    duplicate: bool = False
-    """Whether the batch was in the log already; the offsets are those it got then."""
-    max_timestamp_ms: int = NO_TIMESTAMP
-    record_count: int = 0
-
-
-@dataclass(slots=True)
-class FlushTask:
-    """The slow part of a flush. `run` only writes the epoch file and calls fsync; it may run on another thread."""
-
-    log: "PartitionLog"
-    end_offset: int
-    generation: int
-    paths: list[str]
-    directories: list[str]
-    epochs: bytes | None
-    epochs_version: int
-
-    def run(self) -> None:
-        """Make the data durable.
-
-        Raises:
-            KafkaStorageError: storage failed; the directory is offline from now on.
-        """
-        self.log.perform_flush(self)
 
 
 class PartitionLog:
@@ -113,8 +70,8 @@ class PartitionLog:
         self.config = config
         self.topic_id = topic_id
         self._topic_id_written = topic_id_written
-        self._topic_id_unsynced = False
         self.epochs = LeaderEpochCache(files, join(path, LEADER_EPOCH_CHECKPOINT))
+        self._durability = Durability(files, directory, path, self.epochs)
         self.producers = ProducerStateManager()
         self.snapshots = SnapshotFiles(files, path)
         self._segments: list[Segment] = []
@@ -123,15 +80,8 @@ class PartitionLog:
         self._log_end_offset = 0
         self._physical_end = 0
         self._high_watermark = 0
-        self._recovery_point = 0
         self.checkpointed_recovery_point: int | None = None
         """What the recovery point checkpoint of the directory says of this log, ``None`` when it says nothing."""
-        self._generation = 0
-        self._rolled = False
-        self._names_dirty = True
-        self._removals_unsynced = False
-        self._flushing = False
-        self._last_flush_ms: int | None = None
         self._retired = False
 
     # -- state -------------------------------------------------------------------------------------------------
@@ -157,7 +107,9 @@ class PartitionLog:
 
         It does not while segments below may come back, for their removal is not durable yet.
         """
-        return self._log_start_offset == self._bases[0] and not (self._removals_unsynced and self._log_start_offset)
+        return self._log_start_offset == self._bases[0] and not (
+            self._durability.removals_unsynced and self._log_start_offset
+        )
 
     @property
     def log_end_offset(self) -> int:
@@ -172,7 +124,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """First offset that may not be durable."""
-        return self._recovery_point
+        return self._durability.recovery_point
 
     @property
     def segment_count(self) -> int:
@@ -242,8 +194,8 @@ class PartitionLog:
             self._fail(error)
         if renamed:
             # A flush that is under way may miss them: it has to say nothing of how far the log is durable.
-            self._generation += 1
-            self._names_dirty = self._removals_unsynced = True
+            self._durability.generation += 1
+            self._durability.names_dirty = self._durability.removals_unsynced = True
         return renamed
 
     def remove_files(self, paths: list[str]) -> None:
@@ -391,8 +343,8 @@ class PartitionLog:
             segment = self._active_for(headers[index], headers[index].size, now_ms)
             end, size = index + 1, headers[index].size
             first_timestamp = headers[index].max_timestamp if segment.size == 0 else segment.first_max_timestamp
-            while end < len(headers) and not self._must_roll(
-                segment, segment.size + size, first_timestamp, headers[end], headers[end].size, now_ms
+            while end < len(headers) and not must_roll(
+                self.config, segment, segment.size + size, first_timestamp, headers[end], headers[end].size, now_ms
             ):
                 size += headers[end].size
                 end += 1
@@ -447,7 +399,7 @@ class PartitionLog:
         if self.topic_id is not None and not self._topic_id_written:
             data = encode_partition_metadata(self.topic_id)
             write_atomically(self._files, join(self._path, PARTITION_METADATA), data, durable=False)
-            self._topic_id_written = self._topic_id_unsynced = True
+            self._topic_id_written = self._durability.topic_id_unsynced = True
 
     # -- rolling -----------------------------------------------------------------------------------------------
 
@@ -456,42 +408,13 @@ class PartitionLog:
         segment = self._segments[-1]
         first_timestamp = segment.first_max_timestamp
         too_far = header.last_offset - segment.base_offset > MAX_INT32
-        if too_far or (segment.size and self._must_roll(segment, segment.size, first_timestamp, header, size, now_ms)):
+        if too_far or (
+            segment.size and must_roll(self.config, segment, segment.size, first_timestamp, header, size, now_ms)
+        ):
             segment = self._roll(max(header.base_offset, self._log_end_offset))
         if segment.created_ms is None:
             segment.created_ms = now_ms
         return segment
-
-    def _must_roll(
-        self,
-        segment: Segment,
-        segment_size: int,
-        first_timestamp: int,
-        header: BatchHeader,
-        size: int,
-        now_ms: int | None,
-    ) -> bool:
-        """Whether a segment of ``segment_size`` bytes has to be closed before this batch. Section 6."""
-        config = self.config
-        if segment_size > config.segment_bytes - size:
-            return True
-        if segment.offset_index.is_full or segment.time_index.is_full:
-            return True
-        if header.last_offset - segment.base_offset > MAX_INT32:
-            return True
-        if first_timestamp >= 0:
-            waited = header.max_timestamp - first_timestamp
-        elif now_ms is not None and segment.created_ms is not None:
-            waited = now_ms - segment.created_ms
-        else:
-            return False
-        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
-        return waited > segment_ms - self._jitter_ms(segment, segment_ms)
-
-    def _jitter_ms(self, segment: Segment, segment_ms: int) -> int:
-        """A part of ``segment.jitter.ms`` fixed by the segment's name, so that logs do not all roll at once."""
-        limit = min(self.config.segment_jitter_ms, segment_ms)
-        return zlib.crc32(segment.log_path.encode()) % limit if limit > 0 else 0
 
     def _roll(self, base_offset: int) -> Segment:
         active = self._segments[-1]
@@ -503,7 +426,7 @@ class PartitionLog:
         self._segments.append(segment)
         self._bases.append(base_offset)
         active.release()
-        self._rolled = self._names_dirty = True
+        self._durability.rolled = self._durability.names_dirty = True
         return segment
 
     def new_segment(self, base_offset: int) -> Segment:
@@ -627,11 +550,11 @@ class PartitionLog:
             self._fail(error)
 
     def _cut_at(self, offset: int) -> None:
-        self._generation += 1
+        self._durability.generation += 1
         self._remove_segments_while(lambda: len(self._segments) > 1 and self._bases[-1] > offset)
         active = self._segments[-1]
         active.activate()
-        if active.truncate_to(offset) and offset < self._recovery_point:
+        if active.truncate_to(offset) and offset < self._durability.recovery_point:
             # Durable bytes that came back after a loss of power, in front of what follows now, would be a log that
             # never was, and its epochs would not tell.
             self._files.sync(active.log_path)
@@ -643,7 +566,7 @@ class PartitionLog:
         self.reload_producers(offset)
 
     def _reset_at(self, offset: int) -> None:
-        self._generation += 1
+        self._durability.generation += 1
         self._remove_segments_while(lambda: bool(self._segments))
         self.snapshots.remove_above(-1)
         self.epochs.clear()
@@ -652,7 +575,7 @@ class PartitionLog:
         segment.start_new()
         self._segments.append(segment)
         self._bases.append(offset)
-        self._names_dirty = True
+        self._durability.names_dirty = True
         self._log_start_offset = self._log_end_offset = self._physical_end = offset
 
     def _remove_segments_while(self, condition: Callable[[], bool]) -> None:
@@ -669,7 +592,7 @@ class PartitionLog:
     def _after_truncation(self, offset: int) -> None:
         self._log_start_offset = min(self._log_start_offset, offset)
         self._high_watermark = max(self._log_start_offset, min(self._high_watermark, offset))
-        self._recovery_point = min(self._recovery_point, offset)
+        self._durability.recovery_point = min(self._durability.recovery_point, offset)
         if self.checkpointed_recovery_point is not None and self.checkpointed_recovery_point > offset:
             self._directory.checkpoint_recovery_points()
 
@@ -698,16 +621,7 @@ class PartitionLog:
 
     def flush_needed(self, now_ms: int | None = None) -> bool:
         """Whether a flush is due: a segment was rolled, or ``flush.messages`` or ``flush.ms`` is reached."""
-        unflushed = self._log_end_offset - self._recovery_point
-        if unflushed <= 0:
-            return False
-        if self._rolled or unflushed >= self.config.flush_messages:
-            return True
-        if now_ms is None or self.config.flush_ms == MAX_INT64:
-            return False
-        if self._last_flush_ms is None:
-            self._last_flush_ms = now_ms
-        return now_ms - self._last_flush_ms >= self.config.flush_ms
+        return self._durability.is_due(self._log_end_offset, self.config, now_ms)
 
     def begin_flush(self) -> FlushTask | None:
         """Start a flush up to the present log end; ``None`` when nothing is to be done or one is running.
@@ -718,64 +632,14 @@ class PartitionLog:
             KafkaStorageError: storage failed; the directory is offline.
         """
         self._check_online()
-        if self._flushing or (self._recovery_point >= self._log_end_offset and not self.epochs.dirty):
-            return None
-        paths: list[str] = []
         try:
-            self._files.make_directory(self._path)
-            for segment in self._segments[max(bisect_right(self._bases, self._recovery_point) - 1, 0) :]:
-                if segment.size:
-                    segment.write_indexes()
-                    paths.extend(segment.paths())
+            return self._durability.begin(self._log_end_offset, self._segments, self._bases)
         except OSError as error:
             self._fail(error)
-        if self._topic_id_unsynced:
-            paths.append(join(self._path, PARTITION_METADATA))
-        directories = [self._path, self._directory.path] if self._names_dirty else []
-        self._names_dirty = self._rolled = self._topic_id_unsynced = False
-        self._flushing = True
-        epochs = self.epochs
-        return FlushTask(
-            self,
-            self._log_end_offset,
-            self._generation,
-            paths,
-            directories,
-            epochs.encode() if epochs.dirty else None,
-            epochs.version,
-        )
-
-    def perform_flush(self, task: FlushTask) -> None:
-        """Do the slow part of a flush, see `FlushTask.run`."""
-        try:
-            if task.epochs is not None:
-                self.epochs.write(task.epochs)
-            for path in task.paths:
-                self._files.sync(path)
-            for path in task.directories:
-                self._files.sync_directory(path)
-        except FileNotFoundError as error:
-            # The log was deleted, or truncated below the file, while this ran: nothing is left to be durable.
-            if not self._retired and task.generation == self._generation:
-                self._fail(error)
-        except OSError as error:
-            self._fail(error)
-        except Exception as error:
-            # Whatever it is, nobody knows what is durable now, and nobody may believe that it is.
-            self._directory.fail(error)
-            raise
 
     def finish_flush(self, task: FlushTask, now_ms: int | None = None) -> None:
         """Advance the recovery point after `FlushTask.run` came back without an error."""
-        self._flushing = False
-        if now_ms is not None:
-            self._last_flush_ms = now_ms
-        if task.epochs is not None:
-            self.epochs.flushed(task.epochs_version)
-        if task.generation == self._generation:
-            self._recovery_point = max(self._recovery_point, task.end_offset)
-            if task.directories:
-                self._removals_unsynced = False
+        self._durability.finish(task, now_ms)
 
     def flush(self, now_ms: int | None = None) -> None:
         """Make everything durable and advance the recovery point to the log end.
@@ -809,11 +673,11 @@ class PartitionLog:
             self._fail(error)
         if self.size_bytes:
             self.flush()
-        self._retired = True
+        self.retire()
 
     def retire(self) -> None:
         """Refuse everything from now on: the directory is being renamed for deletion."""
-        self._retired = True
+        self._retired = self._durability.is_over = True
 
     def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget idle producers; return how many (spec/replica-manager.md section 18). ``now_ms`` is wall clock."""
@@ -837,17 +701,17 @@ class PartitionLog:
         self._log_end_offset = max(self._physical_end, log_start_offset)
         self._log_start_offset = max(log_start_offset, self._bases[0])
         self._high_watermark = self._log_start_offset
-        self._recovery_point = min(recovery_point, self._log_end_offset)
+        self._durability.recovery_point = min(recovery_point, self._log_end_offset)
 
     def came_back_from_a_crash(self) -> None:
         """What the last process wrote and removed may be so in the page cache alone; used by the loader only."""
-        self._topic_id_unsynced = self.topic_id is not None
-        self._removals_unsynced = True
+        self._durability.topic_id_unsynced = self.topic_id is not None
+        self._durability.removals_unsynced = True
 
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _flush_if_due(self) -> None:
-        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+        if self._log_end_offset - self._durability.recovery_point >= self.config.flush_messages:
             self.flush()
 
     def _check_online(self) -> None:
