@@ -100,6 +100,34 @@ def test_s2_8_the_timeline_of_the_specification_in_tenths() -> None:
     assert leader(cluster).isr == (1, 2)
 
 
+@pytest.mark.parametrize("lag_max_ms", [200, 333])
+def test_s2_8_whenever_a_follower_stops_it_leaves_never_before_one_and_never_after_one_and_a_half_times_the_limit(
+    lag_max_ms: int,
+) -> None:
+    cluster = BrokerCluster(replica_lag_time_max_ms=lag_max_ms, replica_fetch_wait_max_ms=20)
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_until(lambda: leader(cluster).followers[3].fetched_in_epoch, 1_000)
+    cluster.cuts.add((3, 1))
+    begin_ms, period_ms = cluster.time.now_ms(), lag_max_ms // 2
+    delays: list[int] = []
+    for round_number in range(period_ms):
+        # By hand, so that the moment is known: every one there is between two of the leader's checks.
+        cluster.time.run_for((round_number - (cluster.time.now_ms() - begin_ms)) % period_ms)
+        fetch_by_hand(cluster, 3, cluster[1].log().log_end_offset)
+        stopped_ms = cluster.time.now_ms()
+        cluster.time.run_until(lambda: leader(cluster).isr == (1, 2, 3), 100)
+        assert cluster.time.now_ms() - stopped_ms <= 1
+        cluster[1].produce(b"lacking", acks=RequiredAcks.LEADER)
+        cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 2 * lag_max_ms)
+        proposed = cluster[1].said(StateChangeKind.ISR_PROPOSED)[-1]
+        assert proposed.isr == (1, 2)
+        delays.append(proposed.wall_ms - (cluster.time.wall_ms() - cluster.time.now_ms()) - stopped_ms)
+        assert cluster.state().isr == (1, 2)
+    assert lag_max_ms < min(delays) <= lag_max_ms + 1, "the best case is just above the limit"
+    assert lag_max_ms * 3 // 2 - 1 <= max(delays) <= lag_max_ms * 1.5, "and the worst is one and a half times it"
+    assert len(set(delays)) == period_ms, "and each between them comes up"
+
+
 def test_b21_an_idle_follower_at_the_log_end_is_not_removed() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
