@@ -21,6 +21,9 @@ from paceline.replication.fetch_session import News
 Errors = dict[TopicPartition, ErrorCode]
 Accepted = list[tuple[HostedPartition, LeaderAndIsrPartition]]
 
+_DELETED_TOPICS_REMEMBERED = 10_000
+"""Far more than are deleted while a request that names one can still be under way."""
+
 
 class ControlRequests:
     """Applies a controller's decisions to the hosted partitions."""
@@ -29,6 +32,8 @@ class ControlRequests:
         self._manager = manager
         self._deleted: dict[TopicPartition, ReplicaLog] = {}
         """Logs the running request has deleted."""
+        self._deleted_topic_ids: dict[str, int] = {}
+        """Topics whose deletion this process has carried out, oldest first, and which controller epoch asked."""
 
     # LeaderAndIsr
 
@@ -37,7 +42,7 @@ class ControlRequests:
         manager = self._manager
         errors: Errors = {}
         set_namesake_aside(manager, request)
-        accepted = self._accept(request.partitions, errors)
+        accepted = self._accept(self._without_deleted(request, errors), errors)
         leaders = [(partition, state) for partition, state in accepted if state.leader == manager.broker_id]
         followers = [(partition, state) for partition, state in accepted if state.leader != manager.broker_id]
         self._make_leaders(leaders, errors)
@@ -48,6 +53,19 @@ class ControlRequests:
         manager.fetchers.close_idle()
         manager.deliver_news()
         return ControlResponse(partition_errors=errors)
+
+    def _without_deleted(self, request: LeaderAndIsrRequest, errors: Errors) -> tuple[LeaderAndIsrPartition, ...]:
+        """Leave out topics this very controller has had deleted: a repetition that comes late would bring a log back.
+
+        That log would bar the next topic of the name, and its leader would write that topic's state.
+        """
+        kept = []
+        for state in request.partitions:
+            if self._deleted_topic_ids.get(state.topic_id or "", -1) < request.stamp.controller_epoch:
+                kept.append(state)
+            else:
+                errors[state.topic_partition] = ErrorCode.INCONSISTENT_TOPIC_ID
+        return tuple(kept)
 
     def _accept(self, states: tuple[LeaderAndIsrPartition, ...], errors: Errors) -> Accepted:
         manager = self._manager
@@ -153,6 +171,7 @@ class ControlRequests:
         for state in accepted:
             partition = manager.partitions.get(state.topic_partition)
             if state.delete_partition:
+                self._remember_deleted(state, request.stamp.controller_epoch)
                 errors[state.topic_partition] = self._delete(state)
             elif partition is not None:
                 manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
@@ -193,6 +212,14 @@ class ControlRequests:
         manager.purge_later(log)
         self._deleted[state.topic_partition] = log
         return ErrorCode.NONE
+
+    def _remember_deleted(self, state: StopReplicaPartition, controller_epoch: int) -> None:
+        """A replica that moves away may come back; one of a topic that is deleted does not."""
+        if state.topic_id is None or state.leader_epoch != EPOCH_DURING_DELETE:
+            return
+        self._deleted_topic_ids[state.topic_id] = controller_epoch
+        if len(self._deleted_topic_ids) > _DELETED_TOPICS_REMEMBERED:
+            del self._deleted_topic_ids[next(iter(self._deleted_topic_ids))]
 
     def _make_deletions_durable(self, errors: Errors) -> None:
         """One fsync for all: once the controller has heard of a deletion it is never asked for again."""

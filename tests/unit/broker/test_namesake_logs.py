@@ -4,8 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
+from paceline.model.control import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    StopReplicaPartition,
+    StopReplicaRequest,
+)
 from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import EPOCH_DURING_DELETE
 from tests.support.broker_cluster import TP, BrokerCluster
 
 NEW_ID = "the-id-of-the-new-topic"
@@ -64,3 +70,21 @@ def test_what_an_earlier_registration_hosted_gives_way(cluster: BrokerCluster) -
     assert path.endswith("-stray") and broker.files.exists(path)
     assert broker.log().topic_id == NEW_ID and broker.log().log_end_offset == 0
     assert decide(cluster, replace(old, leader_epoch=10)) is ErrorCode.INCONSISTENT_TOPIC_ID, "this one may be late"
+
+
+def test_a_late_repetition_does_not_bring_a_deleted_topic_back(cluster: BrokerCluster) -> None:
+    broker = cluster[3]
+    assert decide(cluster, NEW) is ErrorCode.NONE
+    deleted = StopReplicaPartition(TP, NEW_ID, EPOCH_DURING_DELETE, delete_partition=True)
+    stop = StopReplicaRequest(cluster.stamp(3), (deleted,))
+    assert broker.node.handle_control(stop).partition_errors[TP] is ErrorCode.NONE
+    assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert TP not in broker.node.replica_manager.partitions and broker.logs.get(TP) is None
+    assert decide(cluster, replace(NEW, topic_id="the-id-of-the-next-topic")) is ErrorCode.NONE
+
+
+def test_a_replica_that_moved_away_may_come_back(cluster: BrokerCluster) -> None:
+    assert decide(cluster, NEW) is ErrorCode.NONE
+    moved = StopReplicaPartition(TP, NEW_ID, NEW.leader_epoch, delete_partition=True)
+    assert cluster[3].node.handle_control(StopReplicaRequest(cluster.stamp(3), (moved,))).error is ErrorCode.NONE
+    assert decide(cluster, replace(NEW, leader_epoch=5)) is ErrorCode.NONE
