@@ -7,8 +7,6 @@ raises the generation, and a flush of an earlier generation says nothing of how 
 Source: spec/replica-manager.md section 9, design 3.13 and 3.14.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.log.checkpoint import PARTITION_METADATA
@@ -17,7 +15,7 @@ from paceline.log.leader_epoch_cache import LeaderEpochCache
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
 from paceline.log.record_batch import MAX_INT64
-from paceline.log.segment import Segment
+from paceline.log.segment_list import SegmentList
 from paceline.model.errors import KafkaStorageError
 
 
@@ -96,7 +94,7 @@ class Durability:
             self._last_flush_ms = now_ms
         return now_ms - self._last_flush_ms >= config.flush_ms
 
-    def begin(self, end_offset: int, segments: Sequence[Segment], bases: Sequence[int]) -> FlushTask | None:
+    def begin(self, end_offset: int, segments: SegmentList) -> FlushTask | None:
         """Start a flush up to ``end_offset``; ``None`` when nothing is to be done or one is running.
 
         Raises:
@@ -106,7 +104,7 @@ class Durability:
             return None
         paths: list[str] = []
         self._files.make_directory(self._path)
-        for segment in segments[max(bisect_right(bases, self.recovery_point) - 1, 0) :]:
+        for segment in segments.since(self.recovery_point):
             if segment.size:
                 segment.write_indexes()
                 paths.extend(segment.paths())

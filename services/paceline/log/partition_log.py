@@ -11,8 +11,6 @@ Invariants:
 Source: spec/log-format.md, design 3.13 and 3.14. Read `PartitionLog.append_as_leader` first.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable
 from typing import NoReturn
 
 from paceline.log.append_info import AppendInfo
@@ -34,6 +32,7 @@ from paceline.log.record_batch import (
     stamp,
 )
 from paceline.log.segment import Segment
+from paceline.log.segment_list import SegmentList
 from paceline.log.segment_names import TXN_INDEX_SUFFIX, file_name
 from paceline.log.segment_roll import must_roll
 from paceline.log.snapshots import SnapshotFiles
@@ -74,8 +73,7 @@ class PartitionLog:
         self._durability = Durability(files, directory, path, self.epochs)
         self.producers = ProducerStateManager()
         self.snapshots = SnapshotFiles(files, path)
-        self._segments: list[Segment] = []
-        self._bases: list[int] = []
+        self._segments = SegmentList(files, path)
         self._log_start_offset = 0
         self._log_end_offset = 0
         self._physical_end = 0
@@ -107,7 +105,7 @@ class PartitionLog:
 
         It does not while segments below may come back, for their removal is not durable yet.
         """
-        return self._log_start_offset == self._bases[0] and not (
+        return self._log_start_offset == self._segments.bases[0] and not (
             self._durability.removals_unsynced and self._log_start_offset
         )
 
@@ -134,7 +132,7 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
-        return sum(segment.size for segment in self._segments)
+        return self._segments.size_bytes
 
     @property
     def segments(self) -> list[Segment]:
@@ -186,10 +184,9 @@ class PartitionLog:
         self._check_online()
         renamed: list[str] = []
         try:
-            while len(self._segments) > 1 and self._bases[1] <= self._log_start_offset:
-                segment = self._segments.pop(0)
+            while (segment := self._segments.pop_below(self._log_start_offset)) is not None:
                 renamed.extend(segment.rename_deleted())
-                self.snapshots.remove(self._bases.pop(0))
+                self.snapshots.remove(segment.base_offset)
         except OSError as error:
             self._fail(error)
         if renamed:
@@ -405,7 +402,7 @@ class PartitionLog:
 
     def _active_for(self, header: BatchHeader, size: int, now_ms: int | None) -> Segment:
         """Return the segment for an append of ``size`` bytes, rolled when it has to be."""
-        segment = self._segments[-1]
+        segment = self._segments.active
         first_timestamp = segment.first_max_timestamp
         too_far = header.last_offset - segment.base_offset > MAX_INT32
         if too_far or (
@@ -417,14 +414,13 @@ class PartitionLog:
         return segment
 
     def _roll(self, base_offset: int) -> Segment:
-        active = self._segments[-1]
+        active = self._segments.active
         active.seal()
         self.snapshots.write(base_offset, self.producers)
         segment = self.new_segment(base_offset)
         segment.remove()
         segment.start_new()
-        self._segments.append(segment)
-        self._bases.append(base_offset)
+        self._segments.add(segment)
         active.release()
         self._durability.rolled = self._durability.names_dirty = True
         return segment
@@ -462,30 +458,14 @@ class PartitionLog:
         if offset >= limit:
             return b""
         try:
-            for index in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
-                segment = self._segments[index]
-                if segment.base_offset >= limit:
-                    break
-                next_base = self._bases[index + 1] if index + 1 < len(self._bases) else None
-                end = limit if next_base is None else min(limit, next_base)
-                data = segment.read(offset, max_bytes, end, at_least_one, self.epochs.epoch_of)
-                if data is None:
-                    continue
-                if not data and at_least_one:
-                    self._check_last_offset(segment, offset, next_base)
-                return data
+            data = self._segments.read(offset, max_bytes, limit, at_least_one, self.epochs.epoch_of)
+            if not data and at_least_one:
+                self._segments.check_end(offset, limit, self._log_end_offset)
+            return data
         except CorruptMessageError as error:
             raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
-        return b""
-
-    def _check_last_offset(self, segment: Segment, offset: int, next_base: int | None) -> None:
-        """Nothing was found below the limit: tell a batch that reaches beyond it from one with a wrong offset."""
-        found = segment.locate(offset)
-        end = self._log_end_offset if next_base is None else next_base
-        if found is not None and found.header.last_offset >= end:
-            raise CorruptMessageError(f"the batch at {found.position} of {segment.log_path} ends behind {end}")
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.
@@ -496,18 +476,12 @@ class PartitionLog:
         """
         self._check_online()
         try:
-            for segment in self.segments:
-                if segment.base_offset >= limit_offset:
-                    break
-                if segment.largest.timestamp >= timestamp_ms:
-                    found = segment.find_timestamp(timestamp_ms, self._log_start_offset)
-                    if found is not None:
-                        return (found.offset, found.timestamp) if found.offset < limit_offset else None
+            found = self._segments.find_timestamp(timestamp_ms, self._log_start_offset, limit_offset)
+            return None if found is None else (found.offset, found.timestamp)
         except CorruptMessageError as error:
             raise self._damaged(error) from error
         except OSError as error:
             self._fail(error)
-        return None
 
     # -- truncation --------------------------------------------------------------------------------------------
 
@@ -526,7 +500,7 @@ class PartitionLog:
             self.epochs.truncate_from_end(self._log_end_offset)
             return
         try:
-            if self._bases[0] > offset:
+            if self._segments.bases[0] > offset:
                 self._reset_at(offset)
             else:
                 self._cut_at(offset)
@@ -551,8 +525,8 @@ class PartitionLog:
 
     def _cut_at(self, offset: int) -> None:
         self._durability.generation += 1
-        self._remove_segments_while(lambda: len(self._segments) > 1 and self._bases[-1] > offset)
-        active = self._segments[-1]
+        self._segments.remove_above(offset)
+        active = self._segments.active
         active.activate()
         if active.truncate_to(offset) and offset < self._durability.recovery_point:
             # Durable bytes that came back after a loss of power, in front of what follows now, would be a log that
@@ -567,27 +541,15 @@ class PartitionLog:
 
     def _reset_at(self, offset: int) -> None:
         self._durability.generation += 1
-        self._remove_segments_while(lambda: bool(self._segments))
+        self._segments.remove_all()
         self.snapshots.remove_above(-1)
         self.epochs.clear()
         self.producers.clear()
         segment = self.new_segment(offset)
         segment.start_new()
-        self._segments.append(segment)
-        self._bases.append(offset)
+        self._segments.add(segment)
         self._durability.names_dirty = True
         self._log_start_offset = self._log_end_offset = self._physical_end = offset
-
-    def _remove_segments_while(self, condition: Callable[[], bool]) -> None:
-        """Remove segments from the end, durably: one that came back after a power loss could not be told from ours."""
-        removed = False
-        while condition():
-            removed = removed or self._segments[-1].size > 0
-            self._segments[-1].remove()
-            self._segments.pop()
-            self._bases.pop()
-        if removed:
-            self._files.sync_directory(self._path)
 
     def _after_truncation(self, offset: int) -> None:
         self._log_start_offset = min(self._log_start_offset, offset)
@@ -606,7 +568,7 @@ class PartitionLog:
             CorruptMessageError: a batch or marker cannot be read.
         """
         covered = max(self.snapshots.load_newest(self.producers, limit, snapshot_offsets), self._log_start_offset)
-        for segment in self._segments[max(bisect_right(self._bases, covered) - 1, 0) :]:
+        for segment in self._segments.since(covered):
             if segment.size == 0 or segment.base_offset >= limit:
                 continue
             found = segment.locate(covered) if covered > segment.base_offset else None
@@ -633,7 +595,7 @@ class PartitionLog:
         """
         self._check_online()
         try:
-            return self._durability.begin(self._log_end_offset, self._segments, self._bases)
+            return self._durability.begin(self._log_end_offset, self._segments)
         except OSError as error:
             self._fail(error)
 
@@ -664,7 +626,7 @@ class PartitionLog:
         try:
             self._files.make_directory(self._path)
             self._write_topic_id()
-            self._segments[-1].seal()
+            self._segments.active.seal()
             self.snapshots.write(self._log_end_offset, self.producers)
             if not self.size_bytes:
                 # Epochs of a log without records are dropped by the next load: not worth an fsync per empty log.
@@ -695,11 +657,11 @@ class PartitionLog:
         if not segments:
             segments = [self.new_segment(log_start_offset)]
             segments[0].start_new()
-        self._segments = segments
-        self._bases = [segment.base_offset for segment in segments]
+        for segment in segments:
+            self._segments.add(segment)
         self._physical_end = segments[-1].end_offset()
         self._log_end_offset = max(self._physical_end, log_start_offset)
-        self._log_start_offset = max(log_start_offset, self._bases[0])
+        self._log_start_offset = max(log_start_offset, self._segments.bases[0])
         self._high_watermark = self._log_start_offset
         self._durability.recovery_point = min(recovery_point, self._log_end_offset)
 
