@@ -128,6 +128,30 @@ def test_s2_8_whenever_a_follower_stops_it_leaves_never_before_one_and_never_aft
     assert len(set(delays)) == period_ms, "and each between them comes up"
 
 
+def test_s2_8_a_follower_that_fetches_the_same_offset_again_and_again_leaves_as_one_that_is_silent() -> None:
+    cluster = make()
+    caught_up_ms = lag(cluster, 3)
+    while 3 in leader(cluster).isr:
+        assert cluster.time.now_ms() - caught_up_ms <= 1.5 * LAG_MAX_MS
+        # It stands at the high watermark, which waits for it: only the log end tells that it lacks something.
+        assert cluster[1].log().high_watermark == 1
+        fetch_by_hand(cluster, 3, 1)
+        cluster.time.run_for(50)
+    assert cluster.time.now_ms() - caught_up_ms > LAG_MAX_MS
+
+
+def test_s2_8_a_follower_always_one_batch_behind_stays() -> None:
+    cluster = make()
+    cluster.cuts.add((3, 1))
+    end = cluster[1].log().log_end_offset
+    for _ in range(5 * LAG_MAX_MS // 100):
+        cluster[1].produce(b"more", acks=RequiredAcks.LEADER)
+        fetch_by_hand(cluster, 3, end)
+        end = cluster[1].log().log_end_offset
+        cluster.time.run_for(100)
+    assert leader(cluster).isr == (1, 2, 3) and not cluster[1].said(StateChangeKind.ISR_PROPOSED)
+
+
 def test_b21_an_idle_follower_at_the_log_end_is_not_removed() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))

@@ -25,6 +25,7 @@ from paceline.origins.state_change_queue import (
 from tests.support.broker_cluster import TP, BrokerCluster
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.seeds.queue_nodes import ZooKeeperNodes
+from tests.unit.seeds.whole_cluster import WholeCluster
 
 BROKER = 3
 
@@ -187,6 +188,24 @@ def test_s0_2_today_a_broker_that_was_down_deletes_its_replica_when_it_is_back()
     cluster.settle()
     assert "SR a-0 -2 delete" in cluster.told()[2]
     assert cluster.children(znodes.DELETE_TOPICS) == () and not cluster.exists(znodes.topic_path("a"))
+
+
+def test_s0_2_today_the_replica_itself_is_gone_when_its_broker_is_back() -> None:
+    cluster = WholeCluster((1, 2), controllers=1)
+    cluster.create("orders", (1, 2))
+    cluster.write(TP, b"a")
+    cluster.until_in_sync(1, 2)
+    path = cluster[2].log().path
+    cluster.kill(2)
+    cluster.zk(Create(znodes.delete_topic_path("orders")))
+    cluster.time.run_until(lambda: cluster[1].logs.get(TP) is None, 10_000)
+    cluster.time.run_for(5_000)
+    assert cluster[2].files.exists(path) and znodes.topic_path("orders") in cluster.paths()
+    cluster.boot(2, cluster[2].files)
+    cluster.time.run_until(lambda: znodes.delete_topic_path("orders") not in cluster.paths(), 20_000)
+    assert cluster[2].logs.get(TP) is None and not cluster[2].files.exists(path)
+    assert TP not in cluster[2].node.replica_manager.partitions
+    assert znodes.topic_path("orders") not in cluster.paths()
 
 
 # S0-3 and S0-4
