@@ -13,6 +13,14 @@ from paceline.controller.admin_values import (
     ResourceType,
 )
 from paceline.controller.topic_admin import NewTopic
+from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Isolation,
+)
 from paceline.model.errors import NotControllerError
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.clients import Client
@@ -86,6 +94,54 @@ class Admin(Client):
             lambda life, reply: life.node.admin.alter_configs([alteration], False, reply),
             self._told(f"configuring {topic} {overrides}"),
         )
+
+    def delete_records(self, query: DeleteRecordsQuery, broker_id: int) -> None:
+        """Ask a broker once to delete what lies below an offset, and read there when it says that it has."""
+        name = f"broker-{broker_id}"
+        checks = self.cluster.checks
+
+        def handle(reply: Callable[[list[DeleteRecordsResult]], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is None:
+                return
+            offset = checks.deletion_asked(life, query)
+            refused: list[bool] = []
+
+            def answer(results: list[DeleteRecordsResult]) -> None:
+                refused.append(results[0].failure is not None)
+                checks.deletion_answered(life, query, offset, results[0])
+                reply(results)
+
+            life.node.delete_records([query], _TIMEOUT_MS, answer)
+            if True not in refused:
+                checks.deletion_taken(life, query, offset)
+
+        def answered(answer: Any) -> None:
+            self.cluster.note(self.name, f"deleting records below {query.before_offset}: {answer}"[:240])
+            if not isinstance(answer, Exception) and answer[0].low_watermark > 0:
+                self._read(query, answer[0].low_watermark - 1, name)
+
+        self.cluster.network.call(self.peer, name, handle, _TIMEOUT_MS + 500, answered)
+
+    def _read(self, query: DeleteRecordsQuery, position: int, name: str) -> None:
+        """Ask for an offset that was deleted."""
+        partitions = [FetchPartition(query.topic_partition, query.topic_id, position, 1_000)]
+        request = FetchRequest(0, 1, 1_000, Isolation.READ_UNCOMMITTED, partitions)
+
+        def handle(reply: Callable[[FetchResponse], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is None:
+                return
+
+            def answer(response: FetchResponse) -> None:
+                assert query.topic_id is not None
+                for result in response.results:
+                    self.cluster.checks.read_below_start(life, query.topic_id, position, result)
+                reply(response)
+
+            life.node.fetch(request, answer)
+
+        self.cluster.network.call(self.peer, name, handle, _TIMEOUT_MS, lambda _answer: None)
 
     def _told(self, what: str) -> Callable[[object], None]:
         return lambda answer: self.cluster.note(self.name, f"{what}: {answer}"[:240])

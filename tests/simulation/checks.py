@@ -8,12 +8,13 @@ from paceline.broker.control_fence import ControlRequestDeferredError
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request
 from paceline.coordination.memory import AppliedWrite
-from paceline.model.client_io import FetchResult, ProduceResult
+from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, FetchResult, ProduceResult
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.errors import PacelineError
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.client_checks import ClientChecks
 from tests.simulation.control_checks import ControlChecks
+from tests.simulation.deletion_checks import DeletionChecks
 from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -42,6 +43,9 @@ class BrokerLogWatcher:
     def high_watermark_moved(self, log: ObservedLog, before: int) -> None:
         self._checks.high_watermark_moved(self._life, log, before)
 
+    def log_start_moved(self, log: ObservedLog, before: int, high_watermark_before: int) -> None:
+        self._checks.log_start_moved(self._life, log, before, high_watermark_before)
+
 
 class Checks:
     """The door to all checks."""
@@ -55,6 +59,7 @@ class Checks:
         self.zookeeper = ZooKeeperChecks(cluster, self.verdicts, self.records)
         self.control = ControlChecks(cluster, self.verdicts, self.records)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
+        self.deletions = DeletionChecks(self.verdicts, self.records)
         self.dead_topic_ids: dict[str, None] = {}
         """Topics whose deletion was asked for; clients do not go back to them."""
 
@@ -159,8 +164,22 @@ class Checks:
     def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
         self.clients.produce_answered(life, send, result)
 
-    def fetch_answered(self, life: "BrokerLife", reading: Reading, result: FetchResult) -> None:
-        self.clients.fetch_answered(life, reading, result)
+    def fetch_answered(self, life: "BrokerLife", reading: Reading, position: int, result: FetchResult) -> None:
+        self.clients.fetch_answered(life, reading, position, result)
+
+    def deletion_asked(self, life: "BrokerLife", query: DeleteRecordsQuery) -> int | None:
+        return self.deletions.asked(life, query)
+
+    def deletion_taken(self, life: "BrokerLife", query: DeleteRecordsQuery, offset: int | None) -> None:
+        self.deletions.taken(life, query, offset)
+
+    def deletion_answered(
+        self, life: "BrokerLife", query: DeleteRecordsQuery, offset: int | None, result: DeleteRecordsResult
+    ) -> None:
+        self.deletions.answered(life, query, offset, result)
+
+    def read_below_start(self, life: "BrokerLife", topic_id: str, position: int, result: FetchResult) -> None:
+        self.deletions.read(life, topic_id, position, result)
 
     def polled(self, reading: Reading, position: int, poll: Poll) -> None:
         self.clients.polled(reading, position, poll)

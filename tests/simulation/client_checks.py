@@ -53,7 +53,7 @@ class ClientChecks:
         if not isinstance(log, ObservedLog) or log.topic_id != send.topic_id:
             return
         latest: list[int] = []
-        for crc in reversed(log.mirror.crcs):
+        for crc in reversed(log.mirror.crcs[log.mirror.first_above(log.log_start_offset) :]):
             known = self._history.by_crc.get(crc)
             if known is not None and known.producer_id == send.producer_id:
                 latest.append(crc)
@@ -63,11 +63,16 @@ class ClientChecks:
         if send.crc in latest:
             self._verdicts.fail("C11", f"{life.name} refuses {send.client}'s {send.sequence}, which its log has")
 
-    def fetch_answered(self, life: "BrokerLife", reading: Reading, result: FetchResult) -> None:
+    def fetch_answered(self, life: "BrokerLife", reading: Reading, position: int, result: FetchResult) -> None:
         """A broker answers a reader."""
         if result.failure is not None:
             return
         record = self._records.get(reading.topic_id, reading.topic_partition)
+        log = life.logs.get(reading.topic_partition)
+        if log is not None and log.topic_id == reading.topic_id and position < log.log_start_offset:
+            self._verdicts.fail(
+                "R18", f"{record}: {life.name} lets read {position}, it starts at {log.log_start_offset}"
+            )
         self._verdicts.exercise("C9")
         if record.voided:
             return
@@ -80,15 +85,16 @@ class ClientChecks:
     def polled(self, reading: Reading, position: int, poll: Poll) -> None:
         """A reader got a batch."""
         self._verdicts.exercise("C7")
-        # After a loss a batch may lie across a position that was told before it; a reader gets the whole batch.
-        voided = self._records.get(reading.topic_id, reading.topic_partition).voided
-        if poll.base != position and not (voided and poll.base < position < poll.end):
+        # A log may start, or a loss have ended, within a batch; a reader gets the whole of it.
+        record = self._records.get(reading.topic_id, reading.topic_partition)
+        across = poll.base < position < poll.end and (record.voided or position <= record.asked_start)
+        if poll.base != position and not across:
             self._verdicts.fail("C7", f"{reading.client} {reading.topic_partition}: {poll.base} after {position}")
 
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
         """A reader was told that its position does not exist."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
-        if not record.voided and not record.deleted:
+        if not record.voided and not record.deleted and position >= record.asked_start:
             self._verdicts.fail("C9", f"{record}: {reading.client} at {position} is out of range: {message}")
 
     def end_told(self, reading: Reading, offset: int) -> None:
@@ -116,9 +122,10 @@ class ClientChecks:
             if send.topic_id == record.topic_id and send.topic_partition == record.topic_partition
         ]
         mirror = leader.mirror
-        self._no_phantoms(record, mirror)
+        first = mirror.first_above(leader.log_start_offset)
+        self._no_phantoms(record, mirror, first)
         self._readable(record, leader)
-        self._sequences(record, mirror)
+        self._sequences(record, mirror, first)
         if record.voided:
             if record.unclean_starts and not record.was_damaged:
                 self._loss_is_bounded(record, sends, leader)
@@ -128,7 +135,7 @@ class ClientChecks:
         self._real_time(record, sends)
         for reading in self._history.readings:
             if reading.topic_id == record.topic_id and reading.topic_partition == record.topic_partition:
-                self._still_there(record, reading, mirror)
+                self._still_there(record, reading, leader)
 
     def _nothing_lost(self, record: PartitionRecord, sends: list[Send], log: ObservedLog) -> None:
         for send in sends:
@@ -136,6 +143,8 @@ class ClientChecks:
                 continue
             assert send.offset is not None
             self._verdicts.exercise("C1")
+            if send.offset + send.count <= log.log_start_offset:
+                continue  # Deleted: see R18.
             found = log.mirror.batch_at(send.offset)
             if found is None or found[1] != send.crc:
                 self._verdicts.fail(
@@ -149,7 +158,8 @@ class ClientChecks:
                 continue
             self._verdicts.exercise("C1")
             found = leader.mirror.batch_at(send.offset)
-            lost = found is None or found[1] != send.crc
+            deleted = send.offset + send.count <= leader.log_start_offset
+            lost = not deleted and (found is None or found[1] != send.crc)
             if lost and not record.is_excused(send.offset, send.leader_epoch):
                 self._verdicts.fail(
                     "C1",
@@ -157,9 +167,9 @@ class ClientChecks:
                     f"though unclean leaders kept what lies below {record.unclean_starts}",
                 )
 
-    def _no_phantoms(self, record: PartitionRecord, mirror: Mirror) -> None:
+    def _no_phantoms(self, record: PartitionRecord, mirror: Mirror, first: int) -> None:
         seen: dict[int, int] = {}
-        for base, crc in zip(mirror.bases, mirror.crcs, strict=True):
+        for base, crc in zip(mirror.bases[first:], mirror.crcs[first:], strict=True):
             send = self._history.by_crc.get(crc)
             seen[crc] = seen.get(crc, 0) + 1
             if send is None:
@@ -185,20 +195,23 @@ class ClientChecks:
                 self._verdicts.fail("C5", f"{record}: {log.path} cannot be read at {position}: {error}")
                 return
             for item in decode_records(data):
+                if item.offset < log.log_start_offset:
+                    continue  # The log starts within a batch.
                 if item.offset != position:
                     self._verdicts.fail("C5", f"{record}: {log.path} has {item.offset} instead of {position}")
                     return
                 position += 1
         self._verdicts.exercise("C5")
 
-    def _sequences(self, record: PartitionRecord, mirror: Mirror) -> None:
+    def _sequences(self, record: PartitionRecord, mirror: Mirror, first: int) -> None:
         following: dict[int, int] = {}
-        for base, crc in zip(mirror.bases, mirror.crcs, strict=True):
+        for base, crc in zip(mirror.bases[first:], mirror.crcs[first:], strict=True):
             send = self._history.by_crc.get(crc)
             if send is None or send.producer_id < 0:
                 continue
             self._verdicts.exercise("C11")
-            expected = following.get(send.producer_id, 0)
+            # What came before may have been deleted.
+            expected = following.get(send.producer_id, send.sequence if record.asked_start else 0)
             if send.sequence != expected and not record.voided:
                 self._verdicts.fail("C11", f"{record}: {send.client} has {send.sequence} at {base}, not {expected}")
             following[send.producer_id] = send.sequence + send.count
@@ -221,8 +234,11 @@ class ClientChecks:
             if send.offset < highest:
                 self._verdicts.fail("C8", f"{record}: {send.client} got {send.offset} after {highest} was answered")
 
-    def _still_there(self, record: PartitionRecord, reading: Reading, mirror: Mirror) -> None:
+    def _still_there(self, record: PartitionRecord, reading: Reading, leader: ObservedLog) -> None:
+        mirror = leader.mirror
         for poll in reading.polls:
+            if poll.end <= leader.log_start_offset:
+                continue
             self._verdicts.exercise("C6")
             found = mirror.batch_at(poll.base)
             if found is None or found[1] != poll.crc:

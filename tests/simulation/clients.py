@@ -251,15 +251,22 @@ class Producer(Client):
         name = f"broker-{known[0]}"
         timeout_ms = self.cluster.profile.request_timeout_ms
         data = [ProduceData(topic_partition, send.topic_id, send.batch)]
+        copies = refused = 0
 
         def handle(reply: Callable[[list[ProduceResult] | Exception], None]) -> None:
+            nonlocal copies
             life = self.cluster.broker_named(name)
-            if life is None:
+            if life is None or refused:
                 return
+            copies += 1
 
             def answer(results: list[ProduceResult]) -> None:
+                nonlocal refused
                 self.cluster.checks.produce_answered(life, send, results[0])
-                reply(results)
+                refused += results[0].failure is not None
+                # A connection carries a request once: of two copies a refusal is told only when both were refused.
+                if results[0].failure is None or refused == copies:
+                    reply(results)
 
             life.node.produce(send.acks, timeout_ms, data, answer)
 
@@ -323,6 +330,8 @@ class Reader(Client):
         """Whether its fetches carry the leader epoch it knows."""
         self._readings: dict[TopicPartition, Reading] = {}
         self._positions: dict[TopicPartition, int] = {}
+        self._starts: dict[str, dict[TopicPartition, int]] = {}
+        """Where the next reading begins, by topic id, as a leader said that refused a position."""
 
     def start(self) -> None:
         """Begin reading."""
@@ -346,7 +355,7 @@ class Reader(Client):
         reading = self._readings.get(topic_partition)
         if reading is None or reading.topic_id != topic_id:
             reading = self._readings[topic_partition] = Reading(self.name, topic_partition, topic_id)
-            self._positions[topic_partition] = 0
+            self._positions[topic_partition] = self._starts.get(topic_id, {}).get(topic_partition, 0)
             self.cluster.checks.history.readings.append(reading)
         return reading
 
@@ -379,7 +388,7 @@ class Reader(Client):
 
             def answer(response: FetchResponse) -> None:
                 for result in response.results:
-                    self.cluster.checks.fetch_answered(life, reading, result)
+                    self.cluster.checks.fetch_answered(life, reading, position, result)
                 reply(response)
 
             life.node.fetch(request, answer)
@@ -407,6 +416,8 @@ class Reader(Client):
             if result.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.cluster.checks.out_of_range(reading, position, result.failure.message)
                 self._readings.pop(topic_partition)
+                start = max(0, result.failure.log_start_offset or 0)
+                self._starts.setdefault(reading.topic_id, {})[topic_partition] = start
             return
         for _, header in iterate_headers(result.batches):
             poll = Poll(self.cluster.world.now_us, header.base_offset, header.last_offset + 1, header.crc)

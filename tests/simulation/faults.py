@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.log.checkpoint import LOG_START_CHECKPOINT
 from tests.simulation.machines import BrokerMachine, ControllerMachine
 from tests.simulation.network import LinkQuality
 from tests.simulation.operations import Operations
@@ -248,6 +249,8 @@ class FaultInjector(Operations):
             if derived:
                 path = derived[(fault.other // 5 + number * 101) % len(derived)]
                 self._cluster.note(machine.name, f"has foreign bytes in {path}")
+                if path.endswith(LOG_START_CHECKPOINT):
+                    self._cluster.checks.replicas.log_starts_lost(machine.broker_id)
                 machine.disk.garble(path)
         self._after(fault, machine.start)
 

@@ -79,15 +79,19 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
                 continue
             return f"{record}: no leader"
         ends = {}
+        starts = {}
         for broker_id in zk.isr:
             life = cluster.brokers[broker_id].life
             log = None if life is None else life.logs.get(record.topic_partition)
             if log is None:
                 return f"{record}: broker {broker_id} has no log"
             ends[broker_id] = (log.log_end_offset, log.high_watermark)
+            starts[broker_id] = log.log_start_offset
         leader_end = ends[zk.leader][0]
         if any(end != (leader_end, leader_end) for end in ends.values()):
             return f"{record}: log ends and high watermarks are {ends}"
+        if any(start < starts[zk.leader] for start in starts.values()):
+            return f"{record}: logs start at {starts}, broker {zk.leader} leads"
     return None
 
 

@@ -2,7 +2,9 @@
 
 The mirror costs a few numbers per batch and is never read by the log. A batch is known by its checksum, which covers
 all but base offset and leader epoch; a prefix is known by a chain of hashes over (base, end, epoch, checksum), so two
-replicas agree up to an offset when their chains agree there.
+replicas agree up to an offset when their chains agree there. The mirror keeps what lies below the log start for as long
+as the process lives; one that begins later, after a restart or at a leader's log start, takes over the chain that the
+checks know for where it begins (`Mirror.root`).
 """
 
 from bisect import bisect_right
@@ -23,10 +25,12 @@ _CRC_AT = 17
 class Mirror:
     """The batches of one replica: ascending, exclusive ends."""
 
-    __slots__ = ("bases", "chains", "crcs", "ends", "epochs", "start")
+    __slots__ = ("bases", "chains", "crcs", "ends", "epochs", "seed", "start")
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
+        self.seed: int | None = None if start else 0
+        """Chain of what lies below the start, None while nobody knows it."""
         self.bases: list[int] = []
         self.ends: list[int] = []
         self.epochs: list[int] = []
@@ -40,7 +44,7 @@ class Mirror:
 
     def add(self, base: int, end: int, epoch: int, crc: int) -> int:
         """Append a batch; return the chain up to its end."""
-        chain = hash((self.chains[-1] if self.chains else self.start, base, end, epoch, crc))
+        chain = hash((self.chains[-1] if self.chains else self.seed or 0, base, end, epoch, crc))
         self.bases.append(base)
         self.ends.append(end)
         self.epochs.append(epoch)
@@ -48,10 +52,43 @@ class Mirror:
         self.chains.append(chain)
         return chain
 
+    def begin_at(self, start: int) -> None:
+        """Let an empty mirror begin elsewhere, with nothing known of what lies below."""
+        self.start, self.seed = start, None if start else 0
+
+    def root(self, chain: int | None) -> None:
+        """Take over the chain of what lies below the start, if it is known."""
+        if chain is None or self.seed is not None:
+            return
+        self.seed = chain
+        batches = zip(self.bases, self.ends, self.epochs, self.crcs, strict=True)
+        self.chains = []
+        for batch in batches:
+            chain = hash((chain, *batch))
+            self.chains.append(chain)
+
+    def same_history(self, other: "Mirror") -> bool:
+        """Whether both end alike, compared as far down as both reach."""
+        if self.end != other.end:
+            return False
+        if self.seed is not None and other.seed is not None:
+            return self.chain_at(self.end) == other.chain_at(other.end)
+        start = max(self.start, other.start)
+        return self._from(start) == other._from(start)
+
+    def _from(self, offset: int) -> list[tuple[int, int, int, int]]:
+        first = self.first_above(offset)
+        return list(zip(self.bases[first:], self.ends[first:], self.epochs[first:], self.crcs[first:], strict=True))
+
+    def first_above(self, offset: int) -> int:
+        """Return the index of the first batch that reaches beyond ``offset``."""
+        return bisect_right(self.ends, offset)
+
     def cut(self, offset: int) -> "Mirror":
         """Drop the batches that reach beyond ``offset`` and return them."""
         count = bisect_right(self.ends, offset)
         removed = Mirror(self.start)
+        removed.seed = self.seed
         removed.bases, self.bases = self.bases[count:], self.bases[:count]
         removed.ends, self.ends = self.ends[count:], self.ends[:count]
         removed.epochs, self.epochs = self.epochs[count:], self.epochs[:count]
@@ -61,8 +98,10 @@ class Mirror:
 
     def chain_at(self, offset: int) -> int | None:
         """Return the chain of what lies below ``offset``, None when no batch ends there."""
+        if self.seed is None:
+            return None
         if offset <= self.start:
-            return self.start
+            return self.seed if offset == self.start else None
         index = bisect_right(self.ends, offset) - 1
         return self.chains[index] if index >= 0 and self.ends[index] == offset else None
 
@@ -76,6 +115,7 @@ class Mirror:
     def copy(self) -> "Mirror":
         """Return an equal mirror."""
         twin = Mirror(self.start)
+        twin.seed = self.seed
         twin.bases, twin.ends, twin.epochs = list(self.bases), list(self.ends), list(self.epochs)
         twin.crcs, twin.chains = list(self.crcs), list(self.chains)
         return twin
@@ -92,6 +132,9 @@ class LogWatcher(Protocol):
 
     def high_watermark_moved(self, log: "ObservedLog", before: int) -> None:
         """The high watermark has changed, by whatever cause."""
+
+    def log_start_moved(self, log: "ObservedLog", before: int, high_watermark_before: int) -> None:
+        """The log starts later than before."""
 
 
 class ObservedLog(PartitionLog):
@@ -131,7 +174,7 @@ class ObservedLog(PartitionLog):
         if info is not None:
             first = len(self.mirror.ends)
             if not first and info.base_offset < self.mirror.start:
-                self.mirror.start = info.base_offset
+                self.mirror.begin_at(info.base_offset)
             self._note_all(header for _, header in iterate_headers(data) if header.last_offset <= info.last_offset)
             if self.watcher is not None:
                 self.watcher.appended(self, first, False)
@@ -143,6 +186,15 @@ class ObservedLog(PartitionLog):
         if after != before and self.watcher is not None:
             self.watcher.high_watermark_moved(self, before)
         return after
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        before, high_watermark = self._log_start_offset, self._high_watermark
+        moved = super().increment_log_start_offset(offset)
+        if moved and self.watcher is not None:
+            self.watcher.log_start_moved(self, before, high_watermark)
+            if self._high_watermark != high_watermark:
+                self.watcher.high_watermark_moved(self, high_watermark)
+        return moved
 
     def truncate_to(self, offset: int) -> None:
         end, high_watermark = self._log_end_offset, self._high_watermark

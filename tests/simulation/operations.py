@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.controller.admin_values import ElectionType
 from paceline.coordination import znodes
+from paceline.model.client_io import DeleteRecordsQuery
 from paceline.model.identifiers import TopicPartition, new_id
 from tests.simulation.operator import FOREIGN, Operator
 from tests.simulation.partition_record import PartitionRecord
@@ -41,6 +42,7 @@ OPERATION_WEIGHTS: dict[str, int] = {
     "change-unclean": 1,
     "throttle": 3,
     "spoil-node": 3,
+    "delete-records": 4,
 }
 """Kinds of operations, and how often a profile picks each."""
 
@@ -203,6 +205,32 @@ class Operations:
             self._admin.configure(topic, overrides)
         else:
             self._operator.configure(topic, overrides)
+
+    # Records
+
+    def _delete_records(self, fault: "Fault") -> None:
+        """Up to some offset or all that is committed; some ask for more than that, and some ask the wrong broker."""
+        record = self._record(fault)
+        if record is None or record.zk is None or not record.zk.has_leader:
+            return
+        chance = self._chance(fault)
+        before = chance.choice(
+            (
+                None,
+                record.thw,
+                max(0, record.thw - chance.randint(0, 5)),
+                int(record.thw * chance.random()),
+                int(record.thw * chance.random()),
+                record.thw + chance.randint(1, 5),
+            )
+        )
+        broker_id = record.zk.leader
+        if chance.random() < 0.1:
+            broker_id = chance.choice(self._cluster.profile.broker_ids)
+        epoch = record.zk.leader_epoch if chance.random() < 0.5 else None
+        self._admin.delete_records(
+            DeleteRecordsQuery(record.topic_partition, record.topic_id, before, epoch), broker_id
+        )
 
     # Mistakes
 

@@ -42,6 +42,10 @@ class PartitionRecord:
     """Why statements about lost data do not apply any more; empty while they do."""
     flipped: dict[int, None] = field(default_factory=dict)
     """Brokers whose records were damaged on the disk, and which have not begun again since."""
+    asked_start: int = 0
+    """The furthest log start that somebody has asked a leader for, of what was committed."""
+    promised_starts: dict[int, int] = field(default_factory=dict)
+    """Log starts that brokers have taken as leaders and made durable, by broker."""
     was_damaged: bool = False
     """Whether any replica has ever lost unsynced data."""
     deleted: bool = False
@@ -78,7 +82,24 @@ class PartitionRecord:
 
     def has_all_committed(self, mirror: Mirror) -> bool:
         """Whether a replica holds the committed log."""
+        if mirror.seed is None:
+            return False
         return mirror.end >= self.thw and self.committed.chain_at(self.thw) == mirror.chain_at(self.thw)
+
+    def root(self, mirror: Mirror, before: Mirror | None = None) -> None:
+        """Tell a mirror that begins above 0 the chain of what lies below: the replica's own, or the committed one."""
+        if mirror.seed is not None:
+            return
+        chain = None if before is None else before.chain_at(mirror.start)
+        if chain is None and not self.voided:
+            chain = self.committed.chain_at(mirror.start)
+        mirror.root(chain)
+
+    def forget_replica(self, broker_id: int) -> None:
+        """A broker has no log of this partition any more, in order."""
+        self.logs.pop(broker_id, None)
+        self.flipped.pop(broker_id, None)
+        self.promised_starts.pop(broker_id, None)
 
     def maybe_whole(self, broker_id: int) -> None:
         """End a replica's damage if it has been out of the ISR and holds everything committed again."""

@@ -36,12 +36,14 @@ class ReplicaChecks:
         record.logs[life.broker_id] = log
         if life.broker_id in record.flipped:
             return  # What it had may read differently since; whoever reads it finds out.
+        if mirror.seed is None:
+            record.root(mirror)
         count = len(mirror.ends) - first
         for name in ("R3b", "R4", "R16", "C5"):
             verdicts.exercise(name, count)
         for index in range(first, len(mirror.ends)):
             end, epoch, chain, crc = mirror.ends[index], mirror.epochs[index], mirror.chains[index], mirror.crcs[index]
-            if record.lineage.setdefault((end, epoch), chain) != chain:
+            if mirror.seed is not None and record.lineage.setdefault((end, epoch), chain) != chain:
                 verdicts.fail("R3b", f"{record}: {life.name} has another history at ({end}, epoch {epoch})")
             if index:
                 if epoch < mirror.epochs[index - 1]:
@@ -66,17 +68,63 @@ class ReplicaChecks:
             return
         self._cluster.note(life.name, f"{record} is cut from {end_before} to {log.log_end_offset}")
         verdicts.exercise("R9")
+        record.root(log.mirror)
+        promised = record.promised_starts.get(life.broker_id)
+        if promised is not None:
+            record.promised_starts[life.broker_id] = min(promised, log.log_start_offset)
         hosted = self._hosted(life, log)
         if hosted is not None and hosted.is_leader:
             verdicts.fail("R9", f"{record}: {life.name} leads and truncates from {end_before} to {log.log_end_offset}")
-        if record.voided or life.broker_id in record.damaged or not removed.ends:
+        # What lies below the start of a leader's log goes when a follower has to begin again there.
+        first = removed.first_above(min(record.asked_start, log.log_start_offset))
+        if record.voided or life.broker_id in record.damaged or first == len(removed.ends):
             return
-        if removed.ends[0] <= record.thw and record.committed.chain_at(removed.ends[0]) == removed.chains[0]:
+        end = removed.ends[first]
+        if end <= record.thw and record.committed.chain_at(end) == removed.chain_at(end):
             verdicts.fail(
                 "R9",
                 f"{record}: {life.name} truncates from {end_before} to {log.log_end_offset}, "
                 f"committed up to {record.thw}",
             )
+
+    # Log starts
+
+    def log_start_moved(self, life: "BrokerLife", log: ObservedLog, before: int, high_watermark: int) -> None:
+        """A log starts later than before: at what somebody asked for, and what was committed by then."""
+        record = self._records.of_log(log)
+        if record is None:
+            return
+        now = log.log_start_offset
+        self._cluster.note(life.name, f"{record} starts at {now}, not at {before}")
+        self._verdicts.check(
+            "R18", now <= high_watermark, f"{record}: {life.name} starts at {now}, committed is {high_watermark}"
+        )
+        self._was_asked_for(life, record, log)
+
+    def _was_asked_for(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
+        self._verdicts.check(
+            "R18",
+            log.log_start_offset <= record.asked_start,
+            f"{record}: {life.name} starts at {log.log_start_offset}, somebody asked for {record.asked_start}",
+        )
+
+    def _starts_where_promised(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
+        """Check that a restart brings nothing back that a leader had deleted."""
+        if life.broker_id in record.flipped:
+            return
+        self._was_asked_for(life, record, log)
+        promised = record.promised_starts.get(life.broker_id)
+        if promised is not None:
+            self._verdicts.check(
+                "R18",
+                log.log_start_offset >= promised,
+                f"{record}: {life.name} starts at {log.log_start_offset} again, it had deleted up to {promised}",
+            )
+
+    def log_starts_lost(self, broker_id: int) -> None:
+        """The file with a broker's log starts was damaged; where segments begin is all that is known."""
+        for record in self._records.by_id.values():
+            record.promised_starts.pop(broker_id, None)
 
     # High watermarks
 
@@ -154,7 +202,7 @@ class ReplicaChecks:
 
     def _extend(self, record: PartitionRecord, mirror: Mirror, now: int) -> None:
         committed = record.committed
-        for index in range(len(committed.ends), len(mirror.ends)):
+        for index in range(mirror.first_above(committed.end), len(mirror.ends)):
             if mirror.ends[index] > now:
                 break
             committed.add(mirror.bases[index], mirror.ends[index], mirror.epochs[index], mirror.crcs[index])
@@ -183,15 +231,13 @@ class ReplicaChecks:
         """A broker said what it did."""
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
-            record.logs.pop(life.broker_id, None)
+            record.forget_replica(life.broker_id)
             record.damaged.pop(life.broker_id, None)
-            record.flipped.pop(life.broker_id, None)
             if record.harmed and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
         if change.kind is StateChangeKind.LOG_SET_ASIDE and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
-            record.logs.pop(life.broker_id, None)
-            record.flipped.pop(life.broker_id, None)
+            record.forget_replica(life.broker_id)
         if change.kind is not StateChangeKind.BECAME_LEADER:
             return
         assert change.topic_partition is not None and change.leader_epoch is not None
@@ -245,6 +291,8 @@ class ReplicaChecks:
                 continue
             before = record.logs.get(life.broker_id)
             record.logs[life.broker_id] = log
+            record.root(log.mirror, None if before is None else before.mirror)
+            self._starts_where_promised(life, record, log)
             self._compare(life, record, log, before)
             self._high_watermark_is_true(life, record, log)
             if life.broker_id not in record.flipped:
@@ -278,7 +326,7 @@ class ReplicaChecks:
     ) -> None:
         if before is None or before is log:
             return
-        kept = before.mirror.end == log.mirror.end and before.mirror.chains[-1:] == log.mirror.chains[-1:]
+        kept = before.mirror.same_history(log.mirror)
         if before.directory.is_offline:
             # What failed on storage, an append or a truncation, may have reached the file: it was answered as in doubt.
             common = min(before.mirror.end, log.mirror.end)
@@ -295,7 +343,7 @@ class ReplicaChecks:
                 del record.damaged[life.broker_id]
             else:
                 known = before.mirror.chain_at(log.mirror.end)
-                own = log.mirror.chains[-1] if log.mirror.chains else known
+                own = log.mirror.chain_at(log.mirror.end) if log.mirror.chains else known
                 if known is not None and known != own:
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
                 record.maybe_whole(life.broker_id)
@@ -313,11 +361,17 @@ class ReplicaChecks:
         """Check that the epoch cache has the first offset of each epoch present, and maybe one empty epoch more."""
         mirror = log.mirror
         wanted: dict[int, int] = {}
-        for base, epoch in zip(mirror.bases, mirror.epochs, strict=True):
-            wanted.setdefault(epoch, base)
+        start = log.log_start_offset
+        for index in range(mirror.first_above(start), len(mirror.ends)):
+            wanted.setdefault(mirror.epochs[index], max(mirror.bases[index], start))
         entries = {entry.epoch: entry.start_offset for entry in log.epochs.entries}
         extra = {epoch: start for epoch, start in entries.items() if epoch not in wanted}
-        missing = {epoch: start for epoch, start in wanted.items() if entries.get(epoch) != start}
+        missing = {epoch: first for epoch, first in wanted.items() if entries.get(epoch) != first}
+        if wanted and len(missing) == 1:
+            # A follower that begins again within a batch notes the epoch where the batch begins.
+            first = mirror.first_above(start)
+            if mirror.bases[first] <= entries.get(mirror.epochs[first], -1) <= start:
+                missing.pop(mirror.epochs[first], None)
         # An epoch may have begun without a record; then it starts where the next one with records starts, or later.
         misplaced = {epoch for epoch, start in extra.items() if start > mirror.end}
         self._verdicts.check(

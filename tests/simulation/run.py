@@ -186,7 +186,7 @@ class Run:
                 continue  # What lies on a damaged disk says nothing; what is read from it is checked all the time.
             leader = logs[record.zk.leader]
             for broker_id, log in logs.items():
-                agree = log.mirror.chains[-1:] == leader.mirror.chains[-1:]
+                agree = log.mirror.same_history(leader.mirror)
                 checks.verdicts.check(
                     "R3", agree, f"{record}: broker {broker_id} differs from leader {record.zk.leader}"
                 )

@@ -434,7 +434,7 @@ def test_reading_what_is_not_committed_and_what_goes_again_is_reported(cluster: 
     record = prepared(cluster)
     send = sent(cluster, b"a", outcome=Outcome.UNKNOWN, offset=None)
     reading = Reading("r", TP, TOPIC_ID)
-    cluster.checks.fetch_answered(broker(1), reading, FetchResult(TP, None, 0, 0, 0, None, send.batch))
+    cluster.checks.fetch_answered(broker(1), reading, 0, FetchResult(TP, None, 0, 0, 0, None, send.batch))
     assert violated(cluster) == ("C9",)
     reading.polls.append(Poll(0, 0, 1, send.crc))
     cluster.checks.history.readings.append(reading)

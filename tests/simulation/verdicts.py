@@ -36,6 +36,7 @@ INVARIANTS: dict[str, str] = {
     "R15": "one fetcher per followed partition, none for a led one",
     "R16": "records stay with their topic id",
     "R17": "a deletion is complete",
+    "R18": "a log starts where somebody asked, within what is committed, and no deletion is taken back",
     "K1": "one controller per controller epoch, which rises by one",
     "K2": "only the present controller writes, fenced",
     "K3": "what is announced was written before",
