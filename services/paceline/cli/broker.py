@@ -8,6 +8,7 @@ import click
 from paceline.cli.broker_drain import plan_drain, plan_undrain, refuse_unknown_broker
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.numbers import BROKER_ID, parse_number
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_plan import encode_plan, read_plan
 
@@ -50,7 +51,7 @@ def list_brokers(output: str, bootstrap: str) -> None:
 
 
 @broker.command()
-@click.argument("broker_id", metavar="ID", type=int)
+@click.argument("broker_id", metavar="ID", type=BROKER_ID)
 @output_option
 @bootstrap_option
 def describe(broker_id: int, output: str, bootstrap: str) -> None:
@@ -82,7 +83,7 @@ def describe(broker_id: int, output: str, bootstrap: str) -> None:
 
 
 @broker.command()
-@click.argument("broker_id", metavar="ID", type=int)
+@click.argument("broker_id", metavar="ID", type=BROKER_ID)
 @click.option(
     "--save",
     "plan_file",
@@ -127,7 +128,7 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
 
 
 @broker.command()
-@click.argument("broker_id", metavar="ID", type=int)
+@click.argument("broker_id", metavar="ID", type=BROKER_ID)
 @click.option(
     "--file",
     "plan_file",
@@ -168,7 +169,7 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
 
 
 @broker.command()
-@click.argument("broker_ids", metavar="[ID]...", nargs=-1, type=int)
+@click.argument("broker_ids", metavar="[ID]...", nargs=-1, type=BROKER_ID)
 @click.option("--topic", "topics", multiple=True, help="only replicas of this topic; may be repeated")
 @click.option("--replicas", "each", is_flag=True, help="one row per replica instead of one per directory")
 @output_option
@@ -216,9 +217,10 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
 def _which(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
     if text == "all":
         return None
-    if not text.isdecimal():
+    number = parse_number(text)
+    if number is None:
         raise click.BadParameter(f"{text!r} is neither a broker id nor all")
-    return int(text)
+    return number
 
 
 _which_broker = click.argument("which", metavar="ID|all", callback=_which)

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from paceline.cli.numbers import parse_number
+
 DEV_DIRECTORY = Path("build/dev")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
 
@@ -32,6 +34,7 @@ def parse_partition(text: str) -> tuple[str, int | None]:
     topic, separator, index = text.rpartition("/")
     if not separator:
         return text, None
-    if not index.isdecimal():
+    number = parse_number(index)
+    if number is None:
         raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC/PARTITION")
-    return topic, int(index)
+    return topic, number

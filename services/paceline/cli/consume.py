@@ -8,6 +8,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
+from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 
 _QUIET_POLLS = 4
@@ -43,7 +44,7 @@ def consume(
 ) -> None:
     """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end."""
     topic, partition = parse_partition(which)
-    if start not in {"start", "end"} and not start.isdecimal():
+    if start not in {"start", "end"} and parse_number(start, MAX_INT64) is None:
         raise click.BadParameter(f"{start!r} is neither start, end nor an offset", param_hint="--from")
     for escape, character in _ESCAPES.items():
         template = template.replace(escape, character)

@@ -1,6 +1,6 @@
 """`paceline partition`: what a leader knows of each replica, and who shall lead."""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -68,8 +68,8 @@ def describe(which: str, output: str, bootstrap: str) -> None:
 
 @partition.command()
 @click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
-@click.option("--preferred", "election", flag_value="preferred", help="the first assigned replica, if it is in sync")
-@click.option("--unclean", "election", flag_value="unclean", help="whoever is online: records may be lost for good")
+@click.option("--preferred", is_flag=True, help="the first assigned replica, if it is in sync")
+@click.option("--unclean", is_flag=True, help="whoever is online: records may be lost for good")
 @click.option("--all", "everything", is_flag=True, help="every partition that needs such an election")
 @click.option("--yes", is_flag=True, help="do not ask before an unclean election")
 @click.option("--dry-run", is_flag=True, help="show who would be elected, elect nobody")
@@ -77,7 +77,8 @@ def describe(which: str, output: str, bootstrap: str) -> None:
 @bootstrap_option
 def elect(
     which: tuple[str, ...],
-    election: str | None,
+    preferred: bool,
+    unclean: bool,
     everything: bool,
     yes: bool,
     dry_run: bool,
@@ -85,8 +86,9 @@ def elect(
     bootstrap: str,
 ) -> None:
     """Elect leaders and return when they have acknowledged; a partition that needs no election is left alone."""
-    if election is None:
-        raise click.UsageError("say --preferred or --unclean")
+    if preferred == unclean:
+        raise click.UsageError("say --preferred or --unclean, not both")
+    election: Literal["preferred", "unclean"] = "unclean" if unclean else "preferred"
     if bool(which) == everything:
         raise click.UsageError("name partitions, or give --all")
     with reported(output):
@@ -94,11 +96,11 @@ def elect(
 
         with Admin(bootstrap) as admin:
             named = None if everything else _expanded(admin, which)
-            if election == "unclean" and not yes and not dry_run:
+            if unclean and not yes and not dry_run:
                 _warn(admin, admin.elect_leaders("unclean", named, validate_only=True, raise_errors=False))
                 click.confirm("elect them all the same?", abort=True, err=True)
-            results = admin.elect_leaders(election, named, validate_only=dry_run, raise_errors=False)  # type: ignore[arg-type]
-            if election == "unclean" and (yes or dry_run):
+            results = admin.elect_leaders(election, named, validate_only=dry_run, raise_errors=False)
+            if unclean and (yes or dry_run):
                 _warn(admin, results, done=not dry_run)
         rows = [
             {

@@ -9,6 +9,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.numbers import COUNT, LONG_COUNT
 from paceline.cli.output import Row, output_option, show
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
 from paceline.cli.reassign_progress import Progress, Speed, sizes_of
@@ -31,7 +32,7 @@ def reassign() -> None:
 @reassign.command()
 @click.option("--topic", "topics", multiple=True, required=True, help="topic to place; may be repeated")
 @click.option("--brokers", help="brokers to use, such as 1,2,4 [default: every live broker]")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="replicas wanted [default: as many as now]")
+@click.option("--replication-factor", type=COUNT, help="replicas wanted [default: as many as now]")
 @click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="where to [default: stdout]")
 @bootstrap_option
 def plan(
@@ -68,7 +69,7 @@ def plan(
 @click.option(
     "--throttle",
     "bytes_per_second",
-    type=click.IntRange(min=1),
+    type=LONG_COUNT,
     metavar="BYTES",
     help="let no broker give or take more than so many bytes a second for these moves",
 )

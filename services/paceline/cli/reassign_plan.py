@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.cli.numbers import MAX_INT32
+
 Partition = tuple[str, int]
 Placement = Mapping[Partition, Sequence[int]]
 
@@ -89,7 +91,9 @@ def read_plan(path: Path) -> dict[Partition, tuple[int, ...]]:
     moves: dict[Partition, tuple[int, ...]] = {}
     for number, row in enumerate(rows):
         if not _is_move(row):
-            raise ValueError(f"{path}: entry {number} is not {{topic, partition, replicas}}")
+            raise ValueError(
+                f"{path}: entry {number} is not {{topic, partition, replicas}} with numbers from 0 to {MAX_INT32}"
+            )
         partition = (row["topic"], row["partition"])
         if partition in moves:
             raise ValueError(f"{path}: {partition[0]}/{partition[1]} is listed twice")
@@ -105,7 +109,7 @@ def _is_move(row: Any) -> bool:
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT32
 
 
 def _kept(current: Placement, wanted: Mapping[Partition, int], racks: Mapping[int, str]) -> dict[Partition, list[int]]:

@@ -4,6 +4,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.numbers import COUNT
 from paceline.cli.output import output_option, show
 from paceline.cli.trim import trim
 
@@ -18,8 +19,8 @@ topic.add_command(trim)
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=int, help="number of partitions [default: num.partitions of the controller]")
-@click.option("--replication-factor", type=int, help="replicas of each [default: default.replication.factor]")
+@click.option("--partitions", type=COUNT, help="number of partitions [default: num.partitions of the controller]")
+@click.option("--replication-factor", type=COUNT, help="replicas of each [default: default.replication.factor]")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="topic configuration; may be repeated")
 @click.option("--validate-only", is_flag=True, help="check, create nothing")
 @bootstrap_option
@@ -148,7 +149,7 @@ def alter(
 
 @topic.command("add-partitions")
 @click.argument("name")
-@click.option("--count", type=int, required=True, help="number of partitions afterwards")
+@click.option("--count", type=COUNT, required=True, help="number of partitions afterwards")
 @click.option("--validate-only", is_flag=True, help="check, change nothing")
 @bootstrap_option
 def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -> None:

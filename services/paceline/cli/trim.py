@@ -6,13 +6,14 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import RPC_FAILURE, check_partition, reported
+from paceline.cli.numbers import OFFSET
 from paceline.cli.output import output_option, show
 from paceline.rpc.errors import STATUS_OF_CODE
 
 
 @click.command()
 @click.argument("which", nargs=-1, required=True, metavar="TOPIC[/PARTITION]...")
-@click.option("--before-offset", type=click.IntRange(min=0), help="the first offset that stays")
+@click.option("--before-offset", type=OFFSET, help="the first offset that stays")
 @click.option("--all", "everything", is_flag=True, help="everything that is committed")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="show what would be deleted, delete nothing")

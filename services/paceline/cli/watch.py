@@ -11,6 +11,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import reported
+from paceline.cli.numbers import BROKER_ID
 from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
 
 _GROUPS: Final = {
@@ -40,7 +41,7 @@ _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
     help=f"only these: {', '.join(_GROUPS)}, or a kind as shown; may be repeated",
 )
 @click.option("--since", metavar="10m|all|TIME", help="begin in the past: 90s, 10m, 2h, all, 2026-11-21T17:00")
-@click.option("--broker", "broker_id", type=click.IntRange(min=0), help="a broker's own events, not the controller's")
+@click.option("--broker", "broker_id", type=BROKER_ID, help="a broker's own events, not the controller's")
 @click.option("--metadata", is_flag=True, help="brokers, leaders and in-sync sets as they become, not events")
 @click.option("-n", "--num", type=click.IntRange(min=1), help="stop after so many lines")
 @click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)

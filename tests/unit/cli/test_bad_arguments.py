@@ -1,0 +1,67 @@
+"""What cannot be meant is refused as wrong usage, in words, before a cluster is asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.commands import cli
+from paceline.cli.reassign_plan import read_plan
+
+USAGE = 2
+TOO_LARGE, FAR_TOO_LARGE = "2147483648", "9" * 30
+NOBODY = ("-b", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("number", [TOO_LARGE, FAR_TOO_LARGE])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topic create t --partitions {}",
+        "topic create t --replication-factor {}",
+        "topic add-partitions t --count {}",
+        "topic trim t/{} --all --yes",
+        "partition describe t/{}",
+        "partition elect --preferred t/{}",
+        "reassign plan --topic t --replication-factor {}",
+        "reassign cancel t/{}",
+        "broker describe {}",
+        "broker drain {}",
+        "broker undrain {}",
+        "broker logdirs {}",
+        "broker configs {}",
+        "broker alter {} --set a=b",
+        "consume t/{}",
+        "produce t/{}",
+        "watch t/{}",
+        "watch --broker {}",
+        "top t/{}",
+    ],
+)
+def test_a_number_beyond_32_bits_is_wrong_usage(command: str, number: str) -> None:
+    ended = CliRunner().invoke(cli, [*command.format(number).split(), *NOBODY])
+    assert (ended.exit_code, "2147483647" in ended.stderr) == (USAGE, True), ended.stderr[-500:]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["consume t --from {}", "topic trim t --before-offset {} --yes", "reassign start plan.json --throttle {}"],
+)
+def test_a_number_beyond_64_bits_is_wrong_usage(command: str) -> None:
+    ended = CliRunner().invoke(cli, [*command.format(2**63).split(), *NOBODY])
+    assert (ended.exit_code, str(2**63 - 1) in ended.stderr) == (USAGE, True), ended.stderr[-500:]
+
+
+def test_a_plan_with_a_number_beyond_32_bits_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 2**31, "replicas": [1]}]}))
+    with pytest.raises(ValueError, match=r"entry 0 .* to 2147483647"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize("elections", [("--preferred", "--unclean"), ("--unclean", "--preferred")])
+def test_an_election_cannot_be_of_both_kinds(elections: tuple[str, str]) -> None:
+    ended = CliRunner().invoke(cli, ["partition", "elect", *elections, "--yes", "t/0", *NOBODY])
+    assert ended.exit_code == USAGE
+    assert "--preferred or --unclean, not both" in ended.stderr
