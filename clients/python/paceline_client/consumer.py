@@ -261,7 +261,7 @@ class Consumer:
         """
         limit = self._max_poll_records if max_records is None else max_records
         deadline = time.monotonic() + timeout_ms / 1000
-        with self._lock:
+        with self._lock, self._fetcher.polling():
             while True:
                 self._raise_pending()
                 found: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -281,6 +281,7 @@ class Consumer:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return {}
+                self._fetcher.go_on()
                 self._news.wait(left)
 
     def poll_batches(self, timeout_ms: int = 1_000, max_bytes: int | None = None) -> list[FetchedBatches]:
@@ -294,7 +295,7 @@ class Consumer:
             PacelineError: as `poll`, apart from what only decoding would show.
         """
         deadline = time.monotonic() + timeout_ms / 1000
-        with self._lock:
+        with self._lock, self._fetcher.polling():
             while True:
                 self._raise_pending()
                 found: list[FetchedBatches] = []
@@ -312,6 +313,7 @@ class Consumer:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return []
+                self._fetcher.go_on()
                 self._news.wait(left)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:

@@ -5,10 +5,11 @@ arrive on gRPC's threads, which only queue them. Positions and buffers are in `A
 lock; this thread has the buffers filled ahead of `poll` up to a limit.
 """
 
+import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,6 +54,8 @@ _log = logging.getLogger("paceline.client")
 
 _BUSY_WAIT_MS: Final = 20
 """Wait of a fetch that leaves a partition out because its buffer is full: the reader may make room any moment."""
+_FEW_BYTES: Final = 64 * 1024
+"""After a larger answer the next fetch does not wait until somebody has taken this one."""
 _BACKOFF_MS: Final = 50
 _LEADER_ONLY_MS: Final = 10_000
 """How long only the leader is read after a follower could not be."""
@@ -115,6 +118,10 @@ class Fetcher:
         self._on_news = on_news
         self._wake = threading.Condition(lock)
         self._woken = False
+        self._polling = 0
+        """Threads in `poll`."""
+        self._put_off = False
+        """Whether the next fetches wait for a poller to take what has come."""
         self._stopped = False
         self._answers: deque[Callable[[], None]] = deque()
         self._sessions: dict[int, FetchSessionHandler] = {}
@@ -141,6 +148,27 @@ class Fetcher:
     def wake(self) -> None:
         """Have the thread look for work."""
         with self._lock:
+            self._woken = True
+            self._wake.notify()
+
+    @contextlib.contextmanager
+    def polling(self) -> Iterator[None]:
+        """Somebody waits for records inside of this, with the lock held but for the waiting.
+
+        A few records that come meanwhile are theirs first: our thread goes on when they have been taken, not beside
+        who takes them. Who sees nothing for them calls `go_on`.
+        """
+        self._polling += 1
+        try:
+            yield
+        finally:
+            self._polling -= 1
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Send what was put off; the lock is held."""
+        if self._put_off:
+            self._put_off = False
             self._woken = True
             self._wake.notify()
 
@@ -337,8 +365,9 @@ class Fetcher:
                 _log.exception("a fetch's answer was not taken in")
                 self.failed = failure
             self._on_news()
-            self._woken = True
-            self._wake.notify()
+            self._put_off = True
+            if not self._polling or isinstance(answer, Exception) or len(answer) > _FEW_BYTES:
+                self.go_on()
 
     def _call(self, outstanding: _Outstanding, request: FetchRequest) -> None:
         """Fetch in a call of its own, from a broker that has no stream for us."""
