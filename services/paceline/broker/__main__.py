@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from paceline import __version__
+from paceline.runtime.grpc_environment import wait_for_sockets_directly
 from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent, raise_open_file_limit
 from paceline.runtime.logging import configure_logging
 from paceline.runtime.memory import keep_large_buffers
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def run(settings: BrokerSettings) -> int:
     """Run a broker with these settings."""
+    wait_for_sockets_directly()
     from paceline.broker.driver import BrokerProcess
 
     raise_open_file_limit()
