@@ -10,6 +10,7 @@ from paceline.broker.replica_fetcher import FetchState, ReplicaFetcher
 from paceline.controller import failover, takeover
 from paceline.controller.context import ControllerContext
 from paceline.controller.parts import ControllerParts
+from paceline.controller.storage import Storage
 from paceline.controller.takeover import StatesLoaded
 from paceline.model.control import (
     ControlRequest,
@@ -223,6 +224,19 @@ class ControlChecks:
                 if leader is not None and record.isr_written_in.get(version, -1) < leader.broker_epoch:
                     self._verdicts.fail("K13", f"{record}: {known} is known, nobody will tell of version {version}")
 
+    def looked(self, before: dict[int, int], changes: int, found: dict[int, LiveBroker]) -> None:
+        """A controller has listed brokers: as they were at some moment since it began (KAFKA-5879)."""
+        possible: dict[int, set[int | None]] = {broker_id: {epoch} for broker_id, epoch in before.items()}
+        for broker_id, epoch in self._cluster.checks.zookeeper.registrations[changes:]:
+            possible.setdefault(broker_id, {None}).add(epoch)
+        self._verdicts.exercise("K11")
+        for broker_id in sorted({*possible, *found}):
+            seen = found[broker_id].broker_epoch if broker_id in found else None
+            if seen not in possible.get(broker_id, {None}):
+                self._verdicts.fail(
+                    "K11", f"a controller sees broker {broker_id} with {seen}, registered were {before}"
+                )
+
     # The fetch protocol, seen from inside
 
     @contextmanager
@@ -289,6 +303,16 @@ class ControlChecks:
             if partition.advance_high_watermark():
                 verdicts.fail("R6", f"{partition.topic_partition} stays at {before} with ISR {partition.isr}")
 
+        list_brokers = Storage.brokers
+
+        def probed_brokers(storage: Storage) -> Flow[dict[int, LiveBroker]]:
+            audit = self._cluster.checks.zookeeper
+            before, changes = dict(audit.registered), len(audit.registrations)
+            found = yield from list_brokers(storage)
+            self.looked(before, changes, found)
+            return found
+
+        Storage.brokers = probed_brokers  # type: ignore[assignment, method-assign]
         HostedPartition._propose = probed_propose  # type: ignore[assignment, method-assign]
         HostedPartition.isr_written = probed_written  # type: ignore[assignment, method-assign]
         load_states = takeover.load_states
@@ -305,6 +329,7 @@ class ControlChecks:
         try:
             yield
         finally:
+            Storage.brokers = list_brokers  # type: ignore[method-assign]
             HostedPartition._propose = propose  # type: ignore[method-assign]
             HostedPartition.isr_written = isr_written  # type: ignore[method-assign]
             HostedPartition.record_follower_fetch = record_fetch  # type: ignore[method-assign]

@@ -95,6 +95,7 @@ _MOVES_ARE_LATE = _aim(
 _STOPS = _aim("stop-broker", "stop-and-lose-power", "pause-broker", count=12) | _THREE
 _DISKS_FAIL = _aim("failed-write", "failed-sync", "failed-write", count=12, flush_messages=1)
 _POWER_FAILS_AFTER_A_STOP = _aim("stop-and-lose-power", count=12, flush_messages=2**63 - 1)
+_DELETIONS = _aim("kill-leader", "bounce-broker", operation_kinds=("delete-records",), operation_count=14)
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -112,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("controller reassigns without waiting", broken.reassign_at_once, ("K9",), 80, _MOVES),
     Mutant("controller empties an ISR", broken.empty_isr, ("R11", "X1"), 60),
     Mutant("controller does not resume deletions", broken.no_deletion_resume, ("C13", "R17"), 120, _TOPICS_COME_BACK),
-    Mutant("controller acts on what it saw before", broken.captured_data, ("C13", "R5", "K3", "X1"), 60),
+    Mutant("controller acts on what it saw before", broken.captured_data, ("K11",), 60),
     Mutant(
         "controller elects a dead member of the ISR", broken.elect_a_dead_member, ("R5",), 60, _LEADERS_CHANGE | _THREE
     ),
@@ -322,6 +323,10 @@ MUTANTS: tuple[Mutant, ...] = (
         300,
         _aim("recreate-topic", "power-loss", count=14),
     ),
+    # broker: deleted records
+    Mutant("records are deleted beyond the high watermark", also_broken.delete_uncommitted, ("R18",), 40, _DELETIONS),
+    Mutant("a deletion of records is not durable", also_broken.log_starts_not_durable, ("R18",), 100, _DELETIONS),
+    Mutant("follower ignores its leader's log start", also_broken.log_start_ignored, ("C13", "R18"), 40, _DELETIONS),
     # broker: clients
     Mutant("readers see what is not committed", broken.read_to_log_end, ("C9",), 10),
     Mutant("a send is acknowledged too early", broken.acknowledge_early, ("R7",), 10),

@@ -2,17 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.broker import control_requests, hosted_partition, replica_fetcher
+from paceline.broker import control_requests, delete_records, hosted_partition, replica_fetcher
 from paceline.broker.control_requests import ControlRequests
+from paceline.broker.delete_records import DeleteRecordsHandler
+from paceline.broker.failures import failure_of
 from paceline.broker.fetch import FetchHandler
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import DelayedProduce
 from paceline.broker.replica_fetcher import ReplicaFetcher
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.log_directory import LogDirectory
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
-from paceline.model.errors import ErrorCode
+from paceline.model.errors import ErrorCode, PacelineError
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import JoinRefusal
 from paceline.replication.truncation import Truncation
@@ -208,3 +211,39 @@ def high_watermark_beyond_the_log(patches: "Patches") -> None:
         return self._high_watermark
 
     patches.set(PartitionLog, "update_high_watermark", update)
+
+
+# Deleted records
+
+
+def delete_uncommitted(patches: "Patches") -> None:
+    """Everything up to the log end may be deleted."""
+
+    def delete(self: DeleteRecordsHandler, query: Any, result: Any) -> Any:
+        topic_partition = query.topic_partition
+        try:
+            partition = self._partitions.lookup(topic_partition)
+            log = partition.leader_log(query.current_leader_epoch)
+            offset = log.log_end_offset if query.before_offset is None else query.before_offset
+            partition.delete_records(min(offset, log.log_end_offset))
+        except PacelineError as error:
+            result.failure = failure_of(error, self._partitions.hint(topic_partition))
+            return None
+        return delete_records._Pending(partition, offset, result)
+
+    patches.set(DeleteRecordsHandler, "_delete", delete)
+
+
+def log_starts_not_durable(patches: "Patches") -> None:
+    """Log starts are only ever in memory."""
+    patches.set(LogManager, "checkpoint_log_start_offsets", lambda _self: None)
+
+
+def log_start_ignored(patches: "Patches") -> None:
+    """A follower keeps what its leader has deleted."""
+    real = HostedPartition.append_as_follower
+
+    def append(self: HostedPartition, batches: bytes, high_watermark: int, _log_start_offset: int) -> None:
+        real(self, batches, high_watermark, 0)
+
+    patches.set(HostedPartition, "append_as_follower", append)

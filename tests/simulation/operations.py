@@ -239,7 +239,7 @@ class Operations:
         chance = self._chance(fault)
         data = chance.choice(FOREIGN)
         extra = [topic for topic in sorted(self._cluster.checks.records.topic_ids) if topic not in self._admin.wanted]
-        kind = chance.randrange(9)
+        kind = chance.randrange(10)
         if kind == 0 or (kind <= 3 and not extra):
             self._spoil(znodes.topic_path("spoilt"), data)
         elif kind == 1:
@@ -259,6 +259,8 @@ class Operations:
             self._spoil(znodes.ISR_CHANGE_PREFIX, data, sequential=True)
         elif kind == 7:
             self._spoil(znodes.LOG_DIR_EVENT_PREFIX, data, sequential=True)
+        elif kind == 8:
+            self._spoil(znodes.CONTROLLER_JOURNAL, data)
         else:
             self._spoil(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
 

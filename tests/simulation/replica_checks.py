@@ -195,7 +195,8 @@ class ReplicaChecks:
         else:
             self._extend(record, mirror, now)
         record.thw = now
-        if record.committed.end != now:
+        # The mirror of a damaged replica misses what lies behind the damage.
+        if record.committed.end != now and life.broker_id not in record.flipped:
             verdicts.fail("R8", f"{record}: {life.name} commits {now} inside a batch")
         for member in zk.isr:
             self._complete(record, member, "at a commit")
@@ -233,7 +234,9 @@ class ReplicaChecks:
             record = self._records.get(change.topic_id, change.topic_partition)
             record.forget_replica(life.broker_id)
             record.damaged.pop(life.broker_id, None)
-            if record.harmed and record.topic_id not in self._cluster.checks.dead_topic_ids:
+            # The end of a move that is known of needs nothing from the node: only who is assigned has data to lose.
+            keeps = record.harmed and life.broker_id in record.assignment.replicas
+            if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
         if change.kind is StateChangeKind.LOG_SET_ASIDE and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)

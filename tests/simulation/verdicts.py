@@ -47,6 +47,7 @@ INVARIANTS: dict[str, str] = {
     "K8": "nobody deletes another's /controller",
     "K9": "a reassignment drops nobody before all targets are in sync",
     "K10": "what was begun is finished",
+    "K11": "a controller acts on the registrations there are when it looks, not on earlier ones",
     "K12": "metadata becomes current",
     "K13": "a new controller's states are those in ZooKeeper, but for ISR writes of leaders",
     "H26": "foreign data in a node harms nothing but the topic it names",

@@ -38,6 +38,8 @@ class ZooKeeperChecks:
         self._controller_zxid = -1
         self.registered: dict[int, int] = {}
         """Broker epoch of every registered broker."""
+        self.registrations: list[tuple[int, int | None]] = []
+        """Every change of it: broker and its new epoch, None when it went."""
 
     def session_opened(self, life: Life, session_id: int) -> None:
         """A process has learnt of its session."""
@@ -135,9 +137,11 @@ class ZooKeeperChecks:
         broker_id = int(write.change.path.rpartition("/")[2])
         if write.change.type is WatchType.CREATED:
             self.registered[broker_id] = write.zxid
+            self.registrations.append((broker_id, write.zxid))
             self._say(write)
         elif write.change.type is WatchType.DELETED:
             self.registered.pop(broker_id, None)
+            self.registrations.append((broker_id, None))
             self._say(write)
 
     def _config_written(self, write: AppliedWrite) -> None:
