@@ -503,3 +503,52 @@ def test_deleting_data_because_a_node_cannot_be_read_is_reported(cluster: Simula
 def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> None:
     cluster.checks.unexpected("broker-1", ValueError("boom"))
     assert violated(cluster) == ("X1",)
+
+
+# Deleted records
+
+
+def test_a_log_start_that_nobody_asked_for_or_beyond_what_is_committed_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    one = cast(Any, log((0, 2, 0, 5), high_watermark=2))
+    record.asked_start = one.log_start_offset = 2
+    cluster.checks.replicas.log_start_moved(broker(1), one, 0, 2)
+    assert violated(cluster) == ()
+    cluster.checks.replicas.log_start_moved(broker(1), one, 0, 1)
+    assert violated(cluster) == ("R18",)
+    record.asked_start = 1
+    cluster.checks.replicas.log_start_moved(broker(1), one, 0, 2)
+    assert cluster.checks.verdicts.all["R18"].violations == 2
+
+
+def test_a_deletion_that_a_restart_takes_back_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    one = log((0, 2, 0, 5), high_watermark=2)
+    record.promised_starts[1] = 1
+    cluster.checks.replicas._starts_where_promised(broker(1), record, one)
+    assert violated(cluster) == ("R18",)
+
+
+def test_a_mirror_that_begins_later_is_compared_by_the_chain_of_what_lies_below() -> None:
+    whole, late, other = Mirror(), Mirror(2), Mirror(2)
+    whole.add(0, 2, 0, 5)
+    whole.add(2, 3, 0, 6)
+    for mirror, crc in ((late, 6), (other, 7)):
+        mirror.add(2, 3, 0, crc)
+        assert mirror.chain_at(3) is None and mirror.same_history(whole) is (crc == 6)
+        mirror.root(whole.chain_at(2))
+    assert late.chain_at(3) == whole.chain_at(3) != other.chain_at(3)
+    assert late.same_history(whole) and not other.same_history(whole)
+
+
+# Controllers look
+
+
+def test_registrations_of_before_the_look_are_reported(cluster: SimulatedCluster) -> None:
+    control, audit = cluster.checks.control, cluster.checks.zookeeper
+    audit.registrations += [(1, 7), (2, 8), (1, None)]
+    control.looked({1: 7}, 1, {})
+    control.looked({1: 7}, 1, {1: LiveBroker(1, (), broker_epoch=7), 2: LiveBroker(2, (), broker_epoch=8)})
+    assert violated(cluster) == ()
+    control.looked({}, 3, {1: LiveBroker(1, (), broker_epoch=7)})
+    assert violated(cluster) == ("K11",)
