@@ -11,6 +11,7 @@ from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import BROKER_ID, parse_number
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_plan import encode_plan, read_plan
+from paceline.cli.reassign_requests import alter_moves, elect_leaders
 
 
 @click.group()
@@ -110,11 +111,11 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
             if plan_file is not None:
                 plan_file.write_text(encode_plan(found.before), encoding="utf-8")
             if not dry_run:
-                for change in admin.alter_partition_reassignments(found.order, raise_errors=False):
+                for change in alter_moves(admin, found.order):
                     if change.error is not None:
                         found.stuck[change.topic_partition] = str(change.error)
                 wanted = [where for where in found.elect if where not in found.stuck]
-                for result in admin.elect_leaders("preferred", wanted, raise_errors=False):
+                for result in elect_leaders(admin, "preferred", wanted):
                     if result.error is not None and result.leader is None:
                         found.stuck[result.topic_partition] = str(result.error)
     moved = len([where for where in found.elect if where not in found.stuck])
@@ -153,11 +154,11 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
             refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
             found = plan_undrain(topics, broker_id, moving, before)
             if not dry_run:
-                for change in admin.alter_partition_reassignments(found.order, raise_errors=False):
+                for change in alter_moves(admin, found.order):
                     if change.error is not None:
                         found.stuck[change.topic_partition] = str(change.error)
                 wanted = [where for where in found.elect if where not in found.stuck]
-                for result in admin.elect_leaders("preferred", wanted, raise_errors=False):
+                for result in elect_leaders(admin, "preferred", wanted):
                     if result.error is not None and result.leader is None:
                         found.stuck[result.topic_partition] = str(result.error)
     moved = len([where for where in found.elect if where not in found.stuck])

@@ -7,6 +7,7 @@ import click
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.output import output_option, show
+from paceline.cli.reassign_requests import elect_leaders
 
 
 @click.group()
@@ -97,9 +98,9 @@ def elect(
         with Admin(bootstrap) as admin:
             named = None if everything else _expanded(admin, which)
             if unclean and not yes and not dry_run:
-                _warn(admin, admin.elect_leaders("unclean", named, validate_only=True, raise_errors=False))
+                _warn(admin, elect_leaders(admin, "unclean", named, validate_only=True))
                 click.confirm("elect them all the same?", abort=True, err=True)
-            results = admin.elect_leaders(election, named, validate_only=dry_run, raise_errors=False)
+            results = elect_leaders(admin, election, named, validate_only=dry_run)
             if unclean and (yes or dry_run):
                 _warn(admin, results, done=not dry_run)
         rows = [

@@ -13,6 +13,7 @@ from paceline.cli.numbers import COUNT, LONG_COUNT
 from paceline.cli.output import Row, output_option, show
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
 from paceline.cli.reassign_progress import Progress, Speed, sizes_of
+from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle, throttled_brokers
 
 if TYPE_CHECKING:
@@ -87,13 +88,13 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bo
         with Admin(bootstrap) as admin:
             if bytes_per_second is not None:
                 # Refused moves leave no throttle behind, and none runs a moment without it.
-                checked = admin.alter_partition_reassignments(moves, validate_only=True, raise_errors=False)
+                checked = alter_moves(admin, moves, validate_only=True)
                 fine = {each.topic_partition for each in checked if each.error is None}
                 if not validate_only:
                     _throttle(
                         admin, {where: target for where, target in moves.items() if where in fine}, bytes_per_second
                     )
-            results = admin.alter_partition_reassignments(moves, validate_only=validate_only, raise_errors=False)
+            results = alter_moves(admin, moves, validate_only)
         accepted = sum(result.error is None for result in results)
         pace = f", at {bytes_per_second} bytes a second" if bytes_per_second is not None else ""
         click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}")
@@ -165,8 +166,8 @@ def cancel(
         with Admin(bootstrap) as admin:
             if not named:
                 among = None if plan_file is None else list(read_plan(plan_file))
-                named = [move.topic_partition for move in admin.list_partition_reassignments(among)]
-            results = admin.alter_partition_reassignments(dict.fromkeys(named), raise_errors=False)
+                named = [move.topic_partition for move in list_moves(admin, among)]
+            results = alter_moves(admin, dict.fromkeys(named))
             if not preserve_throttles and not admin.list_partition_reassignments():
                 topics = [topic for topic, _ in (named if plan_file is None else read_plan(plan_file))]
                 _lift(admin, topics, ())
@@ -238,17 +239,18 @@ def _look(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -
     involved = {
         broker for move in copying for broker in (*move.target, *(() if move.leader is None else (move.leader,)))
     }
-    answers = admin.describe_log_dirs(sorted(involved), [move.topic_partition for move in copying])
+    few = len(copying) <= PARTITIONS_PER_REQUEST
+    answers = admin.describe_log_dirs(sorted(involved), [move.topic_partition for move in copying] if few else None)
     return progress.look(moves, sizes_of(answers), time.monotonic())
 
 
 def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], progress: Progress) -> list[Row]:
-    moves = admin.list_partition_reassignments(list(wanted) or None)
+    moves = list_moves(admin, list(wanted) or None)
     speeds = _look(admin, moves, progress)
     if moves and all(speed.bytes_per_second is None for speed in speeds.values()):
         # A speed takes two looks.
         time.sleep(_WATCH_EVERY_S)
-        moves = admin.list_partition_reassignments(list(wanted) or None)
+        moves = list_moves(admin, list(wanted) or None)
         speeds = _look(admin, moves, progress)
     throttled = throttled_brokers(admin) if moves else {}
     rows: dict[Partition, dict[str, Any]] = {
