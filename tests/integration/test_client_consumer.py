@@ -99,6 +99,20 @@ def test_new_records_arrive_without_waiting_for_the_poll_to_end(cluster: FakeClu
         assert time.monotonic() - began < 60
 
 
+def test_a_poll_goes_on_fetching_after_answers_without_anything_for_it(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=20) as consumer:
+        consumer.assign([ONE])
+        found: list[dict[TopicPartition, list[ConsumerRecord]]] = []
+        poller = threading.Thread(target=lambda: found.append(consumer.poll(timeout_ms=60_000)))
+        poller.start()
+        before = len(cluster.fetched_partitions)
+        wait_for(lambda: len(cluster.fetched_partitions) >= before + 30, timeout_s=20.0)  # else one a second
+        assert not found
+        write(cluster, b"at last")
+        poller.join(20.0)
+        assert [record.value for record in found[0][ONE]] == [b"at last"]
+
+
 def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
