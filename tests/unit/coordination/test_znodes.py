@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.coordination import znodes
 from paceline.coordination.znode_json import MAX_ZNODE_BYTES
+from paceline.coordination.znode_json import encode_json
 from paceline.coordination.znodes import MalformedZnodeError
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import Endpoint
@@ -298,4 +299,4 @@ def test_a_state_without_extra_keys_is_the_compact_json_of_its_fields(
 ) -> None:
     data = znodes.encode_partition_state(LeaderAndIsr(leader, leader_epoch, tuple(isr), 9, controller_epoch))
     value = {"version": 1, "leader": leader, "leader_epoch": leader_epoch, "controller_epoch": controller_epoch}
-    assert data == znodes.encode_json({**value, "isr": list(isr)})
+    assert data == encode_json({**value, "isr": list(isr)})
