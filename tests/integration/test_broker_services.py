@@ -67,6 +67,7 @@ from paceline.rpc import convert
 from paceline.rpc.arrivals import ARRIVALS_AT_ONCE
 from paceline.rpc.channels import channel_options, open_aio_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.turns import Turns
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
 from paceline.runtime.metrics import Metrics
@@ -297,8 +298,7 @@ async def test_requests_beyond_those_being_received_are_throttled_unread_and_oth
     over = asyncio.Event()
 
     async def sends_for_ever() -> None:
-        await arrivals.enter()
-        await over.wait()
+        await arrivals.receive(over.wait)
 
     senders = [asyncio.get_running_loop().create_task(sends_for_ever()) for _ in range(ARRIVALS_AT_ONCE)]
     await _until(lambda: arrivals.under_way == ARRIVALS_AT_ONCE)
@@ -450,7 +450,10 @@ async def test_an_answer_in_records_stays_within_its_budget_but_never_starves(do
 async def test_a_client_cannot_ask_for_more_than_the_brokers_cap(door: Door) -> None:
     door.core.fetch_answer = FetchResponse([])
     await door.log().Fetch(fetch_of(max_bytes=2**31 - 1))
-    assert door.core.fetched[0].max_bytes == 57_671_680
+    assert door.core.fetched[0].max_bytes == 4 << 20, "a part of queued.max.response.bytes"
+    door.servers._answers._largest_bytes = 1 << 30
+    await door.log().Fetch(fetch_of(max_bytes=2**31 - 1))
+    assert door.core.fetched[1].max_bytes == 57_671_680
 
 
 async def test_a_failed_session_fails_the_whole_call(door: Door) -> None:
@@ -535,7 +538,13 @@ async def test_offsets_epochs_replicas_and_producer_ids_are_answered(door: Door)
 async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -> None:
     handlers = {
         log_pb.DESCRIPTOR.services_by_name["LogService"]: LogServicer(
-            CoreHandle(), "CLIENT", AsyncioScheduler(asyncio.get_running_loop()), ByteBudget(1), AnswerBudget(1), 1
+            CoreHandle(),
+            "CLIENT",
+            AsyncioScheduler(asyncio.get_running_loop()),
+            ByteBudget(1),
+            AnswerBudget(1),
+            1,
+            Turns(),
         ).handlers(),
         replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(CoreHandle()).handlers(),
     }

@@ -13,6 +13,7 @@ from paceline.model.control import Endpoint
 from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.exchange import MAX_STREAMS
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.turns import Turns
 from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
@@ -46,8 +47,9 @@ class BrokerServers:
         self._hub = hub or WatchHub(secrets.token_hex(6))
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
+        self._turns = Turns()
         # Producers that keep the broker busy with large requests do not keep those waiting who ask for little.
-        self._produce_arrivals, self._other_arrivals = Arrivals(), Arrivals()
+        self._produce_arrivals, self._other_arrivals = Arrivals(self._turns), Arrivals(self._turns)
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -105,6 +107,7 @@ class BrokerServers:
             with_reflection=keys.reflection_enable,
             arrivals_of=None if replication else self._arrivals_of,
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
+            turns=self._turns,
         )
 
     def _arrivals_of(self, method: str) -> Arrivals:
@@ -112,7 +115,7 @@ class BrokerServers:
 
     def _client_services(self, name: str) -> list[Service]:
         fetch_max_bytes = self._settings.keys.fetch_max_bytes
-        log = LogServicer(self._core, name, self._scheduler, self._budget, self._answers, fetch_max_bytes)
+        log = LogServicer(self._core, name, self._scheduler, self._budget, self._answers, fetch_max_bytes, self._turns)
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
         return [
             Service(LOG_SERVICE, log.add_to),

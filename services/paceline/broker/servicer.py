@@ -42,6 +42,7 @@ from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import Exchange, exchange_handler
 from paceline.rpc.server import parsed, unary
+from paceline.rpc.turns import Turns
 from paceline.rpc.watch_hub import WatchHub
 from paceline.rpc.watch_servicer import WatchServicer
 from paceline.runtime.ports import Scheduler
@@ -152,8 +153,10 @@ class LogServicer:
         budget: ByteBudget,
         answers: AnswerBudget,
         fetch_max_bytes: int,
+        turns: Turns,
     ) -> None:
         self._core = core
+        self._turns = turns
         self._listener = Listener(listener, core)
         self._scheduler = scheduler
         self._budget = budget
@@ -227,16 +230,19 @@ class LogServicer:
         """Read records."""
         core = self._core.get()
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
-        wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes())
+        wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
+        if not self._turns.free:
+            await self._turns.wait()
         response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
+        size = sum(len(result.batches) for result in response.results)
+        self._turns.moved(size)
+        self._answers.hold(size, context)
+        await self._turns.take(size)
         if structured:
-            answer = (await self._structured(wanted, response)).SerializeToString()
-        else:
-            answer = wire.fetch_response(response.session_id, response.results, self._listener.address_of)
-        self._answers.hold(len(answer), context)
-        return answer
+            return (await self._structured(wanted, response)).SerializeToString()
+        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
 
     def _checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
         """Return the fetch, within the broker's limits, and whether structured records are wanted.

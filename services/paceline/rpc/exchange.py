@@ -16,6 +16,9 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from paceline.rpc.connections import cut_connection
+from paceline.rpc.turns import WORTH_A_TURN_BYTES, Turns
+
 Answer = Callable[[bytes, "Exchange"], Awaitable[bytes]]
 OnAnswered = Callable[[float, str | None], None]
 """Told how many seconds one exchange took, and the name of the error it was answered with, None for success."""
@@ -27,6 +30,8 @@ LONGEST_DELIVERY_S: Final = 60.0
 """A client that has not taken an answer by then gets no other: what its requests hold is wanted by others."""
 MAX_UNDER_WAY: Final = 16
 """Requests of one stream that are worked on at a time; more wait in the connection."""
+MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
+"""Requests of all streams that are worked on at a time; beyond it a stream gets its next one when it has answered."""
 
 _MARK: Final = "paceline_exchange"
 _log = logging.getLogger("paceline.rpc")
@@ -51,6 +56,11 @@ class Exchange:
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call ``callback`` when the answer is delivered, or will never be; like a call's context."""
         self._callbacks.append(callback)
+
+    def peer(self) -> str:
+        """Return who asks, like a call's context."""
+        peer: str = self.context.peer()
+        return peer
 
     def over(self) -> None:
         """Tell those who wanted to know, once."""
@@ -83,6 +93,9 @@ class OpenStreams:
     """The streams of one server, at most ``limit`` at a time."""
 
     def __init__(self, limit: int = MAX_STREAMS) -> None:
+        self.turns = Turns()
+        """Taken by large requests before anybody works on them."""
+        self.load = Load()
         self._limit = limit
         self._count = 0
         self._idle: dict[Any, None] = {}
@@ -99,15 +112,17 @@ class OpenStreams:
         try:
             if not await self._serve(answer, context, on_answered):
                 _log.warning("%s has not taken an answer within %g s", context.peer(), LONGEST_DELIVERY_S)
-                # gRPC cannot end a call whose message nobody takes, and keeps that message: the place stays taken until
-                # the client goes, which cancels us.
-                await asyncio.get_running_loop().create_future()
+                # gRPC cannot end a call whose message nobody takes, and keeps that message: the connection has to go,
+                # which cancels us. Where none is found, the place stays taken until the client goes.
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(None, cut_connection, context.peer())
+                await loop.create_future()
         finally:
             self._count -= 1
 
     async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
         """Return whether every answer was taken; what requests held is given back either way."""
-        stream = _Stream(answer, context, lambda: self._ending)
+        stream = _Stream(answer, context, lambda: self._ending, self.turns, self.load)
         reader = asyncio.get_running_loop().create_task(stream.read())
         try:
             while True:
@@ -121,7 +136,7 @@ class OpenStreams:
                         self._idle.pop(context, None)
                     if stream.has_ended():
                         return True
-                begin, task, exchange = stream.under_way[0]
+                begin, task, exchange, _ = stream.under_way[0]
                 response = await task
                 on_answered(stream.clock() - begin, exchange.reason)
                 try:
@@ -134,7 +149,8 @@ class OpenStreams:
                 exchange.over()
         finally:
             reader.cancel()
-            for _, task, exchange in stream.under_way:
+            for _, task, exchange, size in stream.under_way:
+                self.load.used_bytes -= size
                 task.cancel()
                 task.add_done_callback(partial(_told, exchange))
 
@@ -153,17 +169,26 @@ def _told(exchange: Exchange, task: "asyncio.Task[bytes]") -> None:
     exchange.over()
 
 
+class Load:
+    """Bytes of the requests of all streams that are worked on."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+
 class _Stream:
     """What has come on one stream and is not answered yet."""
 
-    def __init__(self, answer: Answer, context: Any, is_ending: Callable[[], bool]) -> None:
+    def __init__(self, answer: Answer, context: Any, is_ending: Callable[[], bool], turns: Turns, load: Load) -> None:
         self._answer = answer
         self._context = context
         self._is_ending = is_ending
+        self._turns = turns
+        self._load = load
         self._loop = asyncio.get_running_loop()
         self.clock = self._loop.time
-        self.under_way: deque[tuple[float, asyncio.Task[bytes], Exchange]] = deque()
-        """When each request came, and what works on it; oldest first, until its answer is delivered."""
+        self.under_way: deque[tuple[float, asyncio.Task[bytes], Exchange, int]] = deque()
+        """When each request came, what works on it, and its bytes; oldest first, until its answer is delivered."""
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._ended: BaseException | bool = False
@@ -172,12 +197,16 @@ class _Stream:
         """Begin with each request as it comes, in order."""
         try:
             while not self._is_ending() and (request := await self._context.read()) is not grpc.aio.EOF:
+                size = len(request)
+                if size >= WORTH_A_TURN_BYTES:
+                    await self._turns.after(size)  # here, for what comes behind it must not overtake it
                 exchange = Exchange(self._context)
                 task = self._loop.create_task(self._answer_one(request, exchange))
-                self.under_way.append((self.clock(), task, exchange))
+                self.under_way.append((self.clock(), task, exchange, size))
+                self._load.used_bytes += size
                 del request
                 self._came.set()
-                if len(self.under_way) >= MAX_UNDER_WAY:
+                while self._is_full():
                     self._room.clear()
                     await self._room.wait()
             self._ended = True
@@ -186,6 +215,10 @@ class _Stream:
             raise
         finally:
             self._came.set()
+
+    def _is_full(self) -> bool:
+        waiting = len(self.under_way)
+        return waiting >= MAX_UNDER_WAY or (waiting > 0 and self._load.used_bytes > MAX_UNDER_WAY_BYTES)
 
     async def _answer_one(self, request: bytes, exchange: Exchange) -> bytes:
         return await self._answer(request, exchange)
@@ -202,5 +235,5 @@ class _Stream:
 
     def take_next(self) -> None:
         """The oldest request is answered."""
-        self.under_way.popleft()
+        self._load.used_bytes -= self.under_way.popleft()[3]
         self._room.set()

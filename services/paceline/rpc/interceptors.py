@@ -5,6 +5,7 @@ the id with the traceback.
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import secrets
@@ -21,6 +22,7 @@ from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.exchange import MAX_STREAMS, Answer, OpenStreams, answer_behind
+from paceline.rpc.turns import Turns
 
 _log = logging.getLogger("paceline.rpc")
 
@@ -53,6 +55,10 @@ def typed_parser(parse: Parse | None, max_fields: int) -> Parse:
     return parsed
 
 
+def _all_share(arrivals: Arrivals) -> Callable[[str], Arrivals]:
+    return lambda method: arrivals
+
+
 def _ignore(method: str, seconds: float, reason: str | None) -> None:
     return None
 
@@ -66,22 +72,25 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         max_fields: int = MAX_CLIENT_FIELDS,
         arrivals_of: Callable[[str], Arrivals] | None = None,
         max_streams: int = MAX_STREAMS,
+        turns: Turns | None = None,
     ) -> None:
         """Make it.
 
         Args:
             observe: told about every finished call.
             max_fields: bounds a request's fields, list elements counted.
-            arrivals_of: says for a method which others its requests share their slots with; None: no limit.
+            arrivals_of: says for a method which others its requests share their slots with; by default all do.
             max_streams: streams of exchanges that may be open at once.
+            turns: taken by large requests and answers of exchanges.
         """
         self._observe = observe
         self._max_fields = max_fields
-        self._arrivals_of = arrivals_of
+        self._arrivals_of = arrivals_of or _all_share(Arrivals())
         self._wrapped: dict[str, Any] = {}
-        self._arrivals: dict[str, Arrivals] = {}
         self.streams = OpenStreams(max_streams)
         """Streams of exchanges that are open."""
+        if turns is not None:
+            self.streams.turns = turns
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Return the handler, wrapped; one wrapper per method is kept, so the cost per call is a dictionary look-up."""
@@ -91,36 +100,23 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            if self._arrivals_of is not None and not handler.request_streaming:
-                self._arrivals[method] = self._arrivals_of(method)
             wrapped = self._wrapped[method] = self._wrap(method, handler)
-        arrivals = self._arrivals.get(method)
-        if arrivals is not None:
-            try:
-                await arrivals.enter()
-            except PacelineError as refused:
-                return self._refusal(method, refused)
         return wrapped
-
-    def _refusal(self, method: str, error: PacelineError) -> Any:
-        """Return a handler that refuses without reading the request: gRPC reads none for handlers of streams."""
-
-        async def refuse(requests: Any, context: Any) -> None:
-            await self._abort(method, time.perf_counter(), error, context)
-
-        return grpc.stream_unary_rpc_method_handler(refuse)
 
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
             answer = answer_behind(handler)
             return handler if answer is None else self._exchanges(method, answer)
         parse = typed_parser(handler.request_deserializer, self._max_fields)
+        arrivals = self._arrivals_of(method)
+        # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(method, handler.unary_stream, parse, arrivals),
+                response_serializer=handler.response_serializer,
             )
-        return grpc.unary_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
+        return grpc.stream_unary_rpc_method_handler(
+            self._unary(method, handler.unary_unary, parse, arrivals), response_serializer=handler.response_serializer
         )
 
     def _exchanges(self, method: str, answer: Answer) -> Any:
@@ -138,13 +134,12 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
-        arrived = self._arrived(method)
-
-        async def handle(request: Any, context: Any) -> Any:
-            arrived()
+    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse, arrivals: Arrivals) -> Any:
+        async def handle(_requests: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
+                request = await _received(arrivals, context)
+                begin = time.perf_counter()
                 response = await inner(parse(request), context)
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
@@ -153,18 +148,17 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return handle
 
-    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse, arrivals: Arrivals) -> Any:
         if not inspect.isasyncgenfunction(inner):
             return self._unary(
-                method, inner, parse
+                method, inner, parse, arrivals
             )  # it writes to the context and returns, as the health service's Watch does
 
-        arrived = self._arrived(method)
-
-        async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
-            arrived()
+        async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
+                request = await _received(arrivals, context)
+                begin = time.perf_counter()
                 async for response in inner(parse(request), context):
                     yield response
             except BaseException as failure:
@@ -172,10 +166,6 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             self._observe(method, time.perf_counter() - begin, None)
 
         return handle
-
-    def _arrived(self, method: str) -> Callable[[], None]:
-        arrivals = self._arrivals.get(method)
-        return arrivals.arrived if arrivals is not None else lambda: None
 
     async def _abort(self, method: str, begin: float, failure: BaseException, context: Any) -> NoReturn:
         seconds = time.perf_counter() - begin
@@ -189,6 +179,16 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         rich = to_rpc_status(error)
         await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
         raise AssertionError("abort does not return")
+
+
+async def _received(arrivals: Arrivals, context: Any) -> Any:
+    request = await arrivals.receive(context.read)
+    if request is grpc.aio.EOF:
+        # Gone, most probably; gRPC finds that out by itself in a moment. Or a client that ends without a request.
+        with contextlib.suppress(grpc.aio.InternalError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        raise asyncio.CancelledError
+    return request
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):

@@ -23,6 +23,7 @@ from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_crowd
 from paceline.rpc.exchange import MAX_STREAMS
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
+from paceline.rpc.turns import Turns
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
@@ -123,6 +124,7 @@ class AioRpcServer:
         max_concurrent_rpcs: int | None = 10_000,
         arrivals_of: Callable[[str], Arrivals] | None = None,
         max_streams: int = MAX_STREAMS,
+        turns: Turns | None = None,
     ) -> None:
         """Make the server.
 
@@ -136,13 +138,12 @@ class AioRpcServer:
             arrivals_of: says for a method which others its requests share their slots with; by default all share
                 the same.
             max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
+            turns: taken by what is large on streams; ``arrivals_of`` has its own for calls.
         """
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
-        self._interceptor = AioErrorInterceptor(
-            observe, arrivals_of=arrivals_of or _shared(Arrivals()), max_streams=max_streams
-        )
+        self._interceptor = AioErrorInterceptor(observe, arrivals_of=arrivals_of, max_streams=max_streams, turns=turns)
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes),
@@ -261,10 +262,6 @@ class ThreadPoolRpcServer:
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 1.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _shared(arrivals: Arrivals) -> Callable[[str], Arrivals]:
-    return lambda method: arrivals
 
 
 def _reflected(services: Iterable[Service]) -> list[str]:

@@ -119,7 +119,7 @@ class BrokerKeys(CommonKeys):
     ] = key("leader", "", "rack-aware: consumers that say their rack read from a follower there")
     queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
     queued_max_response_bytes: int = key(
-        128 << 20, "bytes", "fetch answers that clients have not taken yet; then THROTTLED", ge=1 << 20
+        64 << 20, "bytes", "fetch answers that clients have not taken yet; then THROTTLED", ge=1 << 20
     )
     controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
     controlled_shutdown_max_retries: int = key(3, "attempts", "total attempts", ge=1)

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.model.errors import ThrottledError
 from paceline.rpc.arrivals import Arrivals
+from paceline.rpc.turns import TURN_BYTES, Turns
 
 LONG_S = 60.0
 
@@ -20,17 +21,19 @@ async def until(condition: Callable[[], bool]) -> None:
 class Call:
     """A call whose request arrives when it is told to."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, arrivals: Arrivals, size_bytes: int = 1) -> None:
+        self.size_bytes = size_bytes
         self.entered = asyncio.Event()
         self.complete = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run(arrivals))
 
     async def _run(self, arrivals: Arrivals) -> None:
-        await arrivals.enter()
+        await arrivals.receive(self._read)
+
+    async def _read(self) -> bytes:
         self.entered.set()
         await self.complete.wait()
-        arrivals.arrived()
-        arrivals.arrived()
+        return b"x" * self.size_bytes
 
 
 async def test_calls_beyond_the_slots_wait_and_go_on_in_their_order() -> None:
@@ -74,10 +77,9 @@ async def test_a_slow_sender_steps_aside_and_goes_on_while_the_next_one_comes() 
 async def test_senders_that_never_finish_are_limited_the_longest_first() -> None:
     arrivals = Arrivals(slots=1, slow_slots=2, wait_s=LONG_S, slow_after_s=0.02, arrival_s=LONG_S)
     calls = [Call(arrivals) for _ in range(4)]
-    with pytest.raises(asyncio.CancelledError):
-        await calls[0].task
-    with pytest.raises(asyncio.CancelledError):
-        await calls[1].task
+    for call in calls[:2]:
+        with pytest.raises(ThrottledError, match="too long to arrive"):
+            await call.task
     for call in calls[2:]:
         assert not call.task.done()
         call.complete.set()
@@ -88,9 +90,10 @@ async def test_senders_that_never_finish_are_limited_the_longest_first() -> None
 async def test_a_sender_is_cut_off_after_its_time_even_when_nobody_waits() -> None:
     arrivals = Arrivals(slots=1, wait_s=LONG_S, slow_after_s=0.02, arrival_s=0.05)
     call = Call(arrivals)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(ThrottledError, match="too long to arrive"):
         await call.task
-    await until(lambda: arrivals.under_way == 0)
+    assert arrivals.under_way == 0
+    assert not call.task.cancelled() and call.task.cancelling() == 0
 
 
 async def test_a_client_that_goes_away_in_the_middle_leaves_its_slot() -> None:
@@ -105,7 +108,17 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_its_slot() -> None:
     assert arrivals.under_way == 0
 
 
-async def test_a_call_that_never_entered_may_arrive() -> None:
-    arrivals = Arrivals(slots=1)
-    arrivals.arrived()
+async def test_a_large_request_keeps_its_slot_until_it_is_its_turn() -> None:
+    turns = Turns()
+    arrivals = Arrivals(turns, slots=1, wait_s=LONG_S, arrival_s=LONG_S)
+    large, next_one = Call(arrivals, TURN_BYTES), Call(arrivals)
+    await until(large.entered.is_set)
+    turns.moved(TURN_BYTES)
+    large.complete.set()
+    await until(lambda: not turns.free)
+    assert not next_one.entered.is_set()
+    await large.task
+    await until(next_one.entered.is_set)
+    next_one.complete.set()
+    await next_one.task
     assert arrivals.under_way == 0
