@@ -226,7 +226,8 @@ class FaultInjector(Operations):
         assert record.zk is not None
         machine = self._cluster.brokers[record.zk.isr[fault.other % len(record.zk.isr)]]
         log = record.logs.get(machine.broker_id)
-        if log is None:
+        others = [record.logs[one] for one in record.zk.isr if one in record.logs and one != machine.broker_id]
+        if log is None or all(other.log_end_offset < log.log_end_offset for other in others):
             return
         segments = [
             path for path in machine.disk.paths() if path.startswith(log.path + "/") and path.endswith(SEGMENT_SUFFIX)
