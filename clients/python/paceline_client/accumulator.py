@@ -37,6 +37,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import Headers, new_encoder, record_bytes
 from paceline_client.errors import DeliveryFailedError, ProducerFatalError
+from paceline_client.partition_queue import PartitionQueue
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 """Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
@@ -65,48 +66,6 @@ class ReadyCheck(NamedTuple):
 
     partitions: list[TopicPartition]
     next_check_ms: int
-
-
-class PartitionQueue:
-    """The batches of one partition, oldest first: ``unresolved`` were drained, ``pending`` were not."""
-
-    __slots__ = (
-        "acknowledged",
-        "gap",
-        "last_error",
-        "next_sequence",
-        "open",
-        "pending",
-        "producer_epoch",
-        "producer_id",
-        "retry_at_ms",
-        "started",
-        "topic_partition",
-        "unresolved",
-    )
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
-        self.open: ProducerBatch | None = None
-        """The last of ``pending``, while records may still be added."""
-        self.pending: deque[ProducerBatch] = deque()
-        self.unresolved: deque[ProducerBatch] = deque()
-        self.producer_id: int | None = None
-        self.producer_epoch = -1
-        self.next_sequence = 0
-        self.started = 0
-        """How many batches were drained for the first time."""
-        self.acknowledged = False
-        """The leader has taken a batch of this producer id."""
-        self.gap = False
-        """A sequence was given out and will never be in the log."""
-        self.retry_at_ms = 0
-        self.last_error: PacelineError | None = None
-        """Why the partition could not be sent to, for batches that expire without an attempt."""
-
-    def recovering(self) -> bool:
-        """Return whether a drained batch waits to be sent again."""
-        return any(not batch.on_wire and not batch.done for batch in self.unresolved)
 
 
 class Accumulator:
@@ -291,8 +250,8 @@ class Accumulator:
         if self.fatal is not None:
             return None
         if self.config.enable_idempotence:
-            self._settle_gap(queue)
-        next_up = self._next_to_resend(queue)
+            queue.settle_gap(self._producer_id)
+        next_up = queue.next_to_resend()
         if next_up is None and (queue.unresolved and queue.recovering()):
             return None
         if next_up is None and not self._may_send_new(queue):
@@ -306,17 +265,6 @@ class Accumulator:
             return 0
         return max(0, first.created_ms + self.config.linger_ms - now_ms)
 
-    def _next_to_resend(self, queue: PartitionQueue) -> ProducerBatch | None:
-        """The drained batch to send again: the oldest without outcome, unless one is on the wire already."""
-        if not queue.unresolved or not queue.recovering():
-            return None
-        if queue.gap:
-            if any(batch.on_wire for batch in queue.unresolved):
-                return None
-            return next((batch for batch in queue.unresolved if not batch.renumber), None)
-        oldest = queue.unresolved[0]
-        return None if oldest.on_wire else oldest
-
     def _may_send_new(self, queue: PartitionQueue) -> bool:
         if not queue.pending:
             return False
@@ -327,26 +275,6 @@ class Accumulator:
         if queue.gap or (queue.producer_id is None and self._producer_id is None):
             return False
         return queue.acknowledged or not queue.unresolved
-
-    def _settle_gap(self, queue: PartitionQueue) -> None:
-        """After a gap: mark what is surely not in the log; renumber it once nothing else is left and an id is there."""
-        if not queue.gap:
-            return
-        for batch in queue.unresolved:
-            if not batch.on_wire and not batch.maybe_appended:
-                batch.renumber = True
-        if self._producer_id is None or self._producer_id == queue.producer_id:
-            return
-        if not all(batch.renumber for batch in queue.unresolved):
-            return
-        for batch in queue.unresolved:
-            batch.renumber = False
-            batch.base_sequence = None
-            batch.data = None
-        queue.pending.extendleft(reversed(queue.unresolved))
-        queue.unresolved.clear()
-        queue.producer_id = None
-        queue.gap = False
 
     def drain(self, partitions: Iterable[TopicPartition], max_bytes: int, now_ms: int) -> list[ProducerBatch]:
         """Take at most one batch per partition, together at most ``max_bytes`` unless the first alone is larger.
@@ -359,7 +287,7 @@ class Accumulator:
             queue = self._queues[topic_partition]
             if self._wait_ms(queue, now_ms) != 0:
                 continue
-            batch = self._next_to_resend(queue) or queue.pending[0]
+            batch = queue.next_to_resend() or queue.pending[0]
             size = len(batch.data) if batch.data is not None else batch.charged_bytes
             if drained and total + size > max_bytes:
                 break
@@ -424,7 +352,7 @@ class Accumulator:
             batch.last_error = error
             queue.last_error = error
         if batch.done:
-            self._drop(queue, batch)
+            queue.drop(batch)
             return False
         if not self._worth_another_attempt(error):
             self._give_up(queue, batch, error)
@@ -457,7 +385,7 @@ class Accumulator:
 
     def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError) -> bool:
         if batch.done:
-            self._drop(queue, batch)
+            queue.drop(batch)
             return False
         if queue.gap:
             if not batch.maybe_appended:
@@ -520,14 +448,9 @@ class Accumulator:
         )
 
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError) -> None:
-        self._drop(queue, batch)
+        queue.drop(batch)
         if not batch.done:
             self._resolve(batch, None, None, error)
-
-    def _drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        queue.unresolved.remove(batch)
-        if batch.base_sequence is not None:
-            queue.gap = True
 
     def _resolve(
         self,

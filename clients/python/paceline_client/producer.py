@@ -15,12 +15,13 @@ from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline_client.accumulator import Accumulator, AccumulatorConfig, PartitionQueue
+from paceline_client.accumulator import Accumulator, AccumulatorConfig
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
 from paceline_client.codec import Headers, codec_named
 from paceline_client.errors import BufferExhaustedError, ProducerClosedError
 from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.partition_queue import PartitionQueue
 from paceline_client.partitioner import StickyPartitioner, key_hash
 from paceline_client.sender import Sender, SenderConfig, monotonic_ms
 

@@ -37,7 +37,7 @@ from paceline.v1.log_service_pb2 import (
     ProduceResponse,
 )
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
-from paceline_client.accumulator import Accumulator, PartitionQueue
+from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.broker_streams import BrokerStreams
 from paceline_client.call_threads import CallThreads
@@ -45,6 +45,7 @@ from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.partition_queue import PartitionQueue
 from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD, ProducePiece, encode_produce_request
 
 _log = logging.getLogger("paceline.client")

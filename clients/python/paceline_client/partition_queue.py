@@ -1,0 +1,92 @@
+"""The batches of one partition that have no outcome yet, and the gap that a lost one leaves in their sequence.
+
+The rules are in the text of `accumulator`. Pure, as that is.
+"""
+
+from collections import deque
+
+from paceline.model.errors import PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.batch import ProducerBatch
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first: ``unresolved`` were drained, ``pending`` were not."""
+
+    __slots__ = (
+        "acknowledged",
+        "gap",
+        "last_error",
+        "next_sequence",
+        "open",
+        "pending",
+        "producer_epoch",
+        "producer_id",
+        "retry_at_ms",
+        "started",
+        "topic_partition",
+        "unresolved",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.open: ProducerBatch | None = None
+        """The last of ``pending``, while records may still be added."""
+        self.pending: deque[ProducerBatch] = deque()
+        self.unresolved: deque[ProducerBatch] = deque()
+        self.producer_id: int | None = None
+        self.producer_epoch = -1
+        self.next_sequence = 0
+        self.started = 0
+        """How many batches were drained for the first time."""
+        self.acknowledged = False
+        """The leader has taken a batch of this producer id."""
+        self.gap = False
+        """A sequence was given out and will never be in the log."""
+        self.retry_at_ms = 0
+        self.last_error: PacelineError | None = None
+        """Why the partition could not be sent to, for batches that expire without an attempt."""
+
+    def recovering(self) -> bool:
+        """Return whether a drained batch waits to be sent again."""
+        return any(not batch.on_wire and not batch.done for batch in self.unresolved)
+
+    def next_to_resend(self) -> ProducerBatch | None:
+        """Return the drained batch to send again: the oldest without outcome, unless one is on the wire already."""
+        if not self.unresolved or not self.recovering():
+            return None
+        if self.gap:
+            if any(batch.on_wire for batch in self.unresolved):
+                return None
+            return next((batch for batch in self.unresolved if not batch.renumber), None)
+        oldest = self.unresolved[0]
+        return None if oldest.on_wire else oldest
+
+    def settle_gap(self, producer_id: int | None) -> None:
+        """After a gap: mark what is surely not in the log.
+
+        Once nothing else is left and ``producer_id`` is a new one, everything waits again, to be numbered anew.
+        """
+        if not self.gap:
+            return
+        for batch in self.unresolved:
+            if not batch.on_wire and not batch.maybe_appended:
+                batch.renumber = True
+        if producer_id is None or producer_id == self.producer_id:
+            return
+        if not all(batch.renumber for batch in self.unresolved):
+            return
+        for batch in self.unresolved:
+            batch.renumber = False
+            batch.base_sequence = None
+            batch.data = None
+        self.pending.extendleft(reversed(self.unresolved))
+        self.unresolved.clear()
+        self.producer_id = None
+        self.gap = False
+
+    def drop(self, batch: ProducerBatch) -> None:
+        """Take out a drained batch that is not sent again; its sequence, if it has one, is never used."""
+        self.unresolved.remove(batch)
+        if batch.base_sequence is not None:
+            self.gap = True
