@@ -15,7 +15,7 @@ import pytest
 from paceline.model.errors import BrokerNotAvailableError, ErrorCode, NotLeaderOrFollowerError, RequestTimedOutError
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
-from paceline.rpc.exchange import MAX_STREAMS, MAX_UNDER_WAY, exchange_handler
+from paceline.rpc.exchange import MAX_STREAMS, MAX_UNDER_WAY, Wait, exchange_handler
 from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.stream_call import CORE, CoreStreamCall, PublicStreamCall, open_stream_call
 from paceline.rpc.stream_caller import StreamCaller
@@ -32,6 +32,7 @@ class Echo:
         self.waiting = asyncio.Event()
         self.contexts: list[Any] = []
         self.begun: list[bytes] = []
+        self.reply: Wait | None = None
         self.over: list[bytes] = []
 
     async def ask(self, request: bytes, context: Any) -> bytes:
@@ -46,6 +47,15 @@ class Echo:
         if request == b"wait":
             self.waiting.set()
             await self.release.wait()
+        if request == b"wait for anything":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+            request = await asyncio.to_thread(request.upper)
+        if request == b"a reply":
+            self.reply = context.wait(PATIENCE_S)
+            return bytes(await self.reply)
+        if request == b"no reply":
+            await context.wait(0.01)
         return request
 
 
@@ -378,3 +388,47 @@ async def test_large_messages_go_both_ways(server: tuple[AioRpcServer, Echo, Cal
     large = bytes(range(256)) * (8 << 10)
     pending = [asker.begin(large[number:]) for number in range(5)]
     assert [await asker.outcome(one) for one in pending] == [large[number:] for number in range(5)]
+
+
+async def test_a_handler_waits_for_whatever_a_task_may_wait_for(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert await asker.ask(b"wait for anything") == b"WAIT FOR ANYTHING"
+    assert server[2] == [(METHOD, None)]
+
+
+async def test_a_handler_goes_on_and_is_answered_in_the_callback_that_replies(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    echo, calls = server[1], server[2]
+    pending = asker.begin(b"a reply")
+    await reached(lambda: echo.reply is not None)
+    assert echo.reply is not None
+    assert calls == []
+    echo.reply.reply(b"first")
+    assert calls == [(METHOD, None)]
+    echo.reply.reply(b"second")
+    echo.reply.fail(RuntimeError("too late"))
+    assert await asker.outcome(pending) == b"first"
+    assert calls == [(METHOD, None)]
+
+
+async def test_a_handler_without_a_reply_is_ended_by_its_time(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert isinstance(await asker.ask(b"no reply"), RequestTimedOutError)
+    assert server[2] == [(METHOD, "REQUEST_TIMED_OUT")]
+
+
+async def test_a_handler_is_cancelled_when_its_client_goes_and_hears_no_reply(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    echo = server[1]
+    pending = asker.begin(b"a reply")
+    await reached(lambda: echo.reply is not None)
+    asker.caller.interrupt()
+    assert isinstance(await asker.outcome(pending), ConnectionBrokenError)
+    await reached(lambda: echo.over == [b"a reply"])
+    assert echo.reply is not None
+    echo.reply.reply(b"for nobody")
+    assert (METHOD, None) not in server[2]

@@ -82,15 +82,26 @@ class ByteBudget:
             self.used_bytes -= size_bytes
 
 
-async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int) -> T:
+async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int, context: Any = None) -> T:
     """Call ``start`` with a reply function and return what it is called with.
 
     When the caller of the RPC goes away this coroutine is cancelled; so is what waits in the core, by what ``start``
-    has returned, and a reply that comes all the same is dropped.
+    has returned, and a reply that comes all the same is dropped. In an exchange, told by its ``context``, this goes on
+    in the very callback that replies.
 
     Raises:
         RequestTimedOutError: nothing was replied ``timeout_ms`` plus ten seconds later.
     """
+    if isinstance(context, Exchange):
+        wait = context.wait((timeout_ms + _ANSWER_GRACE_MS) / 1000)
+        cancel = start(wait.reply)
+        try:
+            value: T = await wait
+        except BaseException:
+            if cancel is not None:
+                cancel()
+            raise
+        return value
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -193,7 +204,7 @@ class LogServicer:
                 core.produce(acks, timeout_ms, data, _drop)
                 return b""
             results: list[ProduceResult] = await answer_of(
-                lambda reply: core.produce(acks, timeout_ms, data, reply), timeout_ms
+                lambda reply: core.produce(acks, timeout_ms, data, reply), timeout_ms, context
             )
         answer = pb.ProduceResponse(
             partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
@@ -233,7 +244,7 @@ class LogServicer:
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
         if not self._turns.free:
             await self._turns.wait()
-        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
+        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context)
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
         size = sum(len(result.batches) for result in response.results)
