@@ -14,7 +14,7 @@ from typing import Any, Final
 from paceline.model.errors import ThrottledError
 from paceline.rpc.turns import WORTH_A_TURN_BYTES, Turns
 
-ARRIVALS_AT_ONCE: Final = 3
+ARRIVALS_AT_ONCE: Final = 2
 """Each that is complete is copied on the event loop, and all of them may be complete at once."""
 SLOW_ARRIVALS: Final = 8
 """Times the largest request, these two together are what requests on their way may take."""
