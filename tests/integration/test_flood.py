@@ -32,11 +32,11 @@ MIB = 1 << 20
 STORED_BYTES = 32 * MIB
 SECONDS = 15
 LONG_S = 120.0
-MAX_GROWTH_BYTES = 1_200 * MIB
-"""24 requests of 16 MiB on their way, 128 MiB of answers, what copies of them take, and 256 KiB a connection."""
+MAX_GROWTH_BYTES = 700 * MIB
+"""10 requests of 16 MiB on their way, 64 MiB of answers, what copies of them take, and 256 KiB a connection."""
 CONTROL_WITHIN_S = 0.1
 """Half of all control requests; on a machine that is busy with other things, too, some wait for the processor."""
-CONTROL_AT_WORST_S = 5.0
+CONTROL_AT_WORST_S = 2.0
 
 
 @dataclass
@@ -135,12 +135,12 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_and_ends_in_clear_e
         assert growth_bytes < MAX_GROWTH_BYTES
         assert median_s < CONTROL_WITHIN_S
         assert worst_s < CONTROL_AT_WORST_S
-        # Nobody's call just broke: it was answered, refused with a status, or still waiting in the end. Only senders
-        # that a slow machine makes slow, more than there is room for, are cut off.
+        # Nobody's call just broke: it was answered, refused with a status, or still waiting in the end. Only who takes
+        # nothing, not even a status, loses the connection when others need the room.
         assert set(ends["giant"]) <= {"RESOURCE_EXHAUSTED", "still under way"} and ends["giant"]["RESOURCE_EXHAUSTED"]
-        assert set(ends["large"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way", "reset"}
+        assert set(ends["large"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way"}
         assert ends["large"]["OK"]
-        assert set(ends["reader"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way"}
+        assert set(ends["reader"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way", "connection ended"}
         assert ends["reader"]["RESOURCE_EXHAUSTED"], "answers nobody takes have a limit"
 
         # The cluster is as it was, and works.

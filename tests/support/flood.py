@@ -1,9 +1,9 @@
 """Clients that do a broker no good, by the hundred, each with a connection of its own.
 
 They speak HTTP/2 over plain sockets: gRPC's own client copies every message, takes what it is sent and keeps to limits
-of its own, and would be the first to run out of memory. Three kinds: *large* ones send the largest requests a broker
-takes, *giants* announce 64 MiB, *readers* ask for everything and take nothing. ``python -m tests.support.flood`` prints
-one JSON object: by kind, how calls ended.
+of its own, and would be the first to run out of memory. Four kinds: *large* ones send the largest requests a broker
+takes, *streams* do it on one stream one after another, *giants* announce 64 MiB, *readers* ask for everything and take
+nothing. ``python -m tests.support.flood`` prints one JSON object: by kind, how calls ended.
 
 Source: RFC 9113 (frames), RFC 7541 (headers, as literals), gRPC over HTTP/2.
 """
@@ -28,7 +28,14 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _INITIAL_WINDOW, _FRAME_BYTES = 65_535, 16_384
 _SETTING_INITIAL_WINDOW = 4
 _PAUSE_S = 0.2
-_NAMES = {0: "OK", 3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 13: "INTERNAL", 14: "UNAVAILABLE"}
+_NAMES = {
+    0: "OK",
+    3: "INVALID_ARGUMENT",
+    8: "RESOURCE_EXHAUSTED",
+    12: "UNIMPLEMENTED",
+    13: "INTERNAL",
+    14: "UNAVAILABLE",
+}
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
@@ -64,7 +71,12 @@ class _Call:
         )
         await self.writer.drain()
 
-    async def send(self, body: memoryview) -> None:
+    async def send_for_ever(self, body: memoryview) -> None:
+        """Send the message again and again."""
+        while True:
+            await self.send(body, is_last=False)
+
+    async def send(self, body: memoryview, is_last: bool = True) -> None:
         """Send the message as fast as the server's windows allow."""
         at = 0
         while at < len(body):
@@ -73,7 +85,7 @@ class _Call:
                 self.room.clear()
                 await self.room.wait()
                 continue
-            last = at + size == len(body)
+            last = is_last and at + size == len(body)
             self.writer.write(_frame(_DATA, _END_STREAM if last else 0, 1, body[at : at + size]))
             await self.writer.drain()
             self.connection_window -= size
@@ -141,10 +153,11 @@ class Flood:
         )
         self._fetch = memoryview(_message(fetch.SerializeToString()))
 
-    async def run(self, large: int, giants: int, readers: int) -> None:
+    async def run(self, large: int, giants: int, readers: int, streams: int = 0) -> None:
         """Let so many clients of each kind loose until the time is over."""
         await asyncio.gather(
             *(self._again_and_again("large", "Produce", self._large) for _ in range(large)),
+            *(self._again_and_again("stream", "ProduceStream", self._large) for _ in range(streams)),
             *(self._again_and_again("giant", "Produce", self._giant) for _ in range(giants)),
             *(self._again_and_again("reader", "Fetch", self._fetch, takes_answers=False) for _ in range(readers)),
         )
@@ -157,7 +170,9 @@ class Flood:
                     ends[await self._once(method, body, takes_answers)] += 1
             except TimeoutError:
                 ends["still under way"] += 1
-            except (OSError, asyncio.IncompleteReadError) as failure:
+            except asyncio.IncompleteReadError:
+                ends["connection ended"] += 1
+            except OSError as failure:
                 ends[type(failure).__name__] += 1
             await asyncio.sleep(_PAUSE_S)
 
@@ -167,7 +182,8 @@ class Flood:
         sending: asyncio.Task[None] | None = None
         try:
             await call.begin(f"/paceline.v1.LogService/{method}")
-            sending = asyncio.create_task(call.send(body))
+            sends = call.send_for_ever(body) if method.endswith("Stream") else call.send(body)
+            sending = asyncio.create_task(sends)
             return await call.outcome()
         finally:
             if sending is not None:
@@ -188,10 +204,11 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=120)
     parser.add_argument("--giants", type=int, default=30)
     parser.add_argument("--readers", type=int, default=50)
+    parser.add_argument("--streams", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=15.0)
     arguments = parser.parse_args()
     flood = Flood(arguments.address, arguments.topic, arguments.seconds)
-    asyncio.run(flood.run(arguments.large, arguments.giants, arguments.readers))
+    asyncio.run(flood.run(arguments.large, arguments.giants, arguments.readers, arguments.streams))
     print(json.dumps(flood.ends))
     return 0
 
