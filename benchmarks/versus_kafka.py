@@ -1,6 +1,6 @@
 """Paceline side by side with Apache Kafka 3.9.1 (ZooKeeper mode) in the same run, on this machine.
 
-    python -m benchmarks.versus_kafka [--seconds 8] [--output build/bench/versus_kafka.json]
+    python -m benchmarks.versus_kafka [--seconds 8] [--only latency] [--output build/bench/versus_kafka.json]
 
 Both have three brokers, RF 3, min ISR 2, six partitions (one for the latency), one producer with acks=all and
 linger.ms=5 and without compression, one consumer with its defaults. Each is started alone, warmed up, measured, and
@@ -45,16 +45,18 @@ def main() -> None:
     """Measure both and write the ratios."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.versus_kafka", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each of our produce measurements")
+    parser.add_argument("--only", choices=["latency"], help="leave the throughput out; takes a minute")
     parser.add_argument("--output", type=Path, default=Path("build/bench/versus_kafka.json"))
     arguments = parser.parse_args()
     about = stamp()
     print(headline(about), flush=True)
+    sizes: tuple[int, ...] = () if arguments.only else SIZES
     began = time.monotonic()
     try:
-        kafka = _kafka()
+        kafka = _kafka(sizes)
     except KafkaNotAvailableError as error:
         raise SystemExit(f"Kafka cannot be measured here: {error}") from None
-    ours = _paceline(arguments.seconds)
+    ours = _paceline(sizes, arguments.seconds)
     results = [_row(name, ours[name], kafka[_counterpart(name)]) for name in ours]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     report = {**about, "seconds": round(time.monotonic() - began), "results": results}
@@ -101,10 +103,10 @@ def _progress(who: str, found: dict[str, float], measure: Callable[[], dict[str,
         print(f"  {who}: {name} {value:,.2f}", flush=True)
 
 
-def _kafka() -> dict[str, float]:
+def _kafka(sizes: tuple[int, ...]) -> dict[str, float]:
     found: dict[str, float] = {}
     with KafkaCluster(Path("build/bench/kafka").resolve()) as cluster:
-        for size in SIZES:
+        for size in sizes:
             topic, records = f"perf-{size}", KAFKA_RECORDS[size]
             cluster.create_topic(topic, PARTITIONS)
             cluster.produce(topic, size, records // 5, linger_ms=LINGER_MS)
@@ -125,7 +127,7 @@ def _kafka() -> dict[str, float]:
     return found
 
 
-def _paceline(seconds: float) -> dict[str, float]:
+def _paceline(sizes: tuple[int, ...], seconds: float) -> dict[str, float]:
     found: dict[str, float] = {}
     directory = Path("build/bench/cluster")
     remove(directory)
@@ -136,7 +138,7 @@ def _paceline(seconds: float) -> dict[str, float]:
         with Admin(bootstrap) as admin:
             for name, partitions in (("perf-100", PARTITIONS), ("perf-1024", PARTITIONS), ("latency", 1), ("ack", 1)):
                 admin.create_topics([NewTopic(name, partitions, 3, configs={"min.insync.replicas": "2"})])
-        for size in SIZES:
+        for size in sizes:
             _progress("paceline", found, lambda size=size: _rates(bootstrap, size, seconds))  # type: ignore[misc]
         _progress("paceline", found, lambda: _latencies(bootstrap))
     finally:
