@@ -146,6 +146,17 @@ def test_the_first_batch_comes_whole_whatever_the_limits(cluster: BrokerCluster)
     assert (values(response, 0), values(response, 1)) == ([b"x" * 500], [])
 
 
+def test_a_client_gets_no_more_than_fetch_max_bytes_whatever_it_asks_for() -> None:
+    cluster = BrokerCluster((1,), fetch_max_bytes=1_200)
+    for tp in (TP, OTHER):
+        cluster.decide(1, 0, (1,), tp=tp, is_new=True)
+        for _ in range(3):
+            cluster[1].produce(b"x" * 500, tp=tp)
+    big = 1 << 20
+    (response,) = fetch(cluster, at(0, max_bytes=big), at(0, OTHER, max_bytes=big), max_bytes=big)
+    assert [len(values(response, index)) for index in (0, 1)] == [2, 0]
+
+
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [
