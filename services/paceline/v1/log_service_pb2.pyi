@@ -598,7 +598,7 @@ class ListOffsetsPartitionResult(google.protobuf.message.Message):
     timestamp_ms: builtins.int
     """Timestamp of the record at that offset in milliseconds; absent for EARLIEST and LATEST."""
     leader_epoch: builtins.int
-    """Leader epoch of the answering leader."""
+    """Leader epoch of the record at that offset, or of the next one to be written there; -1 when it is not known."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""

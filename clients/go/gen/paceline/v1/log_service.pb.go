@@ -1306,7 +1306,7 @@ type ListOffsetsPartitionResult struct {
 	Offset *int64 `protobuf:"varint,4,opt,name=offset,proto3,oneof" json:"offset,omitempty"`
 	// Timestamp of the record at that offset in milliseconds; absent for EARLIEST and LATEST.
 	TimestampMs *int64 `protobuf:"varint,5,opt,name=timestamp_ms,json=timestampMs,proto3,oneof" json:"timestamp_ms,omitempty"`
-	// Leader epoch of the answering leader.
+	// Leader epoch of the record at that offset, or of the next one to be written there; -1 when it is not known.
 	LeaderEpoch   int32 `protobuf:"varint,6,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
