@@ -9,6 +9,7 @@ from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, Response, SetData
 from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from paceline.model.settings import ControllerConfig
 from paceline.origins.leader_election import (
     LeaderNode,
     may_lead,
@@ -17,7 +18,7 @@ from paceline.origins.leader_election import (
 )
 from tests.support.broker_cluster import TP, BrokerCluster
 from tests.support.virtual_time import VirtualTime
-from tests.unit.controller.cluster import Cluster, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.seeds.whole_cluster import WholeCluster
 
 WAIT_MS = 400
@@ -179,6 +180,31 @@ def test_s0_12_today_nothing_happens_while_the_preferred_replica_is_out_of_sync(
     cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_set([tp("a-0")])))
     cluster.settle()
     assert cluster.state("a-0").startswith("2/1 isr [2]") and cluster.told() == {}
+
+
+@pytest.mark.parametrize(("percentage", "leaders"), [(49, [1, 1, 2, 2]), (50, [2, 1, 2, 2])])
+def test_s0_12_today_leadership_goes_home_by_itself_where_too_much_of_it_is_away(
+    percentage: int, leaders: list[int]
+) -> None:
+    config = ControllerConfig(
+        CONTROLLER_ID, leader_imbalance_check_interval_ms=5_000, leader_imbalance_per_broker_percentage=percentage
+    )
+    cluster = Cluster(config)
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2), (1, 2), (2, 1), (2, 1))))
+    # Of the two partitions that broker 1 is preferred for it leads one: the other is away, half of them.
+    for partition, leader, isr in ("a-0", 2, [2]), ("a-1", 1, [1, 2]):
+        path = znodes.partition_state_path(tp(partition))
+        state = {**cluster.data(path), "leader": leader, "leader_epoch": 1, "isr": isr}
+        cluster.zk(SetData(path, json.dumps(state).encode()))
+        cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_set([tp(partition)]), sequential=True))
+    cluster.settle()
+    cluster.time.run_for(12_000)
+    assert cluster.state("a-0").startswith("2/1 isr [2]"), "1 is not in sync"
+    cluster.change_isr("a-0", [2, 1])
+    cluster.time.run_for(6_000)
+    assert [int(cluster.state(f"a-{n}").split("/")[0]) for n in range(4)] == leaders
 
 
 # S1-13: the latency of the leader-driven version
