@@ -571,6 +571,20 @@ def test_the_topic_id_is_synced_by_the_process_after_a_crash() -> None:
     assert any(op == "sync" and path.endswith("partition.metadata") for op, path in files.operations)
 
 
+def test_the_topic_id_of_a_log_that_was_stopped_empty_is_synced_with_its_first_records() -> None:
+    files = MemoryFiles()
+    logs, _ = manager(files, SMALL)
+    logs.get_or_create(TP, "A" * 22, True)
+    logs.shutdown()
+    again, _ = manager(files, SMALL)
+    log = again.get(TP)
+    assert log is not None and log.topic_id == "A" * 22
+    log.append_as_leader(batch(b"first"), 1, NOW_MS)
+    files.operations.clear()
+    log.flush()
+    assert any(op == "sync" and path.endswith("partition.metadata") for op, path in files.operations)
+
+
 @pytest.mark.parametrize("damage", [b"", None])
 def test_epochs_are_rebuilt_when_their_file_is_empty_or_gone(damage: bytes | None) -> None:
     """Recovery alone sees the batches behind the recovery point only."""
