@@ -64,7 +64,7 @@ def load_log(
     Raises:
         OSError: storage failed.
     """
-    return _Loader(files, log, clean, recovery_point or 0, log_start_offset, power_lost).load()
+    return _Loader(files, log, clean, recovery_point, log_start_offset, power_lost).load()
 
 
 def read_topic_id(files: Files, path: str) -> str | None:
@@ -87,14 +87,16 @@ class _Loader:
         files: Files,
         log: PartitionLog,
         clean: bool,
-        recovery_point: int,
+        recovery_point: int | None,
         log_start_offset: int | None,
         power_lost: bool,
     ) -> None:
         self._files = files
         self._log = log
         self._clean = clean
-        self._recovery_point = recovery_point
+        self._recovery_point = recovery_point or 0
+        self._stopped_at = recovery_point if clean else None
+        """Where the log ended at a clean stop, ``None`` when that is not known."""
         self._log_start = log_start_offset
         self._power_lost = power_lost
         self._recovered_end = 0
@@ -208,7 +210,9 @@ class _Loader:
     def _recover_from(self, segments: list[Segment], first: int, *, drop: bool = False) -> None:
         """Recover segments from index ``first`` on; behind the first one that was cut, all are removed."""
         for index in range(first, len(segments)):
-            self._limit = segments[index + 1].base_offset if index + 1 < len(segments) else MAX_INT64
+            is_last = index + 1 == len(segments)
+            end = MAX_INT64 if self._stopped_at is None else self._stopped_at
+            self._limit = end if is_last else segments[index + 1].base_offset
             if drop or self._follows_a_gap(segments, index, first) or self._recover_segment(segments[index]):
                 behind = index if drop or self._recovered_end < segments[index].base_offset else index + 1
                 self._remove_segments(segments, behind)
@@ -234,20 +238,20 @@ class _Loader:
         self._recovered_end = segment.base_offset
         removed = segment.recover(self._accept)
         self._result.truncated_bytes += removed
-        self._result.lost_batches |= removed > 0 and not segment.ended_in_an_append
+        self._result.lost_batches |= removed > 0 and (self._clean or not segment.ended_in_an_append)
         return removed
 
     def _accept(self, header: BatchHeader) -> bool:
         """Let the batches have the last word about epochs.
 
         One from an older epoch than its forerunner's, or that reaches into the next segment, was truncated away once
-        and came back because the truncation was not durable: it is refused.
+        and came back because the truncation was not durable: it is refused. So is one behind where the log was stopped.
         """
         if header.last_offset >= self._limit:
             return False
+        if header.leader_epoch < self._recovered_epoch:
+            return False
         if header.leader_epoch >= 0:
-            if header.leader_epoch < self._recovered_epoch:
-                return False
             self._recovered_epoch = header.leader_epoch
             epochs = self._log.epochs
             # Below the log start the cache knows nothing; to correct it there would cost the epochs of later segments.
@@ -261,6 +265,8 @@ class _Loader:
     def _begin(self, segments: list[Segment], start: int) -> None:
         try:
             end = segments[-1].end_offset(check_last=self._clean) if segments else start
+            if segments and self._stopped_at is not None and end != self._stopped_at:
+                raise CorruptMessageError(f"{self._log.path} ends at {end}, it was stopped at {self._stopped_at}")
         except CorruptMessageError:
             self._recover_from(segments, len(segments) - 1)
             end = segments[-1].end_offset() if segments else start

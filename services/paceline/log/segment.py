@@ -24,6 +24,15 @@ from paceline.model.errors import CorruptMessageError
 _REMEMBERED_POSITIONS = 32
 
 
+def pairs_of(headers: Iterator[BatchHeader]) -> Iterator[tuple[BatchHeader, BatchHeader | None]]:
+    """Yield each header with the one that follows."""
+    one = next(headers, None)
+    while one is not None:
+        following = next(headers, None)
+        yield one, following
+        one = following
+
+
 class Segment(BatchFile):
     """Batches from ``base_offset`` on. One owner appends; reads may come from other threads."""
 
@@ -329,8 +338,11 @@ class Segment(BatchFile):
         self.time_index.start_empty()
         self._reset_counters()
         next_offset = self.base_offset
-        for header in self.sound_batches(on_disk):
-            if header.last_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
+        for header, following in pairs_of(self.sound_batches(on_disk)):
+            if header.base_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
+                break
+            if following is not None and next_offset <= following.base_offset <= header.last_offset:
+                # No checksum covers base offsets. The next batch would fit here, and not behind this one.
                 break
             if not accept(header):
                 break

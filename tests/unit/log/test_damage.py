@@ -118,6 +118,52 @@ def test_the_end_of_a_cleanly_stopped_log_is_not_believed_unchecked() -> None:
     assert found is not None and found.log_end_offset == COUNT - 1
 
 
+EPOCH = range(12, 16)
+
+
+def test_recovery_ends_the_log_at_any_flipped_bit_that_something_follows() -> None:
+    files = MemoryFiles()
+    _, log = filled(files)
+    path, at = log.segments[0].log_path, positions(files, log)
+    sound = [log.read(offset, 10, COUNT) for offset in range(COUNT)]
+    for byte in range(at[5] - at[4]):
+        if byte in EPOCH:
+            continue  # any epoch may have begun here; the next LeaderAndIsr tells
+        for bit in range(8):
+            crashed = MemoryFiles()
+            crashed.contents = {name: bytearray(data) for name, data in files.contents.items()}
+            crashed.directories = files.directories.copy()
+            crashed.contents[path][at[4] + byte] ^= 1 << bit
+            found = manager(crashed).get(TP)
+            assert found is not None and found.log_end_offset == 4, f"byte {byte}, bit {bit}"
+            assert [found.read(offset, 10, 4) for offset in range(4)] == sound[:4]
+
+
+def test_no_bit_of_the_last_batch_that_flipped_after_a_clean_stop_moves_the_end_or_is_served() -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    path = log.segments[0].log_path
+    starts = [*positions(files, log), len(files.contents[path])]
+    sound = [log.read(offset, 10, COUNT) for offset in range(COUNT)]
+    logs.shutdown()
+    for at in range(starts[COUNT - 1], starts[COUNT]):
+        for bit in range(8):
+            stopped = MemoryFiles()
+            stopped.contents = {name: bytearray(data) for name, data in files.contents.items()}
+            stopped.directories = files.directories.copy()
+            stopped.contents[path][at] ^= 1 << bit
+            again = manager(stopped)
+            found = again.get(TP)
+            assert found is not None and found.log_end_offset <= COUNT, f"byte {at}, bit {bit}"
+            assert found.log_end_offset == COUNT or list(again.cut_after_clean_stop) == [TP]
+            for offset in range(found.log_end_offset):
+                try:
+                    data = found.read(offset, 10, found.log_end_offset)
+                except DamagedLogError:
+                    continue
+                assert data == sound[offset], f"byte {at}, bit {bit}, offset {offset}"
+
+
 def test_a_cleanly_stopped_log_that_has_lost_its_tail_is_reported() -> None:
     files = MemoryFiles()
     logs, log = filled(files)
