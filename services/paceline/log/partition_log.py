@@ -665,7 +665,7 @@ class PartitionLog:
         self._high_watermark = self._log_start_offset
         self._durability.recovery_point = min(recovery_point, self._log_end_offset)
         # A log without records was stopped without an fsync, even cleanly.
-        self._durability.topic_id_unsynced = self.topic_id is not None and not self.size_bytes
+        self._durability.topic_id_unsynced = self._topic_id_written and not self.size_bytes
 
     def came_back_from_a_crash(self) -> None:
         """What the last process wrote and removed may be so in the page cache alone; used by the loader only."""
