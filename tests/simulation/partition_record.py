@@ -46,6 +46,8 @@ class PartitionRecord:
     """The furthest log start that somebody has asked a leader for, of what was committed."""
     promised_starts: dict[int, int] = field(default_factory=dict)
     """Log starts that brokers have taken as leaders and made durable, by broker."""
+    incomplete: set[int] = field(default_factory=set)
+    """Damaged replicas that were seen to have lost something; keeping the rest through another crash is no cure."""
     was_damaged: bool = False
     """Whether any replica has ever lost unsynced data."""
     deleted: bool = False
@@ -106,7 +108,12 @@ class PartitionRecord:
         if broker_id in self.flipped:
             return
         if self.damaged.get(broker_id) and self.has_all_committed(self.logs[broker_id].mirror):
-            del self.damaged[broker_id]
+            self.undo_damage(broker_id)
+
+    def undo_damage(self, broker_id: int) -> None:
+        """A replica is whole, or is no more."""
+        self.damaged.pop(broker_id, None)
+        self.incomplete.discard(broker_id)
 
 
 class PartitionRecords:

@@ -233,7 +233,7 @@ class ReplicaChecks:
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
             record.forget_replica(life.broker_id)
-            record.damaged.pop(life.broker_id, None)
+            record.undo_damage(life.broker_id)
             # The end of a move that is known of needs nothing from the node: only who is assigned has data to lose.
             keeps = record.harmed and life.broker_id in record.assignment.replicas
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
@@ -344,14 +344,15 @@ class ReplicaChecks:
                 "R14", f"{record}: {life.name} restarts with {log.mirror.end} instead of {before.mirror.end}"
             )
         if life.broker_id in record.damaged:
-            if kept:
-                del record.damaged[life.broker_id]
-            else:
+            if kept and life.broker_id not in record.incomplete:
+                record.undo_damage(life.broker_id)
+            elif not kept:
+                record.incomplete.add(life.broker_id)
                 known = before.mirror.chain_at(log.mirror.end)
                 own = log.mirror.chain_at(log.mirror.end) if log.mirror.chains else known
                 if known is not None and known != own:
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
-                record.maybe_whole(life.broker_id)
+            record.maybe_whole(life.broker_id)
 
     def _high_watermark_is_true(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
         if record.voided:
