@@ -171,28 +171,33 @@ def consume_raw(bootstrap: str, topic: str) -> tuple[int, float]:
         return read, time.monotonic() - began
 
 
-def end_to_end(bootstrap: str, topic: str, count: int, size: int) -> tuple[float, float]:
-    """Return p50 and p99 in milliseconds from send (acks=all) to the consumer having the record, one at a time.
+def end_to_end(bootstrap: str, topic: str, count: int, warm_up: int, size: int) -> dict[str, float]:
+    """Return p50 and p99 in milliseconds from send (acks=all) to the acknowledgement, and to the consumer.
 
-    As Kafka's EndToEndLatency: send, wait for the acknowledgement, then poll until the record is there.
+    One record at a time, as Kafka's EndToEndLatency: send, wait for the acknowledgement, poll until it is there.
     """
     value = bytes(size)
-    samples = []
+    samples: dict[str, list[float]] = {"latency": [], "ack": []}
     with Producer(bootstrap, linger_ms=0) as producer, Consumer(bootstrap) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_end()
         # The end is looked up in the background; a record sent before that would be left behind it.
         consumer.position(TopicPartition(topic, 0))
-        for number in range(count + 200):
+        for number in range(warm_up + count):
             began = time.perf_counter()
             producer.send(topic, value, partition=0).result(30.0)
+            acknowledged = time.perf_counter()
             while not consumer.poll(timeout_ms=10_000):
                 if time.perf_counter() - began > 30.0:
                     raise TimeoutError("a record did not reach the consumer within 30 s")
-            if number >= 200:
-                samples.append((time.perf_counter() - began) * 1000)
-    samples.sort()
-    return samples[len(samples) // 2], samples[int(len(samples) * 0.99)]
+            if number >= warm_up:
+                samples["ack"].append((acknowledged - began) * 1000)
+                samples["latency"].append((time.perf_counter() - began) * 1000)
+    found = {}
+    for name, values in samples.items():
+        values.sort()
+        found[f"{name}_p50"], found[f"{name}_p99"] = values[len(values) // 2], values[int(len(values) * 0.99)]
+    return found
 
 
 def _latency(cluster: LocalCluster, topic: str, size: int, count: int = 2_000) -> list[dict[str, Any]]:

@@ -5,11 +5,11 @@
 Both have three brokers, RF 3, min ISR 2, six partitions (one for the latency), one producer with acks=all and
 linger.ms=5 and without compression, one consumer with its defaults. Each is started alone, warmed up, measured, and
 stopped before the other. Kafka is measured by its own tools: ProducerPerformance (batch.size=262144, otherwise
-defaults), ConsumerPerformance (records a second while it fetches) and EndToEndLatency (linger.ms=0, as ours). Ours are
-`Producer.send_many` (batches of 512 KiB), `Consumer.poll_batches` with every record looked at, as Kafka's tool does,
-and one record at a time from `send` to `poll`. Two rows have no equal at Kafka's tools: `consume_*_poll` is
-`Consumer.poll`, which makes a ConsumerRecord of every record, against the same figure of Kafka; `ack_*` is one record
-from `send` to its acknowledgement, against Kafka's time to the consumer, which is a little longer.
+defaults) and ConsumerPerformance (records a second while it fetches); and by KafkaLatency.java, which does what its
+EndToEndLatency does with samples finer than a millisecond. Ours are `Producer.send_many` (batches of 512 KiB),
+`Consumer.poll_batches` with every record looked at, as Kafka's tool does, and one record at a time from `send` to its
+acknowledgement (`ack_*`) and to `poll` (`latency_*`), linger.ms=0 for both. `consume_*_poll` has no equal at Kafka's
+tools: `Consumer.poll` makes a ConsumerRecord of every record, and is set against the same figure of Kafka.
 
 A ratio above 1 is better for Paceline, for latencies (milliseconds) too. On a quiet machine a run takes about three
 minutes. Kafka's jars come through Maven once, into build/kafka-jars.
@@ -26,10 +26,11 @@ from benchmarks.data import PARTITIONS, SIZES, consume, consume_raw, end_to_end,
 from benchmarks.kafka import KafkaCluster, KafkaNotAvailableError
 from benchmarks.stamp import headline, stamp
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
-from paceline_client import Admin, NewTopic, Producer
+from paceline_client import Admin, NewTopic
 
 KAFKA_RECORDS = {100: 4_000_000, 1024: 800_000}
 LATENCY_RECORDS = 2_000
+WARM_UP_RECORDS = 2_000
 LINGER_MS = 5
 AIMS = {
     "produce_100": 2.0,
@@ -67,7 +68,7 @@ def main() -> None:
 
 def _counterpart(name: str) -> str:
     """Return Kafka's figure to compare with."""
-    return name.removesuffix("_poll").replace("ack_", "latency_")
+    return name.removesuffix("_poll")
 
 
 def _row(name: str, paceline: float, kafka: float) -> dict[str, Any]:
@@ -119,9 +120,7 @@ def _kafka(sizes: tuple[int, ...]) -> dict[str, float]:
         cluster.create_topic("latency", 1)
 
         def latency() -> dict[str, float]:
-            return dict(
-                zip(("latency_p50", "latency_p99"), cluster.end_to_end_ms("latency", LATENCY_RECORDS, 100), strict=True)
-            )
+            return cluster.end_to_end_ms("latency", LATENCY_RECORDS, WARM_UP_RECORDS, 100)
 
         _progress("kafka", found, latency)
     return found
@@ -136,11 +135,11 @@ def _paceline(sizes: tuple[int, ...], seconds: float) -> dict[str, float]:
         cluster.start()
         bootstrap = cluster.bootstrap
         with Admin(bootstrap) as admin:
-            for name, partitions in (("perf-100", PARTITIONS), ("perf-1024", PARTITIONS), ("latency", 1), ("ack", 1)):
+            for name, partitions in (("perf-100", PARTITIONS), ("perf-1024", PARTITIONS), ("latency", 1)):
                 admin.create_topics([NewTopic(name, partitions, 3, configs={"min.insync.replicas": "2"})])
         for size in sizes:
             _progress("paceline", found, lambda size=size: _rates(bootstrap, size, seconds))  # type: ignore[misc]
-        _progress("paceline", found, lambda: _latencies(bootstrap))
+        _progress("paceline", found, lambda: end_to_end(bootstrap, "latency", LATENCY_RECORDS, WARM_UP_RECORDS, 100))
     finally:
         cluster.stop()
     remove(directory)
@@ -154,24 +153,6 @@ def _rates(bootstrap: str, size: int, seconds: float) -> dict[str, float]:
         count, elapsed = read(bootstrap, topic)
         rates[f"consume_{size}{name}"] = count / elapsed
     return rates
-
-
-def _latencies(bootstrap: str) -> dict[str, float]:
-    p50, p99 = end_to_end(bootstrap, "latency", LATENCY_RECORDS, 100)
-    samples = []
-    with Producer(bootstrap, linger_ms=0) as producer:
-        for number in range(LATENCY_RECORDS + 200):
-            began = time.perf_counter()
-            producer.send("ack", bytes(100)).result(30.0)
-            if number >= 200:
-                samples.append((time.perf_counter() - began) * 1000)
-    samples.sort()
-    return {
-        "latency_p50": p50,
-        "latency_p99": p99,
-        "ack_p50": samples[len(samples) // 2],
-        "ack_p99": samples[int(len(samples) * 0.99)],
-    }
 
 
 if __name__ == "__main__":
