@@ -235,7 +235,9 @@ class ControlRequests:
     # UpdateMetadata
 
     def update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
-        """Replace what this broker knows of the cluster."""
+        """Replace what this broker knows of the cluster, unless it knows better from this controller already."""
+        if self._manager.metadata.is_overtaken(request):
+            return ControlResponse()
         self._manager.metadata.update(request)
         set_strays_aside(self._manager, request)
         self._manager.healing.metadata_changed()

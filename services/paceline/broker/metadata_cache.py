@@ -56,6 +56,8 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self._snapshot = MetadataSnapshot()
+        self._sequence = 0
+        """Of the latest request, within its controller's term."""
         self.revisions = MetadataRevisions()
         """When which topic changed, for those who watch."""
 
@@ -64,9 +66,19 @@ class MetadataCache:
         """The present snapshot; it never changes, a later one takes its place."""
         return self._snapshot
 
+    def is_overtaken(self, request: UpdateMetadataRequest) -> bool:
+        """Whether a later request of the same controller's term has been applied.
+
+        A request that was given up by its sender and sent again may still be on its way, and arrive behind its
+        successors: the brokers alive and the offline replicas, which have no epochs, would move back.
+        """
+        is_same_term = request.stamp.controller_epoch == self._snapshot.controller_epoch
+        return is_same_term and 0 < request.sequence < self._sequence
+
     def update(self, request: UpdateMetadataRequest) -> tuple[TopicPartition, ...]:
         """Apply a request that has passed the epoch checks; return the partitions it removed."""
         old = self._snapshot
+        self._sequence = request.sequence
         topics: dict[str, Partitions] = dict(old.topics)
         touched: dict[str, dict[int, UpdateMetadataPartition]] = {}
         changed: dict[str, None] = {}

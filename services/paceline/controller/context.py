@@ -73,6 +73,8 @@ class ControllerContext:
     dropped_topics: dict[str, None] = field(default_factory=dict)
     """Topics forgotten since `take_changes`."""
     being_reassigned: set[TopicPartition] = field(default_factory=set)
+    metadata_sequence: int = 0
+    """Number of the latest UpdateMetadata; rises for as long as the process lives, so in every term."""
     halted_moves: set[TopicPartition] = field(default_factory=set)
     """Partitions whose move could not be finished, and is not tried again for a while."""
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)

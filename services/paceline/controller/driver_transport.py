@@ -172,6 +172,7 @@ class _MetadataCache:
                 of.partitions is request.partitions
                 and of.live_brokers is request.live_brokers
                 and of.controller_endpoints is request.controller_endpoints
+                and of.sequence == request.sequence
             )
             if not same or self._message is None:
                 self._of, self._message = request, convert.update_metadata_to_proto(request)

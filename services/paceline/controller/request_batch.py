@@ -179,8 +179,14 @@ class RequestBatch:
         if not collected.metadata_to_all and not collected.metadata_brokers:
             return
         partitions = tuple(map(self._metadata_of, collected.metadata_partitions))
+        self._context.metadata_sequence += 1
         request = UpdateMetadataRequest(
-            self._stamp(), live_brokers, partitions, self._controller_endpoints, collected.is_initial
+            self._stamp(),
+            live_brokers,
+            partitions,
+            self._controller_endpoints,
+            collected.is_initial,
+            self._context.metadata_sequence,
         )
         for broker_id in registered:
             if collected.metadata_to_all or broker_id in collected.metadata_brokers:

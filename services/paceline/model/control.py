@@ -125,6 +125,8 @@ class UpdateMetadataRequest:
     controller_endpoints: tuple[Endpoint, ...] = ()
     is_initial: bool = False
     """Whether it is the first picture a controller gives: no StopReplica of an earlier one is still to come."""
+    sequence: int = 0
+    """Number among the pictures of the controller's term, rising; 0 when they are not numbered."""
 
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest

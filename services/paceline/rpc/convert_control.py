@@ -220,6 +220,7 @@ def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadat
         ],
         controller_endpoints=[endpoint_to_proto(endpoint) for endpoint in request.controller_endpoints],
         is_initial=request.is_initial,
+        sequence=request.sequence,
     )
 
 
@@ -254,6 +255,7 @@ def update_metadata_from_proto(message: pb.UpdateMetadataRequest) -> UpdateMetad
         partitions,
         tuple(endpoint_from_proto(one) for one in endpoints),
         message.is_initial,
+        at_least(message.sequence, 0, "sequence"),
     )
 
 

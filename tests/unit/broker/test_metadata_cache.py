@@ -1,5 +1,7 @@
 """The metadata cache: immutable snapshots that never move a partition back (spec/replica-manager.md section 8)."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.broker.metadata_cache import MetadataCache
@@ -11,6 +13,7 @@ from paceline.model.control import (
     UpdateMetadataRequest,
 )
 from paceline.model.identifiers import TopicPartition
+from tests.support.broker_cluster import BrokerCluster
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -92,3 +95,19 @@ def test_offline_replicas_of_an_unchanged_epoch_are_taken_over() -> None:
     cache.update(request(state(A0, epoch=5, version=7, offline_replicas=(2,))))
     assert cache.snapshot.is_offline_replica(A0, 2) and not cache.snapshot.is_offline_replica(A0, 1)
     assert not cache.snapshot.is_offline_replica(B0, 2)
+
+
+def test_a_repetition_that_was_overtaken_brings_no_broker_back_or_away() -> None:
+    cluster = BrokerCluster()
+    cache = cluster[1].node.replica_manager.metadata
+    first = UpdateMetadataRequest(cluster.stamp(1), cluster.live([1, 2]), (), sequence=7)
+    later = replace(first, live_brokers=cluster.live([1, 2, 3]), sequence=8)
+    for one in (first, later, first):
+        assert not cluster[1].node.handle_control(one).partition_errors
+    assert sorted(cache.snapshot.brokers) == [1, 2, 3], "it was sent again, and both copies arrived"
+    cluster[1].node.handle_control(replace(first, sequence=9))
+    assert sorted(cache.snapshot.brokers) == [1, 2]
+    cluster.set_controller_epoch(2)
+    of_next_term = replace(later, stamp=cluster.stamp(1, 2), sequence=1)
+    cluster[1].node.handle_control(of_next_term)
+    assert sorted(cache.snapshot.brokers) == [1, 2, 3], "each term counts for itself"

@@ -8,7 +8,7 @@ from paceline.controller.context import ControllerContext
 from paceline.controller.failures import IllegalStateError
 from paceline.controller.request_batch import RequestBatch
 from paceline.model.assignment import ReplicaAssignment
-from paceline.model.control import Endpoint, LiveBroker
+from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataRequest
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.metadata_revisions import MetadataRevisions
 from tests.unit.controller.cluster import describe, tp
@@ -150,3 +150,15 @@ def test_a_batch_that_was_never_sent_is_an_illegal_state(context: ControllerCont
         batch.new_batch()
     batch.send()
     batch.new_batch()
+
+
+def test_each_picture_has_a_later_number_than_the_one_before_it(context: ControllerContext) -> None:
+    numbers: list[int] = []
+    for _ in range(3):
+        batch, channels = batch_of(context)
+        batch.add_update_metadata((1, 2), (A,))
+        batch.send()
+        sent = [one for _, one in channels.sent if isinstance(one, UpdateMetadataRequest)]
+        assert len(sent) == 2 and sent[0].sequence == sent[1].sequence, "every broker gets the same picture"
+        numbers.append(sent[0].sequence)
+    assert numbers == [1, 2, 3]

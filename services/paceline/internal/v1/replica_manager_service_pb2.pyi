@@ -355,9 +355,14 @@ class UpdateMetadataRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     CONTROLLER_ENDPOINTS_FIELD_NUMBER: builtins.int
     IS_INITIAL_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
     is_initial: builtins.bool
     """Whether it is the first picture a controller gives the broker. A log of a partition that it shows to be assigned to
     others only is a stray: no StopReplica for it is still to come.
+    """
+    sequence: builtins.int
+    """Number of this picture among those of the controller's term, rising. A broker that has seen a later one of the same
+    term leaves it alone: it is a repetition that was overtaken. 0 when the pictures are not numbered.
     """
     @property
     def stamp(self) -> global___ControllerStamp:
@@ -383,9 +388,10 @@ class UpdateMetadataRequest(google.protobuf.message.Message):
         partitions: collections.abc.Iterable[global___UpdateMetadataPartition] | None = ...,
         controller_endpoints: collections.abc.Iterable[global___BrokerEndpoint] | None = ...,
         is_initial: builtins.bool = ...,
+        sequence: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["stamp", b"stamp"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["controller_endpoints", b"controller_endpoints", "is_initial", b"is_initial", "live_brokers", b"live_brokers", "partitions", b"partitions", "stamp", b"stamp"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["controller_endpoints", b"controller_endpoints", "is_initial", b"is_initial", "live_brokers", b"live_brokers", "partitions", b"partitions", "sequence", b"sequence", "stamp", b"stamp"]) -> None: ...
 
 global___UpdateMetadataRequest = UpdateMetadataRequest
 
