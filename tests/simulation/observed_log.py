@@ -67,6 +67,14 @@ class Mirror:
             chain = hash((chain, *batch))
             self.chains.append(chain)
 
+    def forget_below(self, start: int, chain: int) -> None:
+        """Begin at the end of a batch, with another chain below it: what was there is deleted, whatever it was."""
+        first = self.first_above(start)
+        self.start, self.seed = start, None
+        self.bases, self.ends = self.bases[first:], self.ends[first:]
+        self.epochs, self.crcs = self.epochs[first:], self.crcs[first:]
+        self.root(chain)
+
     def same_history(self, other: "Mirror") -> bool:
         """Whether both end alike, compared as far down as both reach."""
         if self.end != other.end:

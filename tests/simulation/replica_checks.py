@@ -38,6 +38,8 @@ class ReplicaChecks:
             return  # What it had may read differently since; whoever reads it finds out.
         if mirror.seed is None:
             record.root(mirror)
+        if not as_leader:
+            first -= self._forget_deleted(record, log)
         count = len(mirror.ends) - first
         for name in ("R3b", "R4", "R16", "C5"):
             verdicts.exercise(name, count)
@@ -100,6 +102,23 @@ class ReplicaChecks:
             "R18", now <= high_watermark, f"{record}: {life.name} starts at {now}, committed is {high_watermark}"
         )
         self._was_asked_for(life, record, log)
+
+    def _forget_deleted(self, record: PartitionRecord, log: ObservedLog) -> int:
+        """Leave out what a follower holds of its own below where its leader's log starts; return how many batches.
+
+        A former leader may have records there that nobody else has. They are deleted with the answer that brings the
+        first records behind them.
+        """
+        leader = None if record.zk is None else record.logs.get(record.zk.leader)
+        if leader is None or leader is log or leader.log_start_offset <= log.mirror.start:
+            return 0
+        start = leader.log_start_offset
+        own, committed = log.mirror.chain_at(start), record.committed.chain_at(start)
+        if own is None or committed is None or own == committed:
+            return 0
+        count = len(log.mirror.ends)
+        log.mirror.forget_below(start, committed)
+        return count - len(log.mirror.ends)
 
     def _was_asked_for(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
         self._verdicts.check(
@@ -295,6 +314,8 @@ class ReplicaChecks:
             before = record.logs.get(life.broker_id)
             record.logs[life.broker_id] = log
             record.root(log.mirror, None if before is None else before.mirror)
+            if before is not None and before is not log:
+                self._forget_as_before(log, before.mirror)
             self._starts_where_promised(life, record, log)
             self._compare(life, record, log, before)
             self._high_watermark_is_true(life, record, log)
@@ -310,6 +331,12 @@ class ReplicaChecks:
             if isinstance(current, ObservedLog) and current.topic_id == record.topic_id:
                 continue
             self._gone(life, record, old)
+
+    def _forget_as_before(self, log: ObservedLog, before: Mirror) -> None:
+        """Leave out of the loaded mirror what the one before had left out, as long as the log begins behind it."""
+        forgotten = log.mirror.start < before.start <= log.log_start_offset
+        if forgotten and before.seed is not None and log.mirror.chain_at(before.start) is not None:
+            log.mirror.forget_below(before.start, before.seed)
 
     def _gone(self, life: "BrokerLife", record: PartitionRecord, old: ObservedLog) -> None:
         name = f"/{record.topic_partition}."
