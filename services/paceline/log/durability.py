@@ -73,7 +73,7 @@ class Durability:
         self.rolled = False
         """Whether a segment was rolled since the last flush."""
         self.names_dirty = True
-        """Whether files were created, renamed or removed since the last flush."""
+        """Whether files were created, renamed or removed since the last flush, or are about to be created."""
         self.removals_unsynced = False
         """Whether segments that were let go may come back after a loss of power."""
         self.topic_id_unsynced = False
@@ -111,7 +111,9 @@ class Durability:
         if self.topic_id_unsynced:
             paths.append(join(self._path, PARTITION_METADATA))
         directories = [self._path, self._directory.path] if self.names_dirty else []
-        self.names_dirty = self.rolled = self.topic_id_unsynced = False
+        # A segment has no file before its first batch; that name is still to come.
+        self.names_dirty = not segments.active.size
+        self.rolled = self.topic_id_unsynced = False
         self._flushing = True
         epochs = self._epochs
         written = epochs.encode() if epochs.dirty else None

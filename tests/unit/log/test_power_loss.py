@@ -193,3 +193,17 @@ def test_a_log_start_is_not_written_any_more_when_the_first_segments_name_says_i
     log.flush()
     manager.checkpoint_log_start_offsets()
     assert read_offsets(disk, join(ROOT, LOG_START_CHECKPOINT)) == {}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_file_of_the_first_batch_is_durable_by_name_too(seed: int) -> None:
+    """The log was flushed for its epoch before it had any file: its directory has to be synced again."""
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    _, log = start(disk, 0)
+    log.assign_leader_epoch(1, 0)
+    log.flush()
+    log.append_as_leader(batch(b"first"), 1, NOW_MS)
+    log.flush()
+    disk.lose_power()
+    _, again = start(disk, 1)
+    assert again.log_end_offset == 1 and contents(again) == [(0, 1, b"first")]
