@@ -160,6 +160,11 @@ class ControlChecks:
 
     def _metadata(self, target: "BrokerLife", before: MetadataSnapshot, after: MetadataSnapshot) -> None:
         self._verdicts.exercise("K6")
+        registered = self._cluster.checks.zookeeper.registered
+        if after.controller_epoch == before.controller_epoch:
+            for broker_id, broker in before.brokers.items():
+                if broker_id not in after.brokers and registered.get(broker_id) == broker.broker_epoch:
+                    self._verdicts.fail("K6", f"{target.name} forgets broker {broker_id}, which is registered still")
         for topic, partitions in before.topics.items():
             now = after.topics.get(topic)
             if now is None or now is partitions:

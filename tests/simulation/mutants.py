@@ -196,6 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _TOPICS_COME_BACK,
     ),
     Mutant("broker lets cached metadata go back", broken.metadata_goes_back, ("K6",), 400, _REQUESTS_COME_LATE),
+    Mutant("an overtaken picture is taken", broken.overtaken_pictures, ("K6",), 400, _REQUESTS_COME_LATE),
     # broker: high watermark and ISR
     Mutant("high watermark of the leader alone", broken.high_watermark_alone, ("R6", "R5b"), 5),
     Mutant("high watermark by majority", broken.high_watermark_by_majority, ("R6", "R5b"), 10, _THREE),

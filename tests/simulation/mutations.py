@@ -322,9 +322,15 @@ def topic_id_ignored(patches: "Patches") -> None:
     patches.set(ControlRequests, "_is_namesake", lambda _self, _state: True)
 
 
+def overtaken_pictures(patches: "Patches") -> None:
+    """An UpdateMetadata that comes late brings its brokers and offline replicas back."""
+    patches.set(metadata_cache.MetadataCache, "is_overtaken", lambda _self, _request: False)
+
+
 def metadata_goes_back(patches: "Patches") -> None:
     """The latest UpdateMetadata is right, whatever it says."""
     patches.set(metadata_cache, "_is_older", lambda _state, _known: False)
+    patches.set(metadata_cache.MetadataCache, "is_overtaken", lambda _self, _request: False)
     any_controller_epoch(patches)
 
 

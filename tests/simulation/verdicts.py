@@ -42,7 +42,7 @@ INVARIANTS: dict[str, str] = {
     "K3": "what is announced was written before",
     "K4": "accepted controller epochs never fall",
     "K5": "requests for an earlier registration are refused, others are not",
-    "K6": "cached leadership never goes back",
+    "K6": "cached leadership never goes back, nor do the brokers alive",
     "K7": "a resigned controller sends nothing and knows nothing",
     "K8": "nobody deletes another's /controller",
     "K9": "a reassignment drops nobody before all targets are in sync",
