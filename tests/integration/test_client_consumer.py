@@ -11,6 +11,7 @@ from paceline.model.errors import (
     CorruptMessageError,
     ErrorCode,
     InvalidRequestError,
+    InvalidTopicError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
@@ -545,6 +546,14 @@ def test_misuse_is_refused(cluster: FakeCluster) -> None:
             consumer.assign([TopicPartition("one", 7)])
         with pytest.raises(UnknownTopicOrPartitionError):
             consumer.subscribe(["nothing"])
+        with pytest.raises(InvalidTopicError):
+            consumer.subscribe(["\ud800"])
+        consumer.assign([ONE])
+        for offset in (-1, 2**63):
+            with pytest.raises(InvalidRequestError, match=f"not {offset}"):
+                consumer.seek(ONE, offset)
+        with pytest.raises(InvalidRequestError, match="cannot be sent"):
+            consumer.offsets_for_times({ONE: 2**63})
     with pytest.raises(ClientClosedError):
         consumer.poll()
     with pytest.raises(InvalidRequestError):

@@ -7,6 +7,7 @@ import pytest
 from paceline.model.errors import (
     ErrorCode,
     InvalidRequestError,
+    InvalidTopicError,
     MessageTooLargeError,
     NotEnoughReplicasError,
     OutOfOrderSequenceNumberError,
@@ -275,6 +276,13 @@ def test_when_no_address_answers_the_error_names_them() -> None:
 def test_an_unknown_partition_is_refused(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap) as producer, pytest.raises(UnknownTopicOrPartitionError):
         producer.send("one", b"a", partition=1)
+
+
+def test_a_name_no_topic_can_have_is_refused_at_once_and_keeps_nobody_else_waiting(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        with pytest.raises(InvalidTopicError):
+            producer.send("\ud800", b"x")
+        assert producer.send("one", b"a").result(10).offset == 0
 
 
 def test_an_unknown_topic_is_refused_after_a_moment(cluster: FakeCluster) -> None:

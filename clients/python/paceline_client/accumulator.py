@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from paceline.model.errors import (
     ErrorCode,
     InvalidProducerEpochError,
+    InvalidRequestError,
     MessageTooLargeError,
     NotEnoughReplicasAfterAppendError,
     OutOfOrderSequenceNumberError,
@@ -36,7 +37,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import Headers, new_encoder, record_bytes
-from paceline_client.errors import DeliveryFailedError, ProducerFatalError
+from paceline_client.errors import DeliveryFailedError, ProducerFatalError, sendable
 from paceline_client.partition_queue import PartitionQueue
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
@@ -110,6 +111,7 @@ class Accumulator:
 
         Raises:
             MessageTooLargeError: the record alone is larger than ``max_record_bytes``.
+            InvalidRequestError: the timestamp does not fit, or a header's name is not Unicode.
             TypeError: key or value is not bytes.
         """
         batch = queue.open
@@ -131,6 +133,9 @@ class Accumulator:
         assert encoder is not None
         try:
             taken = encoder.append(batch.count, timestamp_ms, key, value, headers)  # type: ignore[arg-type]
+        except (OverflowError, UnicodeError) as error:
+            self._seal(batch)
+            raise InvalidRequestError(f"the record cannot be sent: {error}") from error
         except BaseException:
             self._seal(batch)
             raise
@@ -169,6 +174,9 @@ class Accumulator:
                     break
                 index += 1
                 at += 1
+        except (OverflowError, UnicodeError) as error:
+            self._seal(batch)
+            raise InvalidRequestError(f"the record cannot be sent: {error}") from error
         except BaseException:
             self._seal(batch)
             raise
@@ -189,7 +197,8 @@ class Accumulator:
         now_ms: int,
     ) -> ProducerBatch:
         """Begin a batch with this record."""
-        size = record_bytes(key, value, headers)
+        with sendable("record"):
+            size = record_bytes(key, value, headers)
         if size > self.config.max_record_bytes:
             raise MessageTooLargeError(
                 f"the record has {size} bytes with its overhead, max_record_bytes is {self.config.max_record_bytes}"

@@ -40,6 +40,7 @@ from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
 from paceline_client.admin_records import RecordAdmin
 from paceline_client.admin_watch import WatchAdmin
+from paceline_client.errors import sendable
 from paceline_client.metadata import Broker, PartitionDescription, TopicDescription, broker_of, topic_of
 
 
@@ -152,11 +153,12 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
             BootstrapError: no address answered.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = CreateTopicsRequest(
-            topics=[_wire_topic(topic) for topic in _new_topics(topics)],
-            timeout_ms=timeout_ms,
-            validate_only=validate_only,
-        )
+        with sendable():
+            request = CreateTopicsRequest(
+                topics=[_wire_topic(topic) for topic in _new_topics(topics)],
+                timeout_ms=timeout_ms,
+                validate_only=validate_only,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).CreateTopics(request, timeout=left_s), timeout_ms
         )
@@ -182,7 +184,8 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
             RequestTimedOutError: not finished in time; the deletion goes on.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = DeleteTopicsRequest(topics=_names(topics), timeout_ms=timeout_ms)
+        with sendable():
+            request = DeleteTopicsRequest(topics=_names(topics), timeout_ms=timeout_ms)
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).DeleteTopics(request, timeout=left_s), timeout_ms
         )
@@ -226,7 +229,8 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
         names = None if topics is None else _names(topics)
         if names == []:
             return []
-        request = DescribeTopicsRequest(topics=names or [])
+        with sendable():
+            request = DescribeTopicsRequest(topics=names or [])
 
         def call(channel: Any, left_s: float) -> DescribeTopicsResponse:
             answer: DescribeTopicsResponse = MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s)
@@ -292,7 +296,8 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
         for leader, by_topic in sorted(wanted.items()):
             stub = MetadataServiceStub(self._channel(brokers[leader].address))
             for name, indexes in by_topic.items():
-                request = DescribeReplicasRequest(topic=name, partitions=indexes)
+                with sendable():
+                    request = DescribeReplicasRequest(topic=name, partitions=indexes)
                 calls.append(stub.DescribeReplicas.future(request, timeout=limit_s))
         found = {}
         for call in calls:
@@ -316,7 +321,8 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
             by_leader.setdefault(partition.leader, []).append(partition.partition)
         found = []
         for leader, indexes in sorted(by_leader.items()):
-            request = DescribeReplicasRequest(topic=topic, partitions=indexes)
+            with sendable():
+                request = DescribeReplicasRequest(topic=topic, partitions=indexes)
             stub = MetadataServiceStub(self._channel(brokers[leader].address))
             try:
                 answer = stub.DescribeReplicas(request, timeout=timeout_s)

@@ -8,6 +8,7 @@ from paceline.model.errors import InvalidRequestError, PacelineError, error_for
 from paceline.v1 import admin_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline_client.admin_connection import AdminConnection, checked
+from paceline_client.errors import sendable
 
 _SOURCES: Final = {
     pb.CONFIG_SOURCE_TOPIC: "topic",
@@ -88,10 +89,11 @@ class ConfigAdmin(AdminConnection):
     ) -> dict[str, list[ConfigEntry]]:
         timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         wanted = list(keys)
-        request = pb.DescribeConfigsRequest(
-            resources=[pb.DescribeConfigsResource(resource=resource, keys=wanted) for resource in resources],
-            timeout_ms=timeout_ms,
-        )
+        with sendable():
+            request = pb.DescribeConfigsRequest(
+                resources=[pb.DescribeConfigsResource(resource=resource, keys=wanted) for resource in resources],
+                timeout_ms=timeout_ms,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).DescribeConfigs(request, timeout=left_s),
             timeout_ms,
@@ -157,14 +159,15 @@ class ConfigAdmin(AdminConnection):
         if not wanted:
             return []
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.IncrementalAlterConfigsRequest(
-            resources=[
-                pb.AlterConfigsResource(resource=resource, changes=[_wire_change(each) for each in given])
-                for resource, given in wanted
-            ],
-            timeout_ms=timeout_ms,
-            validate_only=validate_only,
-        )
+        with sendable():
+            request = pb.IncrementalAlterConfigsRequest(
+                resources=[
+                    pb.AlterConfigsResource(resource=resource, changes=[_wire_change(each) for each in given])
+                    for resource, given in wanted
+                ],
+                timeout_ms=timeout_ms,
+                validate_only=validate_only,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).IncrementalAlterConfigs(request, timeout=left_s),
             timeout_ms,
@@ -180,11 +183,13 @@ class ConfigAdmin(AdminConnection):
 
 
 def _topic(name: str) -> pb.ConfigResource:
-    return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
+    with sendable():
+        return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
 
 
 def _broker(broker: int | None) -> pb.ConfigResource:
-    return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_BROKER, name="" if broker is None else str(broker))
+    with sendable():
+        return pb.ConfigResource(type=pb.CONFIG_RESOURCE_TYPE_BROKER, name="" if broker is None else str(broker))
 
 
 def _changes(given: Mapping[str, str | None] | Sequence[ConfigChange]) -> Sequence[ConfigChange]:
@@ -196,4 +201,5 @@ def _changes(given: Mapping[str, str | None] | Sequence[ConfigChange]) -> Sequen
 def _wire_change(change: ConfigChange) -> pb.ConfigChange:
     if change.operation not in _OPERATIONS:
         raise InvalidRequestError(f"an operation is one of {', '.join(_OPERATIONS)}, not {change.operation!r}")
-    return pb.ConfigChange(key=change.key, operation=_OPERATIONS[change.operation], value=change.value)
+    with sendable():
+        return pb.ConfigChange(key=change.key, operation=_OPERATIONS[change.operation], value=change.value)

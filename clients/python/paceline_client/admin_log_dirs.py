@@ -8,6 +8,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.v1 import admin_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline_client.admin_connection import AdminConnection, checked
+from paceline_client.errors import sendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,12 @@ class LogDirAdmin(AdminConnection):
         if named == [] or (partitions is not None and not wanted):
             return []
         timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.DescribeLogDirsRequest(
-            broker_ids=named or [],
-            partitions=[pb.TopicPartition(topic=topic, partition=partition) for topic, partition in wanted],
-            timeout_ms=timeout_ms,
-        )
+        with sendable():
+            request = pb.DescribeLogDirsRequest(
+                broker_ids=named or [],
+                partitions=[pb.TopicPartition(topic=topic, partition=partition) for topic, partition in wanted],
+                timeout_ms=timeout_ms,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).DescribeLogDirs(request, timeout=left_s),
             timeout_ms,
@@ -119,13 +121,14 @@ class LogDirAdmin(AdminConnection):
         if not wishes:
             return []
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.AlterReplicaLogDirsRequest(
-            replicas=[
-                pb.ReplicaLogDir(broker_id=broker, topic=topic, partition=partition, path=path)
-                for (topic, partition, broker), path in wishes.items()
-            ],
-            timeout_ms=timeout_ms,
-        )
+        with sendable():
+            request = pb.AlterReplicaLogDirsRequest(
+                replicas=[
+                    pb.ReplicaLogDir(broker_id=broker, topic=topic, partition=partition, path=path)
+                    for (topic, partition, broker), path in wishes.items()
+                ],
+                timeout_ms=timeout_ms,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).AlterReplicaLogDirs(request, timeout=left_s), timeout_ms
         )

@@ -9,6 +9,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.v1 import admin_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline_client.admin_connection import AdminConnection, checked
+from paceline_client.errors import sendable
 
 ElectionType = Literal["preferred", "unclean"]
 
@@ -125,18 +126,19 @@ class PartitionAdmin(AdminConnection):
             else list(topics)
         )
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.CreatePartitionsRequest(
-            topics=[
-                pb.NewPartitions(
-                    name=each.topic,
-                    count=each.count,
-                    assignments=[pb.ReplicaAssignment(broker_ids=ids) for ids in each.assignments],
-                )
-                for each in wanted
-            ],
-            timeout_ms=timeout_ms,
-            validate_only=validate_only,
-        )
+        with sendable():
+            request = pb.CreatePartitionsRequest(
+                topics=[
+                    pb.NewPartitions(
+                        name=each.topic,
+                        count=each.count,
+                        assignments=[pb.ReplicaAssignment(broker_ids=ids) for ids in each.assignments],
+                    )
+                    for each in wanted
+                ],
+                timeout_ms=timeout_ms,
+                validate_only=validate_only,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).CreatePartitions(request, timeout=left_s), timeout_ms
         )
@@ -173,18 +175,19 @@ class PartitionAdmin(AdminConnection):
             UnknownTopicOrPartitionError: there is no such partition.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.AlterPartitionReassignmentsRequest(
-            partitions=[
-                pb.PartitionReassignment(
-                    topic=topic,
-                    partition=partition,
-                    target=None if target is None else pb.ReplicaAssignment(broker_ids=target),
-                )
-                for (topic, partition), target in targets.items()
-            ],
-            timeout_ms=timeout_ms,
-            validate_only=validate_only,
-        )
+        with sendable():
+            request = pb.AlterPartitionReassignmentsRequest(
+                partitions=[
+                    pb.PartitionReassignment(
+                        topic=topic,
+                        partition=partition,
+                        target=None if target is None else pb.ReplicaAssignment(broker_ids=target),
+                    )
+                    for (topic, partition), target in targets.items()
+                ],
+                timeout_ms=timeout_ms,
+                validate_only=validate_only,
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).AlterPartitionReassignments(request, timeout=left_s),
             timeout_ms,
@@ -206,7 +209,8 @@ class PartitionAdmin(AdminConnection):
         if named == []:
             return []
         timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.ListPartitionReassignmentsRequest(partitions=named or [], timeout_ms=timeout_ms)
+        with sendable():
+            request = pb.ListPartitionReassignmentsRequest(partitions=named or [], timeout_ms=timeout_ms)
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).ListPartitionReassignments(request, timeout=left_s),
             timeout_ms,
@@ -246,9 +250,10 @@ class PartitionAdmin(AdminConnection):
         if named == []:
             return []
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        request = pb.ElectLeadersRequest(
-            type=_ELECTIONS[election], partitions=named or [], timeout_ms=timeout_ms, validate_only=validate_only
-        )
+        with sendable():
+            request = pb.ElectLeadersRequest(
+                type=_ELECTIONS[election], partitions=named or [], timeout_ms=timeout_ms, validate_only=validate_only
+            )
         answer = self._on_controller(
             lambda channel, left_s: AdminServiceStub(channel).ElectLeaders(request, timeout=left_s), timeout_ms
         )
@@ -268,7 +273,8 @@ class PartitionAdmin(AdminConnection):
 
 
 def _wire_partitions(partitions: Iterable[tuple[str, int]]) -> list[pb.TopicPartition]:
-    return [pb.TopicPartition(topic=topic, partition=partition) for topic, partition in partitions]
+    with sendable():
+        return [pb.TopicPartition(topic=topic, partition=partition) for topic, partition in partitions]
 
 
 def _reassignment(wire: pb.OngoingReassignment) -> Reassignment:

@@ -19,7 +19,14 @@ from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import address_of
-from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, checked, describe_cluster_once, named
+from paceline_client.admin_connection import (
+    ONE_CALL_S,
+    AdminConnection,
+    checked,
+    describe_cluster_once,
+    named,
+)
+from paceline_client.errors import sendable
 
 _GRACE_S = 2.0
 """The leader answers when its own time is over; the call ends this much later."""
@@ -59,7 +66,11 @@ class RecordAdmin(AdminConnection):
             RequestTimedOutError: not every replica has deleted in time, or a leader did not answer.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        open_partitions = {TopicPartition(topic, index): offset for (topic, index), offset in before.items()}
+        with sendable():
+            open_partitions = {
+                TopicPartition(topic, index): DeleteRecordsPartition(topic=topic, partition=index, before_offset=offset)
+                for (topic, index), offset in before.items()
+            }
         found: dict[TopicPartition, DeletedRecords] = {}
         if open_partitions:
             try:
@@ -74,7 +85,7 @@ class RecordAdmin(AdminConnection):
 
     def _delete_once(
         self,
-        open_partitions: dict[TopicPartition, int | None],
+        open_partitions: dict[TopicPartition, DeleteRecordsPartition],
         found: dict[TopicPartition, DeletedRecords],
         left_s: float,
     ) -> None:
@@ -83,11 +94,7 @@ class RecordAdmin(AdminConnection):
         calls = []
         for leader, topic_partitions in self._by_leader(list(open_partitions), found).items():
             request = DeleteRecordsRequest(
-                partitions=[
-                    DeleteRecordsPartition(topic=tp.topic, partition=tp.partition, before_offset=open_partitions[tp])
-                    for tp in topic_partitions
-                ],
-                timeout_ms=max(1, int(left_s * 1000)),
+                partitions=[open_partitions[tp] for tp in topic_partitions], timeout_ms=max(1, int(left_s * 1000))
             )
             stub = LogServiceStub(self._channel(leader))
             calls.append((leader, topic_partitions, stub.DeleteRecords.future(request, timeout=left_s + _GRACE_S)))
@@ -97,7 +104,7 @@ class RecordAdmin(AdminConnection):
             except grpc.RpcError as failure:
                 problem = named(f"broker at {leader}", failure)
                 for tp in topic_partitions:
-                    if open_partitions[tp] is None and not problem.definite:
+                    if not open_partitions[tp].HasField("before_offset") and not problem.definite:
                         # "Everything committed" means more the second time.
                         unknown = RequestTimedOutError(f"{problem}; whether records were deleted is not known")
                         found[tp] = DeletedRecords(tp, unknown)

@@ -24,6 +24,7 @@ from paceline.v1.metadata_service_pb2 import (
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import address_of
 from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, describe_cluster_once, named
+from paceline_client.errors import sendable
 from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of
 
 STREAM_S: Final = 30.0
@@ -98,14 +99,16 @@ class WatchAdmin(AdminConnection):
             BootstrapError, NotControllerError, BrokerNotAvailableError: nobody to watch for ``patience_ms``.
             PacelineError: the watch was refused.
         """
-        wanted = EventFilter(topics=sorted(topics), kinds=[event_kind_to_proto(kind) for kind in kinds])
+        with sendable():
+            wanted = EventFilter(topics=sorted(topics), kinds=[event_kind_to_proto(kind) for kind in kinds])
         began_ms = int(time.time() * 1000)
         cursor, last_ms, before = "", since_ms, ""
 
         def ask(stub: Any, timeout_s: float) -> Any:
-            request = WatchEventsRequest(
-                cursor=cursor, since_ms=last_ms, filter=wanted, active_controller_only=broker_id is None
-            )
+            with sendable():
+                request = WatchEventsRequest(
+                    cursor=cursor, since_ms=last_ms, filter=wanted, active_controller_only=broker_id is None
+                )
             return stub.WatchEvents(request, timeout=timeout_s)
 
         for address, message in self._messages(ask, broker_id, patience_ms):
@@ -136,7 +139,8 @@ class WatchAdmin(AdminConnection):
         cursor = ""
 
         def ask(stub: Any, timeout_s: float) -> Any:
-            return stub.WatchMetadata(WatchMetadataRequest(cursor=cursor, topics=sorted(topics)), timeout=timeout_s)
+            with sendable():
+                return stub.WatchMetadata(WatchMetadataRequest(cursor=cursor, topics=sorted(topics)), timeout=timeout_s)
 
         for address, message in self._messages(ask, broker_id, patience_ms):
             changes: MetadataChanges = message.changes

@@ -18,7 +18,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline_client.addresses import parse_bootstrap
-from paceline_client.errors import ClientClosedError
+from paceline_client.errors import ClientClosedError, sendable
 from paceline_client.fetcher import FetchConfig, Fetcher
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
@@ -186,7 +186,7 @@ class Consumer:
         """Read on from ``offset``; what was fetched ahead is dropped.
 
         Raises:
-            InvalidRequestError: not assigned, or negative.
+            InvalidRequestError: not assigned, or there is no such offset.
         """
         with self._lock:
             self._raise_if_closed()
@@ -237,9 +237,14 @@ class Consumer:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after a time, per partition; None when no record is that young."""
+        """Return the first record at or after a time, per partition; None when no record is that young.
+
+        Raises:
+            InvalidRequestError: a partition or a time does not fit its field.
+        """
         self._raise_if_closed()
-        queries = [query_time(TopicPartition(*tp), timestamp_ms) for tp, timestamp_ms in times_ms.items()]
+        with sendable():
+            queries = [query_time(TopicPartition(*tp), timestamp_ms) for tp, timestamp_ms in times_ms.items()]
         return self._offsets.look_up(queries, self._api_timeout_ms if timeout_ms is None else timeout_ms)
 
     # Reading -----------------------------------------------------------------------------------------------------
@@ -399,7 +404,8 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], reset: OffsetReset, timeout_ms: int | None
     ) -> dict[TopicPartition, int]:
         self._raise_if_closed()
-        queries = [query_end(TopicPartition(*tp), reset) for tp in partitions]
+        with sendable():
+            queries = [query_end(TopicPartition(*tp), reset) for tp in partitions]
         return plain_offsets(self._offsets.look_up(queries, self._api_timeout_ms if timeout_ms is None else timeout_ms))
 
     def _timed_out(self, what: str) -> RequestTimedOutError:

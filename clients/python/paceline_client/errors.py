@@ -3,7 +3,10 @@
 Every class here is a `PacelineError` too, so ``except PacelineError`` catches all there is.
 """
 
-from paceline.model.errors import ErrorCode, PacelineError, RequestTimedOutError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from paceline.model.errors import ErrorCode, InvalidRequestError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 
 
@@ -87,3 +90,16 @@ class NoOffsetError(PacelineError):
     def __init__(self, topic_partition: TopicPartition, message: str) -> None:
         super().__init__(f"{topic_partition}: {message}")
         self.topic_partition = topic_partition
+
+
+@contextmanager
+def sendable(what: str = "request") -> Iterator[None]:
+    """Around the making of a request or record: what a field cannot hold is the caller's mistake; nothing was sent.
+
+    Raises:
+        InvalidRequestError: a number beyond its field, or a text that is not Unicode.
+    """
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequestError(f"the {what} cannot be sent: {error}") from error

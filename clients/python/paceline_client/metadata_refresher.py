@@ -10,7 +10,7 @@ from typing import Final
 import grpc
 
 from paceline.model.errors import PacelineError, UnknownServerError, UnknownTopicOrPartitionError
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.retry import RetryPolicy
@@ -133,6 +133,9 @@ class MetadataRefresher:
                     self._topics.discard(topic)
                     self._cluster.forget_topics([topic])
                     raise
+                if topic not in self._topics:
+                    # One name that cannot be sent would keep the answers for all others away.
+                    validate_topic_name(topic)
                 if topic not in self._topics or self._cluster.error_of(topic) is not None:
                     self._topics.add(topic)
                     self._wanted = True

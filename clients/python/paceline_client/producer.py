@@ -192,6 +192,7 @@ class Producer:
             UnknownTopicOrPartitionError: no such topic or partition.
             BootstrapError: no broker answered within ``max_block_ms``.
             MessageTooLargeError: larger than ``max_record_bytes``.
+            InvalidRequestError: the timestamp does not fit, or a header's name is not Unicode.
             ProducerClosedError: the producer is closed.
             ProducerFatalError: the producer cannot go on; make a new one.
         """

@@ -4,12 +4,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from paceline.log.record_batch import iterate_headers
 from paceline.model.errors import CorruptMessageError, InvalidRequestError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.errors import LogTruncatedError
 from paceline_client.records import ConsumerRecord, FetchedBatches, decode_batch
+
+MAX_OFFSET: Final = 2**63 - 1
 
 
 class OffsetReset(Enum):
@@ -107,10 +110,10 @@ class PartitionState:
         """Go to ``offset`` and drop what was fetched ahead.
 
         Raises:
-            InvalidRequestError: the offset is negative.
+            InvalidRequestError: there is no such offset.
         """
-        if offset < 0:
-            raise InvalidRequestError(f"{self.topic_partition}: offset {offset} is negative")
+        if not 0 <= offset <= MAX_OFFSET:
+            raise InvalidRequestError(f"{self.topic_partition}: an offset is from 0 to {MAX_OFFSET}, not {offset}")
         self._jump()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch

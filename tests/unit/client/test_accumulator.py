@@ -9,6 +9,7 @@ from paceline.log.record_batch import parse_header
 from paceline.model.errors import (
     BrokerNotAvailableError,
     InvalidProducerEpochError,
+    InvalidRequestError,
     MessageTooLargeError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
@@ -538,3 +539,33 @@ def test_one_partition_and_much_reordering_lose_nothing(seed: int) -> None:
     simulation.run(300)
     simulation.check()
     assert len(simulation.logs[TP].values) == 300
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "headers"),
+    [(2**63, []), (1_000, [("\ud800", b"x")])],
+    ids=["a time beyond its field", "a header name that is not Unicode"],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_a_record_cannot_hold_is_refused_and_others_still_go(
+    timestamp_ms: int, headers: list[tuple[str, bytes | None]], first: bool
+) -> None:
+    accumulator = make()
+    if not first:
+        put(accumulator, b"a")
+    with pytest.raises(InvalidRequestError, match="the record cannot be sent: "):
+        accumulator.append(accumulator.queue(TP), timestamp_ms, None, b"v", headers, 0)
+    put(accumulator, b"b")
+    accumulator.flushing += 1
+    log = ModelPartition()
+    while drained := take(accumulator, 0):
+        accumulator.complete(drained[0], log.append(encode(accumulator, drained[0])), None)
+    assert log.values == ([b"b"] if first else [b"a", b"b"])
+
+
+def test_a_run_refuses_a_time_beyond_its_field() -> None:
+    accumulator = make(batch_size=500)
+    batch, _ = put(accumulator, b"a")
+    with pytest.raises(InvalidRequestError, match="the record cannot be sent: "):
+        accumulator.append_run(batch, 2**63, [(None, b"b")], 0, with_keys=False)
+    assert (batch.sealed, batch.count) == (True, 1)
