@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.metadata_cache import MetadataSnapshot
@@ -21,7 +21,7 @@ from paceline.model.control import (
     UpdateMetadataRequest,
 )
 from paceline.model.errors import ErrorCode
-from paceline.model.identifiers import LEADER_DURING_DELETE
+from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResult
 from paceline.runtime.flow import Flow
 from tests.simulation.partition_record import PartitionRecords
@@ -30,6 +30,11 @@ from tests.simulation.verdicts import Verdicts
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
     from tests.simulation.machines import BrokerLife, ControllerLife
+
+_Hosted = dict[TopicPartition, tuple[str | None, int]]
+"""Topic id and leader epoch of what a broker hosts."""
+
+_NOT_HOSTED: Final = (None, -1)
 
 
 class ControlChecks:
@@ -80,16 +85,16 @@ class ControlChecks:
         manager = node.replica_manager
         own_epoch = node.broker_epoch
         metadata = manager.metadata.snapshot
-        leader_epochs = {tp: hosted.leader_epoch for tp, hosted in manager.partitions.items()}
+        hosted_before = {tp: (hosted.topic_id, hosted.leader_epoch) for tp, hosted in manager.partitions.items()}
         response = node.handle_control(request)
         accepted = response.error is ErrorCode.NONE
         if self._cluster.is_told:
             self._tell(sender, target, request, response)
         self._epochs(target, request, response, own_epoch)
         if accepted:
-            self._no_step_back(target, request, leader_epochs)
+            self._no_step_back(target, request, hosted_before)
             if isinstance(request, StopReplicaRequest):
-                self._stops_in_order(target, request, response, leader_epochs)
+                self._stops_in_order(target, request, response, hosted_before)
         if manager.metadata.snapshot is not metadata:
             self._metadata(target, metadata, manager.metadata.snapshot)
         self.fetchers(target)
@@ -133,25 +138,27 @@ class ControlChecks:
         self._accepted_epochs[target] = max(highest, stamp.controller_epoch)
 
     def _stops_in_order(
-        self, target: "BrokerLife", request: StopReplicaRequest, response: ControlResponse, before: dict[Any, int]
+        self, target: "BrokerLife", request: StopReplicaRequest, response: ControlResponse, before: _Hosted
     ) -> None:
         """Check that a replica is not stopped for a decision that is older than what it knows (KAFKA-9539)."""
         for state in request.partitions:
             done = response.partition_errors.get(state.topic_partition, ErrorCode.NONE) is ErrorCode.NONE
-            epoch = before.get(state.topic_partition)
-            if done and epoch is not None and 0 <= state.leader_epoch < epoch:
+            _, epoch = before.get(state.topic_partition, _NOT_HOSTED)
+            if done and 0 <= state.leader_epoch < epoch:
                 self._verdicts.fail(
                     "R2",
                     f"{target.name} stops {state.topic_partition} of epoch {epoch} for one of {state.leader_epoch}",
                 )
 
-    def _no_step_back(self, target: "BrokerLife", request: ControlRequest, before: dict[Any, int]) -> None:
+    def _no_step_back(self, target: "BrokerLife", request: ControlRequest, before: _Hosted) -> None:
         partitions = target.node.replica_manager.partitions
         for state in request.partitions:
             hosted = partitions.get(state.topic_partition)
-            epoch = before.get(state.topic_partition)
-            if hosted is None or epoch is None:
+            topic_id, epoch = before.get(state.topic_partition, _NOT_HOSTED)
+            if hosted is None or epoch < 0:
                 continue
+            if None not in (topic_id, hosted.topic_id) and topic_id != hosted.topic_id:
+                continue  # Another topic of that name begins anew.
             self._verdicts.exercise("R2")
             if hosted.leader_epoch < epoch:
                 self._verdicts.fail(
