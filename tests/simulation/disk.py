@@ -119,6 +119,7 @@ class SimulatedDisk:
         if source not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
         self._forget_pending(source)
+        removed = self._removed_below(source)
         moved: dict[str, _File | None] = {}
         for name in sorted(self._files):
             if name.startswith(source + "/"):
@@ -132,7 +133,20 @@ class SimulatedDisk:
                 self._directories.add(target + name[len(source) :])
                 self._durable_directories.add(target + name[len(source) :])
                 moved[name] = None
+        for name, file in removed.items():
+            moved[name] = None
+            moved[target + name[len(source) :]] = file
         self._changed(moved, directory=target)
+        for name in removed:
+            self._changed({target + name[len(source) :]: None})
+
+    def _removed_below(self, path: str) -> dict[str, _File]:
+        """Return the names below a directory that are gone, but not durably: they move and go with it."""
+        return {
+            name: file
+            for name, file in sorted(self._durable_names.items())
+            if name.startswith(path + "/") and name not in self._files
+        }
 
     def remove(self, path: str) -> None:
         self._file(path)
@@ -149,9 +163,11 @@ class SimulatedDisk:
 
     def remove_tree(self, path: str) -> None:
         self._forget_pending(path)
-        gone: dict[str, _File | None] = {name: None for name in sorted(self._files) if name.startswith(path + "/")}
-        for name in gone:
-            del self._files[name]
+        gone: dict[str, _File | None] = dict.fromkeys(self._removed_below(path))
+        for name in sorted(self._files):
+            if name.startswith(path + "/"):
+                del self._files[name]
+                gone[name] = None
         for name in sorted(self._directories):
             if name == path or name.startswith(path + "/"):
                 self._directories.discard(name)

@@ -192,3 +192,24 @@ def test_files_made_in_a_directory_that_was_renamed_do_not_come_back_under_its_o
         disk.lose_power()
         assert disk.list_directory("/data")[0].name == "t-0.gone-delete"
         assert not disk.exists("/data/t-0/0.log")
+
+
+@pytest.mark.parametrize("then", ["rename", "remove"])
+def test_names_that_were_removed_from_a_directory_that_goes_do_not_come_back_under_its_old_name(then: str) -> None:
+    for seed in range(20):
+        disk = SimulatedDisk(lambda: 0, random.Random(seed))
+        disk.make_directory("/data/t-0")
+        for name in ("/data/t-0/0.log", "/data/t-0/5.log"):
+            disk.append(name, b"old")
+            disk.sync(name)
+        disk.sync_directory("/data/t-0")
+        disk.remove("/data/t-0/0.log")
+        if then == "rename":
+            disk.rename("/data/t-0", "/data/t-0.x-stray")
+        else:
+            disk.remove_tree("/data/t-0")
+        disk.sync_directory("/data")
+        disk.make_directory("/data/t-0")
+        disk.lose_power()
+        assert [path for path in disk.paths() if path.startswith("/data/t-0/")] == []
+        assert disk.exists("/data/t-0.x-stray/5.log") is (then == "rename")
