@@ -46,6 +46,9 @@ class BrokerLogWatcher:
     def log_start_moved(self, log: ObservedLog, before: int, high_watermark_before: int) -> None:
         self._checks.log_start_moved(self._life, log, before, high_watermark_before)
 
+    def set_aside(self, log: ObservedLog) -> None:
+        self._checks.set_aside(self._life, log)
+
 
 class Checks:
     """The door to all checks."""

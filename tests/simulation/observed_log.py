@@ -17,6 +17,7 @@ from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.log.segment import Segment
 from paceline.model.errors import CorruptMessageError
+from paceline.model.identifiers import TopicPartition
 
 _CRC_AT = 17
 """Where the checksum stands in a batch; cheaper than parsing the header once more."""
@@ -144,6 +145,9 @@ class LogWatcher(Protocol):
     def log_start_moved(self, log: "ObservedLog", before: int, high_watermark_before: int) -> None:
         """The log starts later than before."""
 
+    def set_aside(self, log: "ObservedLog") -> None:
+        """The log is kept under another name and belongs to nobody any more."""
+
 
 class ObservedLog(PartitionLog):
     """A `PartitionLog` that keeps a mirror and tells a watcher."""
@@ -232,6 +236,13 @@ class ObservedLogManager(LogManager):
     """The real log manager; it makes and loads `ObservedLog`s."""
 
     log_class = ObservedLog
+
+    def set_log_aside(self, tp: TopicPartition, why: str) -> str:
+        log = self.get(tp)
+        path = super().set_log_aside(tp, why)
+        if isinstance(log, ObservedLog) and log.watcher is not None:
+            log.watcher.set_aside(log)
+        return path
 
     def observed_logs(self) -> list[ObservedLog]:
         """Every log."""

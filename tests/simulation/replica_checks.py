@@ -239,6 +239,12 @@ class ReplicaChecks:
             end = None if log is None else log.mirror.end
             self._verdicts.fail("R5b", f"{record}: broker {broker_id} ends at {end} of {record.thw} {when}")
 
+    def set_aside(self, life: "BrokerLife", log: ObservedLog) -> None:
+        """A log is kept under another name; what this broker may have next begins empty."""
+        record = self._records.of_log(log)
+        if record is not None:
+            record.forget_replica(life.broker_id)
+
     # Roles
 
     def state_changed(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
@@ -257,9 +263,6 @@ class ReplicaChecks:
             keeps = record.harmed and life.broker_id in record.assignment.replicas
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
-        if change.kind is StateChangeKind.LOG_SET_ASIDE and change.topic_id and change.topic_partition:
-            record = self._records.get(change.topic_id, change.topic_partition)
-            record.forget_replica(life.broker_id)
         if change.kind is not StateChangeKind.BECAME_LEADER:
             return
         assert change.topic_partition is not None and change.leader_epoch is not None
