@@ -11,7 +11,7 @@ from paceline.model.control import (
     StopReplicaRequest,
 )
 from paceline.model.errors import ErrorCode
-from paceline.model.identifiers import EPOCH_DURING_DELETE
+from paceline.model.identifiers import EPOCH_DURING_DELETE, NO_LEADER, TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster
 
 NEW_ID = "the-id-of-the-new-topic"
@@ -88,3 +88,26 @@ def test_a_replica_that_moved_away_may_come_back(cluster: BrokerCluster) -> None
     moved = StopReplicaPartition(TP, NEW_ID, NEW.leader_epoch, delete_partition=True)
     assert cluster[3].node.handle_control(StopReplicaRequest(cluster.stamp(3), (moved,))).error is ErrorCode.NONE
     assert decide(cluster, replace(NEW, leader_epoch=5)) is ErrorCode.NONE
+
+
+def test_what_an_earlier_controller_decided_gives_way_to_a_later_ones_topic(cluster: BrokerCluster) -> None:
+    broker, old = cluster[3], replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9, controller_epoch=1)
+    assert decide(cluster, old) is ErrorCode.NONE
+    assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID, "of the same controller, so it may be late"
+    cluster.set_controller_epoch(cluster.controller_epoch + 1)
+    assert decide(cluster, NEW) is ErrorCode.NONE, "its node could not be read when the topic was deleted"
+    (path,) = broker.logs.set_aside
+    assert path.endswith("-stray") and broker.files.exists(path)
+    assert broker.log().topic_id == NEW_ID and broker.log().log_end_offset == 0
+
+
+def test_a_replica_that_is_left_of_a_topic_being_deleted_answers_how_it_is(cluster: BrokerCluster) -> None:
+    other = TopicPartition(TP.topic, TP.partition + 1)
+    states = (NEW, replace(NEW, topic_partition=other))
+    request = LeaderAndIsrRequest(cluster.stamp(3), tuple(cluster.live()), states)
+    assert set(cluster[3].node.handle_control(request).partition_errors.values()) == {ErrorCode.NONE}
+    deleted = StopReplicaPartition(TP, NEW_ID, EPOCH_DURING_DELETE, delete_partition=True)
+    cluster[3].node.handle_control(StopReplicaRequest(cluster.stamp(3), (deleted,)))
+    asked = replace(NEW, topic_partition=other, leader=NO_LEADER, leader_epoch=1)
+    request = LeaderAndIsrRequest(cluster.stamp(3), tuple(cluster.live()), (asked,))
+    assert cluster[3].node.handle_control(request).partition_errors[other] is ErrorCode.NONE
