@@ -57,11 +57,15 @@ class ControlRequests:
     def _without_deleted(self, request: LeaderAndIsrRequest, errors: Errors) -> tuple[LeaderAndIsrPartition, ...]:
         """Leave out topics this very controller has had deleted: a repetition that comes late would bring a log back.
 
-        That log would bar the next topic of the name, and its leader would write that topic's state.
+        That log would bar the next topic of the name, and its leader would write that topic's state. A replica that
+        could not be deleted yet is still there: the controller asks how it is.
         """
+        manager = self._manager
         kept = []
         for state in request.partitions:
-            if self._deleted_topic_ids.get(state.topic_id or "", -1) < request.stamp.controller_epoch:
+            log = manager.logs.get(state.topic_partition)
+            is_here = state.topic_partition in manager.offline or (log is not None and log.topic_id == state.topic_id)
+            if is_here or self._deleted_topic_ids.get(state.topic_id or "", -1) < request.stamp.controller_epoch:
                 kept.append(state)
             else:
                 errors[state.topic_partition] = ErrorCode.INCONSISTENT_TOPIC_ID
