@@ -68,6 +68,7 @@ class ReplicaChecks:
         record = self._records.of_log(log)
         if record is None:
             return
+        record.logs[life.broker_id] = log
         self._cluster.note(life.name, f"{record} is cut from {end_before} to {log.log_end_offset}")
         verdicts.exercise("R9")
         record.root(log.mirror)
@@ -249,6 +250,8 @@ class ReplicaChecks:
 
     def state_changed(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
         """ZooKeeper has a new state."""
+        if new.isr and not record.voided and record.flipped.keys() >= set(new.isr):
+            record.voided = f"only {list(new.isr)} are in sync, and their records are damaged on the disk"
         for member in new.isr:
             if old is None or member not in old.isr:
                 self._complete(record, member, "when it joins the ISR")
