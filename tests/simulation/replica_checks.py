@@ -367,8 +367,8 @@ class ReplicaChecks:
             # What failed on storage, an append or a truncation, may have reached the file: it was answered as in doubt.
             common = min(before.mirror.end, log.mirror.end)
             kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
-            # Where an empty log begins is durable before anybody counts on it.
-            kept = kept or (not before.mirror.ends and (record.zk is None or life.broker_id not in record.zk.isr))
+        # Where an empty log begins is durable before anybody counts on it.
+        kept = kept or (not before.mirror.ends and (record.zk is None or life.broker_id not in record.zk.isr))
         self._verdicts.exercise("R14")
         if life.broker_id in record.flipped:
             return
