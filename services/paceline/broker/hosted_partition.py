@@ -330,9 +330,12 @@ class HostedPartition:
             follower.leave_session(self.log.log_end_offset)
 
     def advance_high_watermark(self) -> bool:
-        """Apply the leader's rule; return whether the high watermark moved."""
+        """Apply the leader's rule; return whether the high watermark moved.
+
+        It does not while storage fails: the last append may be in the log though its sender was told otherwise.
+        """
         log = self.log
-        if log is None:
+        if log is None or log.directory.is_offline:
             return False
         current = log.high_watermark
         moved = leader_high_watermark(

@@ -9,6 +9,7 @@ import pytest
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData, SetData
 from paceline.coordination.requests import is_write
+from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
@@ -564,3 +565,12 @@ def test_a_replica_that_is_not_assigned_is_told_so() -> None:
     (result,) = answer.results  # type: ignore[attr-defined]
     assert result.error is ErrorCode.REPLICA_NOT_AVAILABLE and result.batches == b""
     assert sorted(leader(cluster).followers) == [2, 3]
+
+
+def test_what_was_appended_when_storage_failed_is_not_committed() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), (1,), is_new=True)
+    log, partition = cluster[1].log(), cluster[1].node.replica_manager.partitions[TP]
+    log.append_as_leader(encode_batch([NewRecord(0, None, b"in doubt")]), 0, 0)
+    log.directory.fail(OSError("no space left"))
+    assert (partition.advance_high_watermark(), log.high_watermark, log.log_end_offset) == (False, 0, 1)
