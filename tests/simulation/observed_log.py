@@ -211,7 +211,10 @@ class ObservedLog(PartitionLog):
     def truncate_to(self, offset: int) -> None:
         end, high_watermark = self._log_end_offset, self._high_watermark
         super().truncate_to(offset)
-        self._after_cut(end, high_watermark, self.mirror.cut(self._log_end_offset))
+        removed = self.mirror.cut(self._log_end_offset)
+        if removed.ends and self.mirror.end < self._log_start_offset:
+            self.mirror = Mirror(self._log_start_offset)  # The batch that reached across the log start is gone.
+        self._after_cut(end, high_watermark, removed)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         end, high_watermark = self._log_end_offset, self._high_watermark
