@@ -49,6 +49,9 @@ class BrokerLogWatcher:
     def set_aside(self, log: ObservedLog) -> None:
         self._checks.set_aside(self._life, log)
 
+    def deleted(self, log: ObservedLog) -> None:
+        self._checks.deleted(self._life, log)
+
 
 class Checks:
     """The door to all checks."""

@@ -148,6 +148,9 @@ class LogWatcher(Protocol):
     def set_aside(self, log: "ObservedLog") -> None:
         """The log is kept under another name and belongs to nobody any more."""
 
+    def deleted(self, log: "ObservedLog") -> None:
+        """The log is being deleted."""
+
 
 class ObservedLog(PartitionLog):
     """A `PartitionLog` that keeps a mirror and tells a watcher."""
@@ -239,6 +242,12 @@ class ObservedLogManager(LogManager):
     """The real log manager; it makes and loads `ObservedLog`s."""
 
     log_class = ObservedLog
+
+    def delete(self, tp: TopicPartition) -> None:
+        log = self.get(tp)
+        super().delete(tp)
+        if isinstance(log, ObservedLog) and log.watcher is not None:
+            log.watcher.deleted(log)
 
     def set_log_aside(self, tp: TopicPartition, why: str) -> str:
         log = self.get(tp)

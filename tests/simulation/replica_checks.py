@@ -246,6 +246,13 @@ class ReplicaChecks:
         if record is not None:
             record.forget_replica(life.broker_id)
 
+    def deleted(self, life: "BrokerLife", log: ObservedLog) -> None:
+        """A log is being deleted; its broker need not have had a role for it."""
+        record = self._records.of_log(log)
+        if record is not None:
+            record.forget_replica(life.broker_id)
+            record.undo_damage(life.broker_id)
+
     # Roles
 
     def state_changed(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
@@ -260,8 +267,6 @@ class ReplicaChecks:
         """A broker said what it did."""
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
-            record.forget_replica(life.broker_id)
-            record.undo_damage(life.broker_id)
             # The end of a move that is known of needs nothing from the node: only who is assigned has data to lose.
             keeps = record.harmed and life.broker_id in record.assignment.replicas
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
