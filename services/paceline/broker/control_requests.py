@@ -42,7 +42,7 @@ class ControlRequests:
         manager = self._manager
         errors: Errors = {}
         set_namesake_aside(manager, request)
-        accepted = self._accept(self._without_deleted(request, errors), errors)
+        accepted = self._accept(self._without_deleted(request, errors), errors, request.stamp.controller_epoch)
         leaders = [(partition, state) for partition, state in accepted if state.leader == manager.broker_id]
         followers = [(partition, state) for partition, state in accepted if state.leader != manager.broker_id]
         self._make_leaders(leaders, errors)
@@ -71,7 +71,7 @@ class ControlRequests:
                 errors[state.topic_partition] = ErrorCode.INCONSISTENT_TOPIC_ID
         return tuple(kept)
 
-    def _accept(self, states: tuple[LeaderAndIsrPartition, ...], errors: Errors) -> Accepted:
+    def _accept(self, states: tuple[LeaderAndIsrPartition, ...], errors: Errors, controller_epoch: int) -> Accepted:
         manager = self._manager
         accepted: dict[TopicPartition, tuple[HostedPartition, LeaderAndIsrPartition]] = {}
         for state in states:
@@ -90,7 +90,7 @@ class ControlRequests:
                 else:
                     accepted[topic_partition] = (partition, state)
         for partition, _ in accepted.values():
-            manager.host(partition)
+            manager.host(partition, controller_epoch)
         return list(accepted.values())
 
     def _check(self, partition: HostedPartition, state: LeaderAndIsrPartition) -> ErrorCode:

@@ -52,6 +52,7 @@ class HostedPartition:
         "removing_replicas",
         "replicas",
         "sessions",
+        "told_by",
         "topic_id",
         "topic_partition",
         "zk_version",
@@ -83,6 +84,8 @@ class HostedPartition:
         """Fetch sessions that read this partition here."""
         self.registration = -1
         """Broker epoch under which this broker was last told to host it."""
+        self.told_by = -1
+        """Epoch of the controller that told it so."""
 
     @property
     def is_leader(self) -> bool:

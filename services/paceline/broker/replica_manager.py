@@ -169,10 +169,11 @@ class ReplicaManager:
         ]
         return nearest_replica(rack, self.config.broker_rack, fetch_offset, candidates)
 
-    def host(self, partition: HostedPartition) -> None:
-        """Keep a partition, Online."""
+    def host(self, partition: HostedPartition, controller_epoch: int) -> None:
+        """Keep a partition, Online, as the controller of that epoch says."""
         topic, index = partition.topic_partition
         partition.registration = self.broker_epoch
+        partition.told_by = controller_epoch
         self.partitions[partition.topic_partition] = partition
         self._by_topic.setdefault(topic, {})[index] = partition
 

@@ -21,7 +21,6 @@ from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.state_change import StateChangeKind
 
 if TYPE_CHECKING:
-    from paceline.broker.hosted_partition import HostedPartition
     from paceline.broker.replica_manager import ReplicaManager
 
 LOG: Final = logging.getLogger(__name__)
@@ -43,8 +42,8 @@ def set_namesake_aside(manager: "ReplicaManager", request: LeaderAndIsrRequest) 
 
     The replica moved away and its topic was deleted while nobody could tell this broker; nobody asks for it any more.
     One that this registration was told to host stays: the request may be late. One that an earlier registration
-    hosted, of a process that has slept and registered anew, does not. Nor does one whose role an earlier controller
-    decided: a later controller that names another topic has found that one in its place.
+    hosted, of a process that has slept and registered anew, does not. Nor does one that an earlier controller
+    told of: a later controller that names another topic has found that one in its place.
     """
     if request.stamp.broker_epoch != manager.broker_epoch:
         return
@@ -54,14 +53,11 @@ def set_namesake_aside(manager: "ReplicaManager", request: LeaderAndIsrRequest) 
         hosted = manager.partitions.get(topic_partition)
         if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
             continue
-        if hosted is not None and hosted.registration >= manager.broker_epoch and not _is_outdated(hosted, request):
+        told = (-1, -1) if hosted is None else (hosted.registration, hosted.told_by)
+        if told[0] >= manager.broker_epoch and told[1] >= request.stamp.controller_epoch:
             continue
         if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
             _set_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
-
-
-def _is_outdated(hosted: "HostedPartition", request: LeaderAndIsrRequest) -> bool:
-    return 0 <= hosted.controller_epoch < request.stamp.controller_epoch
 
 
 def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:

@@ -90,8 +90,11 @@ def test_a_replica_that_moved_away_may_come_back(cluster: BrokerCluster) -> None
     assert decide(cluster, replace(NEW, leader_epoch=5)) is ErrorCode.NONE
 
 
-def test_what_an_earlier_controller_decided_gives_way_to_a_later_ones_topic(cluster: BrokerCluster) -> None:
-    broker, old = cluster[3], replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9, controller_epoch=1)
+@pytest.mark.parametrize("leader", [1, NO_LEADER])
+def test_what_an_earlier_controller_told_of_gives_way_to_a_later_ones_topic(
+    cluster: BrokerCluster, leader: int
+) -> None:
+    broker, old = cluster[3], replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9, leader=leader)
     assert decide(cluster, old) is ErrorCode.NONE
     assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID, "of the same controller, so it may be late"
     cluster.set_controller_epoch(cluster.controller_epoch + 1)
