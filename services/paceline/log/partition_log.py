@@ -492,7 +492,8 @@ class PartitionLog:
         without records go. When the durable recovery point lies higher, it is lowered durably before this returns.
 
         Raises:
-            DamagedLogError: the place to cut at cannot be found; the log may be cut partly and has to be rebuilt.
+            DamagedLogError: the place to cut at cannot be found, or what is left reaches beyond it; the log may be cut
+                partly and has to be rebuilt.
             KafkaStorageError: storage failed; the directory is offline.
         """
         self._check_online()
@@ -505,6 +506,8 @@ class PartitionLog:
             else:
                 self._cut_at(offset)
             self._after_truncation(offset)
+            if self._physical_end > offset:
+                raise CorruptMessageError(f"the last batch below {offset} ends at {self._physical_end}")
         except CorruptMessageError as error:
             raise self._damaged(error) from error
         except OSError as error:

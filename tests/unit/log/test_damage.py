@@ -176,6 +176,16 @@ def test_a_cleanly_stopped_log_that_has_lost_its_tail_is_reported() -> None:
     assert found is not None and found.log_end_offset == 6
 
 
+def test_a_cut_that_leaves_a_batch_beyond_it_is_damage() -> None:
+    """The index leads past the wrong base offset, so the cut is in the right place; nothing could follow there."""
+    files = MemoryFiles()
+    _, log = filled(files, index_interval_bytes=1)
+    files.contents[log.segments[0].log_path][positions(files, log)[5] + 2] ^= 1
+    with pytest.raises(DamagedLogError, match="below 6"):
+        log.truncate_to(6)
+    assert (log.log_end_offset, log.high_watermark) == (6, 6)
+
+
 def test_whole_segments_below_the_start_are_let_go() -> None:
     files = MemoryFiles()
     logs, log = filled(files, segment_bytes=200)
