@@ -564,13 +564,17 @@ class PartitionLog:
     def reload_producers(self, limit: int, snapshot_offsets: list[int] | None = None) -> None:
         """Rebuild the producer state below ``limit`` from the newest snapshot and the batches behind it.
 
+        A snapshot is followed by every batch behind it or is not used: what a producer sent last may be deleted, and
+        an older sequence taken for its last would have it refused for ever. So the segment that holds the log start
+        is taken from its beginning, deleted batches too, and no snapshot from below it.
         ``snapshot_offsets`` are the snapshots there are, where the caller knows.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: a batch or marker cannot be read.
         """
-        covered = max(self.snapshots.load_newest(self.producers, limit, snapshot_offsets), self._log_start_offset)
+        lowest = self._segments.since(self._log_start_offset)[0].base_offset
+        covered = self.snapshots.load_newest(self.producers, lowest, limit, snapshot_offsets)
         for segment in self._segments.since(covered):
             if segment.size == 0 or segment.base_offset >= limit:
                 continue

@@ -40,16 +40,19 @@ class SnapshotFiles:
             self._files.create(path)
             self._files.append(path, producers.encode())
 
-    def load_newest(self, producers: ProducerStateManager, limit: int, offsets: list[int] | None = None) -> int:
-        """Fill ``producers`` from the newest sound snapshot not above ``limit``; return its offset, 0 if none.
+    def load_newest(
+        self, producers: ProducerStateManager, lowest: int, limit: int, offsets: list[int] | None = None
+    ) -> int:
+        """Fill ``producers`` from the newest sound snapshot of ``lowest`` to ``limit``; return its offset.
 
-        Unsound snapshots on the way are removed. ``offsets`` saves the listing where the caller knows them.
+        When there is none ``producers`` is empty, and ``lowest`` is returned. Unsound snapshots on the way are removed.
+        ``offsets`` saves the listing where the caller knows them.
 
         Raises:
             OSError: storage failed.
         """
         for offset in reversed(self.offsets() if offsets is None else offsets):
-            if offset > limit:
+            if not lowest <= offset <= limit:
                 continue
             try:
                 producers.load(read_all(self._files, self._path(offset)))
@@ -58,7 +61,7 @@ class SnapshotFiles:
                 continue
             return offset
         producers.clear()
-        return 0
+        return lowest
 
     def remove_above(self, limit: int, offsets: list[int] | None = None) -> list[int]:
         """Remove snapshots beyond ``limit``; return the offsets that remain.

@@ -8,7 +8,9 @@ from paceline.log.checkpoint import MetaProperties
 from paceline.log.directory_names import parse_directory_name
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
-from paceline.log.record_batch import Record
+from paceline.log.partition_log import PartitionLog
+from paceline.log.producer_state import ProducerStateManager
+from paceline.log.record_batch import Record, parse_header
 from paceline.model.errors import (
     InconsistentTopicIdError,
     KafkaStorageError,
@@ -369,6 +371,48 @@ def test_stale_snapshots_are_not_trusted_after_a_crash() -> None:
     entry = log.producers.get(9)
     assert entry is not None and entry.last_sequence == 39
     assert f"{DIRECTORY}/00000000000000000999.snapshot" not in files.contents
+
+
+def log_with_deleted_batches(files: MemoryFiles, start: int) -> PartitionLog:
+    """A log of one record per batch that starts at ``start``, durably: producer 7 wrote 0 to 9, producer 8 two more."""
+    found, _ = manager(files, SMALL)
+    log = found.get_or_create(TP, None, True)
+    for i in range(12):
+        log.append_as_leader(batch(b"%d" % i, producer=(7, 0, i) if i < 10 else (8, 0, i - 10)), 0, NOW_MS)
+    log.flush()
+    found.checkpoint_recovery_points()
+    log.increment_log_start_offset(start)
+    found.checkpoint_log_start_offsets()
+    log.remove_segments_below_start()
+    return log
+
+
+@pytest.mark.parametrize("start", [10, 11, 12])
+def test_the_sequence_of_a_deleted_batch_is_known_after_a_crash(start: int) -> None:
+    files = MemoryFiles()
+    log = log_with_deleted_batches(files, start)
+    assert [segment.base_offset for segment in log.segments] == log.snapshots.offsets() == [8]
+    before = log.producers.encode()
+    crash(files)
+    again = manager(files, SMALL)[0].get(TP)
+    assert again is not None and again.log_start_offset == start
+    assert again.producers.encode() == before
+    again.append_as_leader(batch(b"next", producer=(7, 0, 10)), 0, NOW_MS)
+
+
+def test_a_snapshot_from_below_the_first_segment_says_nothing() -> None:
+    files = MemoryFiles()
+    log = log_with_deleted_batches(files, 12)
+    for segment in log.segments:
+        del files.contents[segment.log_path]
+    stale = ProducerStateManager()
+    stale.update(parse_header(batch(b"old", producer=(7, 0, 4), base_offset=4)))
+    files.contents[f"{DIRECTORY}/00000000000000000005.snapshot"] = bytearray(stale.encode())
+    crash(files)
+    again = manager(files, SMALL)[0].get(TP)
+    assert again is not None and again.log_start_offset == again.log_end_offset == 12
+    assert again.producers.entries == []
+    again.append_as_leader(batch(b"next", producer=(7, 0, 10)), 0, NOW_MS)
 
 
 def test_epochs_follow_the_batches_when_the_file_tells_of_data_that_was_truncated_away() -> None:
