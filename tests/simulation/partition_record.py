@@ -56,7 +56,7 @@ class PartitionRecord:
     unclean_allowed: bool = False
     """Whether somebody has ever allowed an unclean election."""
     unclean_starts: dict[int, int] = field(default_factory=dict)
-    """Where the log of an unclean leader ended when it began, by leader epoch; -1 until it is known."""
+    """Up to where an unclean leader had what was committed when it began, by leader epoch; -1 until it is known."""
 
     def __str__(self) -> str:
         return f"{self.topic_partition}({self.topic_id[:4]})"
@@ -87,6 +87,14 @@ class PartitionRecord:
         if mirror.seed is None:
             return False
         return mirror.end >= self.thw and self.committed.chain_at(self.thw) == mirror.chain_at(self.thw)
+
+    def kept_by(self, mirror: Mirror) -> int:
+        """Return where a log ends, or where it begins to differ from what was committed."""
+        committed = self.committed
+        if mirror.seed is None or committed.chain_at(committed.end) == mirror.chain_at(committed.end):
+            return mirror.end
+        alike = (end for end in reversed(committed.ends) if committed.chain_at(end) == mirror.chain_at(end))
+        return next(alike, committed.start)
 
     def root(self, mirror: Mirror, before: Mirror | None = None) -> None:
         """Tell a mirror that begins above 0 the chain of what lies below: the replica's own, or the committed one."""

@@ -297,7 +297,7 @@ class ReplicaChecks:
             f"{record}: {life.name} leads in {leader_epoch} from {log.log_end_offset}, its cache ends with {latest}",
         )
         if record.unclean_starts.get(leader_epoch) == -1:
-            record.unclean_starts[leader_epoch] = log.log_end_offset
+            record.unclean_starts[leader_epoch] = record.kept_by(log.mirror)
         if record.voided or life.broker_id in record.flipped:
             return
         if not record.is_valid_leader(life.broker_id, leader_epoch):

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.data_tree import Change
-from paceline.coordination.interface import Check, Multi, SetData, WatchType
+from paceline.coordination.interface import Check, Create, Multi, SetData, WatchType
 from paceline.coordination.memory import AppliedWrite
 from paceline.log.leader_epoch_cache import EpochEntry
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
@@ -18,6 +18,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.health import moves_only_wait
 from tests.simulation.history import Outcome, Poll, Reading, Send
 from tests.simulation.machines import ControllerLife
 from tests.simulation.observed_log import Mirror, ObservedLog
@@ -26,6 +27,7 @@ from tests.simulation.profile import draw_profile
 from tests.simulation.world import World
 
 TP = TopicPartition("t", 0)
+OTHER = TopicPartition("nowhere", 0)
 TOPIC_ID = "id-of-t-22-characters-"
 STATE = znodes.partition_state_path(TP)
 
@@ -482,6 +484,19 @@ def test_more_loss_than_an_unclean_election_explains_is_reported(
     assert lost_by_election(cluster, start, offset, epoch) == ("C1",)
 
 
+def test_an_unclean_leader_keeps_what_it_has_of_what_was_committed(cluster: SimulatedCluster) -> None:
+    record, other, shorter = prepared(cluster), Mirror(), Mirror()
+    record.committed = Mirror()
+    for base in range(4):
+        record.committed.add(base, base + 1, 0, base)
+    for base in range(6):
+        other.add(base, base + 1, 0, base if base < 2 else 99)
+    shorter.add(0, 1, 0, 0)
+    longer = record.committed.copy()
+    longer.add(4, 5, 0, 4)
+    assert [record.kept_by(one) for one in (other, shorter, longer, Mirror())] == [2, 1, 5, 0]
+
+
 def test_loss_behind_the_end_of_an_unclean_leader_is_not_reported(cluster: SimulatedCluster) -> None:
     assert lost_by_election(cluster, 1, 1, 3) == ()
 
@@ -552,3 +567,27 @@ def test_registrations_of_before_the_look_are_reported(cluster: SimulatedCluster
     assert violated(cluster) == ()
     control.looked({}, 3, {1: LiveBroker(1, (), broker_epoch=7)})
     assert violated(cluster) == ("K11",)
+
+
+# Whole again
+
+
+def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for(cluster: SimulatedCluster) -> None:
+    record, tree = prepared(cluster), cluster.server.tree
+
+    for number, path in enumerate(("/admin", znodes.REASSIGN_PARTITIONS)):
+        tree.apply(Create(path, b"{"), 1, 199 + number)
+    assert not moves_only_wait(cluster)
+    tree.apply(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({TP: (2, 3)}), -1), 1, 201)
+    assert not moves_only_wait(cluster)
+    record.assignment = ReplicaAssignment((2, 3, 1), (), (1,))
+    assert not moves_only_wait(cluster)
+    record.zk = LeaderAndIsr(1, 0, (1,), 1, 1)
+    record.flip(1)
+    assert moves_only_wait(cluster)
+    record.flipped.clear()
+    assert not moves_only_wait(cluster)
+    record.harmed = True
+    assert moves_only_wait(cluster)
+    tree.apply(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({TP: (2,), OTHER: (2,)}), -1), 1, 202)
+    assert not moves_only_wait(cluster)
