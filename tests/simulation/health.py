@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.machines import BrokerLife
 from tests.simulation.partition_record import PartitionRecord
@@ -29,7 +30,7 @@ def why_not_whole(cluster: "SimulatedCluster") -> str | None:
         return "a topic deletion is not finished"
     for path in (znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION):
         if cluster.server.tree.get(path) is not None and not (
-            path == znodes.REASSIGN_PARTITIONS and _a_move_waits(cluster)
+            path == znodes.REASSIGN_PARTITIONS and moves_only_wait(cluster)
         ):
             return f"{path} is still there"
     for record in cluster.checks.records.living():
@@ -45,8 +46,8 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
         return "it has no state"
     if not zk.has_leader:
         return None if waits_for_people(cluster, record) else f"it has no leader, ISR {zk.isr}"
-    if zk.leader in record.flipped and len(zk.isr) == 1:
-        return None  # The only copy is a damaged one: a matter for people, too.
+    if _is_the_only_copy_damaged(record):
+        return None
     if record.assignment.is_being_reassigned:
         return f"it is being moved, {record.assignment}"
     if sorted(zk.isr) != sorted(record.assignment.replicas):
@@ -105,10 +106,29 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
     return zk is not None and not zk.has_leader and all(cluster.brokers[member].may_have_lost_data for member in zk.isr)
 
 
-def _a_move_waits(cluster: "SimulatedCluster") -> bool:
-    """Whether some reassignment cannot go on before people have decided."""
-    moving = (record for record in cluster.checks.records.living() if record.assignment.is_being_reassigned)
-    return any(waits_for_people(cluster, record) for record in moving)
+def moves_only_wait(cluster: "SimulatedCluster") -> bool:
+    """Whether no move that is asked for by a node can go on before people have decided, or put a topic right."""
+    node = cluster.server.tree.get(znodes.REASSIGN_PARTITIONS)
+    assert node is not None
+    try:
+        targets = znodes.decode_reassignment(znodes.REASSIGN_PARTITIONS, node.data)
+    except MalformedZnodeError:
+        return False
+    records = [cluster.checks.records.current(topic_partition) for topic_partition in targets]
+    return all(record is not None and (record.harmed or _is_held_up(cluster, record)) for record in records)
+
+
+def _is_held_up(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
+    """Whether a partition is being moved, and its records cannot be copied to where it goes."""
+    return record.assignment.is_being_reassigned and (
+        waits_for_people(cluster, record) or _is_the_only_copy_damaged(record)
+    )
+
+
+def _is_the_only_copy_damaged(record: PartitionRecord) -> bool:
+    """Whether the ISR is one broker with a damaged log: a matter for people, too."""
+    zk = record.zk
+    return zk is not None and zk.has_leader and zk.leader in record.flipped and len(zk.isr) == 1
 
 
 def leftovers(cluster: "SimulatedCluster") -> list[str]:

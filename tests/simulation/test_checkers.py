@@ -574,7 +574,6 @@ def test_registrations_of_before_the_look_are_reported(cluster: SimulatedCluster
 
 def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for(cluster: SimulatedCluster) -> None:
     record, tree = prepared(cluster), cluster.server.tree
-
     for number, path in enumerate(("/admin", znodes.REASSIGN_PARTITIONS)):
         tree.apply(Create(path, b"{"), 1, 199 + number)
     assert not moves_only_wait(cluster)
