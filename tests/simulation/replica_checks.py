@@ -297,7 +297,9 @@ class ReplicaChecks:
             f"{record}: {life.name} leads in {leader_epoch} from {log.log_end_offset}, its cache ends with {latest}",
         )
         if record.unclean_starts.get(leader_epoch) == -1:
-            record.unclean_starts[leader_epoch] = record.kept_by(log.mirror)
+            # After a first one nobody knows the committed log, and a second may lose whatever the first kept.
+            is_first = len(record.unclean_starts) == 1
+            record.unclean_starts[leader_epoch] = record.kept_by(log.mirror) if is_first else 0
         if record.voided or life.broker_id in record.flipped:
             return
         if not record.is_valid_leader(life.broker_id, leader_epoch):
@@ -388,7 +390,9 @@ class ReplicaChecks:
                 record.incomplete.add(life.broker_id)
                 known = before.mirror.chain_at(log.mirror.end)
                 own = log.mirror.chain_at(log.mirror.end) if log.mirror.chains else known
-                if known is not None and known != own:
+                # A truncation that was not durable may be undone; what comes back was once appended.
+                once = record.lineage.get((log.mirror.end, log.mirror.epochs[-1])) if log.mirror.epochs else None
+                if known is not None and own not in (known, once):
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
             record.maybe_whole(life.broker_id)
 
