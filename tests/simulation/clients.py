@@ -15,6 +15,7 @@ from paceline.model.client_io import (
     FetchResponse,
     FetchResult,
     Isolation,
+    LeaderHint,
     OffsetAnswer,
     OffsetKind,
     OffsetQuery,
@@ -129,9 +130,13 @@ class Client:
 
     def refused(self, topic_partition: TopicPartition, failure: PartitionFailure | None) -> None:
         """A leader refused: follow its hint, or ask around."""
-        if failure is not None and failure.leader is not None:
+        if failure is not None and failure.leader is not None and self._concerns(topic_partition, failure.leader):
             self.learn(topic_partition, failure.leader.leader_id, failure.leader.leader_epoch)
         self.refresh()
+
+    def _concerns(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
+        """Whether a hint speaks of the topic that is known here by that name."""
+        return hint.topic_id in (None, self.topic_ids.get(topic_partition.topic))
 
 
 class Producer(Client):

@@ -128,7 +128,9 @@ class ClusterMetadata:
         self._topic_ids[topic.name] = topic.topic_id
 
     def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
-        """Follow a broker's word on who leads; False when it tells nothing newer or no address."""
+        """Follow a broker's word on who leads; False when it tells nothing newer, no address, or of another topic."""
+        if hint.topic_id and hint.topic_id != self.topic_id(topic_partition.topic):
+            return False
         known = self.partition(topic_partition)
         if known is None or hint.leader_id < 0 or hint.leader_epoch < known.leader_epoch:
             return False

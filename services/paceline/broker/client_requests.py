@@ -104,7 +104,8 @@ class ClientRequests:
     def _client_result(self, read: PartitionRead) -> FetchResult:
         topic_partition = read.position.topic_partition
         if read.error is not None:
-            return FetchResult(topic_partition, failure_of(read.error, self._manager.hint(topic_partition)))
+            hint = self._manager.hint(topic_partition, read.position.topic_id)
+            return FetchResult(topic_partition, failure_of(read.error, hint))
         return FetchResult(
             topic_partition,
             None,

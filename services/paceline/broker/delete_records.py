@@ -78,7 +78,7 @@ class DeleteRecordsHandler:
                 )
             partition.delete_records(offset)
         except PacelineError as error:
-            result.failure = failure_of(error, self._partitions.hint(topic_partition))
+            result.failure = failure_of(error, self._partitions.hint(topic_partition, query.topic_id))
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None
@@ -125,7 +125,8 @@ class DelayedDeleteRecords(DelayedOperation):
             if log.directory.is_offline:
                 raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
         except PacelineError as error:
-            waiting.result.failure = failure_of(error, self._partitions.hint(topic_partition))
+            hint = self._partitions.hint(topic_partition, waiting.partition.topic_id)
+            waiting.result.failure = failure_of(error, hint)
             return True
         low_watermark = waiting.partition.low_watermark()
         if low_watermark is None or low_watermark < waiting.offset:

@@ -23,4 +23,4 @@ def leader_hint(partition: HostedPartition | None) -> LeaderHint | None:
     """Return the leader a hosted partition knows of."""
     if partition is None or partition.leader_id == NO_LEADER:
         return None
-    return LeaderHint(partition.leader_id, partition.leader_epoch)
+    return LeaderHint(partition.leader_id, partition.leader_epoch, partition.topic_id)

@@ -31,8 +31,8 @@ class PartitionLookup(Protocol):
     def lookup(self, topic_partition: TopicPartition) -> HostedPartition:
         """Return a hosted partition, or raise what a client should be told."""
 
-    def hint(self, topic_partition: TopicPartition) -> LeaderHint | None:
-        """Return who leads a partition, as far as this broker knows."""
+    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
+        """Return who leads a partition, of this topic when one is named, as far as this broker knows."""
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
@@ -116,7 +116,7 @@ class ProduceHandler:
             hosted = topic_partition.topic in self.traffic.topics
             invalid_crc = isinstance(error, CorruptMessageError)
             self.traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
-            result.failure = failure_of(error, self._partitions.hint(topic_partition))
+            result.failure = failure_of(error, self._partitions.hint(topic_partition, item.topic_id))
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None, None
@@ -167,7 +167,8 @@ class DelayedProduce(DelayedOperation):
             partition = waiting.partition
             log = partition.leader_log()
         except PacelineError as error:
-            _fail(waiting.result, failure_of(error, self._partitions.hint(waiting.result.topic_partition)))
+            hint = self._partitions.hint(waiting.result.topic_partition, waiting.partition.topic_id)
+            _fail(waiting.result, failure_of(error, hint))
             return True
         if log.high_watermark < waiting.required_offset:
             return False

@@ -139,13 +139,20 @@ class ReplicaManager:
             raise NotLeaderOrFollowerError(f"broker {self.broker_id} has no replica of {topic_partition}")
         raise UnknownTopicOrPartitionError(f"{topic_partition} is not known to broker {self.broker_id}")
 
-    def hint(self, topic_partition: TopicPartition) -> LeaderHint | None:
-        """Return who leads a partition, from the newer of its own decision and the metadata cache."""
-        own = leader_hint(self.partitions.get(topic_partition))
+    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
+        """Return who leads a partition, from the newer of its own decision and the metadata cache.
+
+        With a topic id only what is known of that topic: the leader of an earlier one of its name, in a higher epoch,
+        would be believed more than anything said of the present one.
+        """
+        known = [leader_hint(self.partitions.get(topic_partition))]
         state = self.metadata.snapshot.partition(topic_partition)
-        if state is None or state.leader < 0 or (own is not None and own.leader_epoch >= state.leader_epoch):
-            return own
-        return LeaderHint(state.leader, state.leader_epoch)
+        if state is not None and state.leader >= 0:
+            known.append(LeaderHint(state.leader, state.leader_epoch, state.topic_id))
+        hints = [
+            one for one in known if one is not None and (None in (one.topic_id, topic_id) or one.topic_id == topic_id)
+        ]
+        return max(hints, key=lambda one: one.leader_epoch, default=None)
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
         """A client reads from the follower hosted here; return whether it keeps up with its leader."""

@@ -37,6 +37,8 @@ class LeaderHint:
 
     leader_id: int
     leader_epoch: int
+    topic_id: str | None = None
+    """The topic it speaks of: epochs of different topics of one name say nothing of each other. None when not known."""
 
 
 @dataclass(slots=True)

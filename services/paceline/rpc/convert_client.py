@@ -140,6 +140,7 @@ def failure_to_proto(failure: PartitionFailure, address_of: AddressOf = no_addre
             leader_epoch=failure.leader.leader_epoch,
             host=endpoint.host if endpoint else "",
             port=endpoint.port if endpoint else 0,
+            topic_id=failure.leader.topic_id or "",
         )
     return errors_pb2.PartitionError(
         code=int(failure.code),  # type: ignore[arg-type]
@@ -157,7 +158,8 @@ def failure_from_proto(message: Any) -> PartitionFailure | None:
     error: errors_pb2.PartitionError = message.error
     hint = None
     if error.HasField("current_leader"):
-        hint = LeaderHint(error.current_leader.leader_id, error.current_leader.leader_epoch)
+        leader = error.current_leader
+        hint = LeaderHint(leader.leader_id, leader.leader_epoch, leader.topic_id or None)
     return PartitionFailure(
         code=known_code(error.code),
         message=error.message,

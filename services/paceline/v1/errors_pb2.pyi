@@ -237,6 +237,7 @@ class LeaderHint(google.protobuf.message.Message):
     LEADER_EPOCH_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     PORT_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
     leader_id: builtins.int
     """Broker id of the leader."""
     leader_epoch: builtins.int
@@ -245,6 +246,10 @@ class LeaderHint(google.protobuf.message.Message):
     """Host to reach it at, on the listener the request arrived on; empty when unknown."""
     port: builtins.int
     """Port to reach it at; 0 when unknown."""
+    topic_id: builtins.str
+    """Id of the topic it leads a partition of; empty when unknown. When a client knows another topic of that name, the
+    hint is not for it: leader epochs of different topics cannot be compared.
+    """
     def __init__(
         self,
         *,
@@ -252,8 +257,9 @@ class LeaderHint(google.protobuf.message.Message):
         leader_epoch: builtins.int = ...,
         host: builtins.str = ...,
         port: builtins.int = ...,
+        topic_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "leader_epoch", b"leader_epoch", "leader_id", b"leader_id", "port", b"port"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "leader_epoch", b"leader_epoch", "leader_id", b"leader_id", "port", b"port", "topic_id", b"topic_id"]) -> None: ...
 
 global___LeaderHint = LeaderHint
 

@@ -127,6 +127,21 @@ def test_a_broker_without_a_replica_refuses_and_names_the_leader_from_its_metada
     assert answer[0].failure.leader.leader_id == 1
 
 
+def test_the_leader_of_an_earlier_topic_of_the_name_is_not_named() -> None:
+    """Its epoch may be far above the present one's; a client that believed it would never look back."""
+    cluster = make()
+    cluster.boot(4)
+    cluster.time.run_until(lambda: cluster[4].node.ready, 5_000)
+    cluster.update_metadata()
+    for broker_id, refused in ((4, ErrorCode.NOT_LEADER_OR_FOLLOWER), (2, ErrorCode.INCONSISTENT_TOPIC_ID)):
+        answer: list[ProduceResult] = []
+        cluster[broker_id].node.produce(
+            RequiredAcks.LEADER, 1_000, [ProduceData(TP, "another-id", batch(b"a"))], answer.extend
+        )
+        assert code(answer) is refused
+        assert answer[0].failure is not None and answer[0].failure.leader is None
+
+
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
 def test_clients_may_not_write_to_internal_topics_but_brokers_may(topic: str) -> None:
     cluster = make()

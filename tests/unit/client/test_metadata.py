@@ -53,7 +53,7 @@ def test_a_topic_created_again_begins_with_its_own_epochs(metadata: ClusterMetad
 
 
 def test_a_hint_with_a_newer_epoch_is_followed_even_to_a_broker_not_known_yet(metadata: ClusterMetadata) -> None:
-    assert metadata.apply_hint(TP, LeaderHint(leader_id=3, leader_epoch=6, host="b3", port=9092))
+    assert metadata.apply_hint(TP, LeaderHint(leader_id=3, leader_epoch=6, host="b3", port=9092, topic_id="first"))
     found = metadata.leader_of(TP)
     assert found is not None
     assert str(found) == "broker 3 (b3:9092)"
@@ -68,9 +68,10 @@ def test_a_hint_with_a_newer_epoch_is_followed_even_to_a_broker_not_known_yet(me
         LeaderHint(leader_id=1, leader_epoch=5),
         LeaderHint(leader_id=9, leader_epoch=6),
         LeaderHint(leader_id=-1, leader_epoch=6),
+        LeaderHint(leader_id=2, leader_epoch=6, topic_id="another"),
     ],
 )
-def test_a_hint_that_is_older_the_same_or_without_an_address_is_ignored(
+def test_a_hint_that_is_older_the_same_without_an_address_or_of_another_topic_is_ignored(
     metadata: ClusterMetadata, hint: LeaderHint
 ) -> None:
     assert not metadata.apply_hint(TP, hint)

@@ -187,7 +187,7 @@ FAILURES = st.none() | st.builds(
     client_io.PartitionFailure,
     st.sampled_from([code for code in ErrorCode if code]),
     st.text(min_size=1, max_size=9),
-    st.none() | st.builds(client_io.LeaderHint, INT32, INT32),
+    st.none() | st.builds(client_io.LeaderHint, INT32, INT32, st.none() | st.just("id")),
     st.none() | INT64,
     st.none() | INT64,
 )

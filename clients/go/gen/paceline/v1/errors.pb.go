@@ -271,7 +271,10 @@ type LeaderHint struct {
 	// Host to reach it at, on the listener the request arrived on; empty when unknown.
 	Host string `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
 	// Port to reach it at; 0 when unknown.
-	Port          int32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	Port int32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	// Id of the topic it leads a partition of; empty when unknown. When a client knows another topic of that name, the
+	// hint is not for it: leader epochs of different topics cannot be compared.
+	TopicId       string `protobuf:"bytes,5,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +335,13 @@ func (x *LeaderHint) GetPort() int32 {
 		return x.Port
 	}
 	return 0
+}
+
+func (x *LeaderHint) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
 }
 
 // PartitionError explains why one partition of a request failed.
@@ -475,13 +485,14 @@ var File_paceline_v1_errors_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18paceline/v1/errors.proto\x12\vpaceline.v1\"t\n" +
+	"\x18paceline/v1/errors.proto\x12\vpaceline.v1\"\x8f\x01\n" +
 	"\n" +
 	"LeaderHint\x12\x1b\n" +
 	"\tleader_id\x18\x01 \x01(\x05R\bleaderId\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\tR\x04host\x12\x12\n" +
-	"\x04port\x18\x04 \x01(\x05R\x04port\"\xb1\x02\n" +
+	"\x04port\x18\x04 \x01(\x05R\x04port\x12\x19\n" +
+	"\btopic_id\x18\x05 \x01(\tR\atopicId\"\xb1\x02\n" +
 	"\x0ePartitionError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12C\n" +
