@@ -304,6 +304,8 @@ class ReplicaChecks:
             return
         if not record.is_valid_leader(life.broker_id, leader_epoch):
             return
+        if record.topic_id in self._cluster.checks.dead_topic_ids:
+            return  # The controller elects nobody any more, and says who led until it is deleted.
         self._verdicts.check(
             "R5",
             record.has_all_committed(log.mirror),

@@ -293,8 +293,8 @@ class ZooKeeperChecks:
     def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
         log = record.logs.get(new.leader)
         is_complete = not record.thw or (log is not None and record.has_all_committed(log.mirror))
-        is_unclean = not is_complete or (record.unclean_starts and new.leader not in old.isr)
-        if record.unclean_allowed and is_unclean:
+        # A leader that sleeps may still be told something by clients, and lose it, whatever was committed until now.
+        if record.unclean_allowed and (not is_complete or new.leader not in old.isr):
             # Loss is allowed, and bounded: see `ClientChecks` for what must still be there.
             record.unclean_starts[new.leader_epoch] = -1
             record.voided = record.voided or f"the unclean election of {new.leader}"
