@@ -109,9 +109,12 @@ class FetchSession:
         self.closed = False
 
     def put(self, position: FetchPosition) -> bool:
-        """Add or replace a position and mark it; return whether the partition is new to the session."""
+        """Add or replace a position and mark it; return whether the partition is new to the session.
+
+        A reader that has heard of a new leader epoch has dropped what it was told in the one before: tell it again.
+        """
         known = self.partitions.get(position.topic_partition)
-        if known is not None:
+        if known is not None and known.current_leader_epoch == position.current_leader_epoch:
             position.sent_high_watermark = known.sent_high_watermark
             position.sent_log_start_offset = known.sent_log_start_offset
         self.partitions[position.topic_partition] = position

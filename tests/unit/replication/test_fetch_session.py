@@ -158,6 +158,16 @@ def test_a_changed_position_keeps_what_its_reader_was_told() -> None:
     assert session.partitions[A].fetch_offset == 3 and session.partitions[A].sent_high_watermark == 5
 
 
+def test_a_reader_in_another_leader_epoch_is_told_again_what_it_has_dropped() -> None:
+    session = FetchSession(1, FOLLOWER, 1, 0)
+    session.put(position(A))
+    session.partitions[A].sent_high_watermark = session.partitions[A].sent_log_start_offset = 5
+    later = position(A)
+    later.current_leader_epoch = 1
+    assert not session.put(later)
+    assert (later.sent_high_watermark, later.sent_log_start_offset) == (None, None)
+
+
 def test_a_forgotten_partition_leaves_no_mark() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     session.put(position(A))
