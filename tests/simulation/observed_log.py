@@ -215,8 +215,9 @@ class ObservedLog(PartitionLog):
         end, high_watermark = self._log_end_offset, self._high_watermark
         super().truncate_to(offset)
         removed = self.mirror.cut(self._log_end_offset)
-        if removed.ends and self.mirror.end < self._log_start_offset:
-            self.mirror = Mirror(self._log_start_offset)  # The batch that reached across the log start is gone.
+        if removed.ends and self.mirror.end < self._log_end_offset:
+            # A batch of its own reached across where its leader's log starts: what is left lies below that.
+            self.mirror = Mirror(self._log_end_offset)
         self._after_cut(end, high_watermark, removed)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
