@@ -27,13 +27,30 @@ LOG: Final = logging.getLogger(__name__)
 
 
 def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
-    """Set the logs aside that ``request``, a first picture for this very registration, shows to be strays."""
+    """Set the logs aside that ``request`` shows to be strays.
+
+    A first picture for this very registration shows whom partitions are assigned to; any picture shows that an earlier
+    controller's topic is not the one that has its name now.
+    """
+    _set_replaced_aside(manager, request)
     if not request.is_initial or request.stamp.broker_epoch != manager.broker_epoch:
         return
     for state in request.partitions:
         if _is_stray(manager, state):
             _set_aside(manager, state.topic_partition, f"it is assigned to {list(state.replicas)}")
     manager.fetchers.close_idle()
+    manager.deliver_news()
+
+
+def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
+    """Stop what is hosted of a topic that is gone: its leader would write its ISR into the present topic's state."""
+    hosted = manager.partitions
+    for state in request.partitions:
+        partition = hosted.get(state.topic_partition)
+        if partition is None or partition.told_by >= request.stamp.controller_epoch:
+            continue
+        if None not in (partition.topic_id, state.topic_id) and partition.topic_id != state.topic_id:
+            _set_aside(manager, state.topic_partition, f"topic id {state.topic_id} is its name's now")
     manager.deliver_news()
 
 

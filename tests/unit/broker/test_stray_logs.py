@@ -92,3 +92,14 @@ def test_a_replica_may_come_back_to_where_its_stray_lies(cluster: BrokerCluster)
     cluster.decide(1, 6, (1, 2))
     cluster.until_in_sync(1, 2, 3)
     assert cluster[3].values() == [b"a"] and len(cluster[3].logs.set_aside) == 1
+
+
+def test_a_leader_of_a_topic_that_was_replaced_unheard_stops(cluster: BrokerCluster) -> None:
+    shown = replace(MOVED, topic_id="another-topic-of-the-name", leader=2, replicas=(2, 3), isr=(2, 3))
+    show(cluster, shown, initial=False, broker_id=1)
+    assert cluster[1].node.replica_manager.partitions[TP].is_leader, "the picture is of the controller that told it"
+    cluster.set_controller_epoch(cluster.controller_epoch + 1)
+    show(cluster, shown, initial=False, broker_id=1)
+    assert TP not in cluster[1].node.replica_manager.partitions and cluster[1].logs.get(TP) is None
+    (path,) = cluster[1].logs.set_aside
+    assert path.endswith("-stray") and cluster[1].files.exists(path)
