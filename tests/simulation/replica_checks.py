@@ -268,7 +268,7 @@ class ReplicaChecks:
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
             # The end of a move that is known of needs nothing from the node: only who is assigned has data to lose.
-            keeps = record.harmed and life.broker_id in record.assignment.replicas
+            keeps = record.harmed and life.broker_id in record.assignment.target
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
         if change.kind is not StateChangeKind.BECAME_LEADER:
