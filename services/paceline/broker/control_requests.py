@@ -1,5 +1,6 @@
 """LeaderAndIsr, StopReplica and UpdateMetadata, after the epoch checks (replica-manager.md sections 3, 7 and 8)."""
 
+from paceline.broker.deleted_replicas import DeletedReplicas
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.log_port import ReplicaLog
 from paceline.broker.replica_manager import ReplicaManager
@@ -21,9 +22,6 @@ from paceline.replication.fetch_session import News
 Errors = dict[TopicPartition, ErrorCode]
 Accepted = list[tuple[HostedPartition, LeaderAndIsrPartition]]
 
-_DELETED_TOPICS_REMEMBERED = 10_000
-"""Far more than are deleted while a request that names one can still be under way."""
-
 
 class ControlRequests:
     """Applies a controller's decisions to the hosted partitions."""
@@ -32,8 +30,7 @@ class ControlRequests:
         self._manager = manager
         self._deleted: dict[TopicPartition, ReplicaLog] = {}
         """Logs the running request has deleted."""
-        self._deleted_topic_ids: dict[str, int] = {}
-        """Topics whose deletion this process has carried out, oldest first, and which controller epoch asked."""
+        self._gone = DeletedReplicas()
 
     # LeaderAndIsr
 
@@ -55,20 +52,20 @@ class ControlRequests:
         return ControlResponse(partition_errors=errors)
 
     def _without_deleted(self, request: LeaderAndIsrRequest, errors: Errors) -> tuple[LeaderAndIsrPartition, ...]:
-        """Leave out topics this very controller has had deleted: a repetition that comes late would bring a log back.
+        """Leave out what was deleted since a request that comes late was sent.
 
-        That log would bar the next topic of the name, and its leader would write that topic's state. A replica that
-        could not be deleted yet is still there: the controller asks how it is.
+        A replica that could not be deleted yet is still there: the controller asks how it is.
         """
         manager = self._manager
         kept = []
         for state in request.partitions:
             log = manager.logs.get(state.topic_partition)
             is_here = state.topic_partition in manager.offline or (log is not None and log.topic_id == state.topic_id)
-            if is_here or self._deleted_topic_ids.get(state.topic_id or "", -1) < request.stamp.controller_epoch:
+            error = self._gone.refusal(state, request.stamp.controller_epoch)
+            if is_here or error is ErrorCode.NONE:
                 kept.append(state)
             else:
-                errors[state.topic_partition] = ErrorCode.INCONSISTENT_TOPIC_ID
+                errors[state.topic_partition] = error
         return tuple(kept)
 
     def _accept(self, states: tuple[LeaderAndIsrPartition, ...], errors: Errors, controller_epoch: int) -> Accepted:
@@ -175,7 +172,7 @@ class ControlRequests:
         for state in accepted:
             partition = manager.partitions.get(state.topic_partition)
             if state.delete_partition:
-                self._remember_deleted(state, request.stamp.controller_epoch)
+                self._gone.add(state, request.stamp.controller_epoch)
                 errors[state.topic_partition] = self._delete(state)
             elif partition is not None:
                 manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
@@ -216,14 +213,6 @@ class ControlRequests:
         manager.purge_later(log)
         self._deleted[state.topic_partition] = log
         return ErrorCode.NONE
-
-    def _remember_deleted(self, state: StopReplicaPartition, controller_epoch: int) -> None:
-        """A replica that moves away may come back; one of a topic that is deleted does not."""
-        if state.topic_id is None or state.leader_epoch != EPOCH_DURING_DELETE:
-            return
-        self._deleted_topic_ids[state.topic_id] = controller_epoch
-        if len(self._deleted_topic_ids) > _DELETED_TOPICS_REMEMBERED:
-            del self._deleted_topic_ids[next(iter(self._deleted_topic_ids))]
 
     def _make_deletions_durable(self, errors: Errors) -> None:
         """One fsync for all: once the controller has heard of a deletion it is never asked for again."""

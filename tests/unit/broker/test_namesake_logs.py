@@ -83,10 +83,13 @@ def test_a_late_repetition_does_not_bring_a_deleted_topic_back(cluster: BrokerCl
     assert decide(cluster, replace(NEW, topic_id="the-id-of-the-next-topic")) is ErrorCode.NONE
 
 
-def test_a_replica_that_moved_away_may_come_back(cluster: BrokerCluster) -> None:
+def test_a_replica_that_moved_away_comes_back_in_a_later_epoch_only(cluster: BrokerCluster) -> None:
     assert decide(cluster, NEW) is ErrorCode.NONE
-    moved = StopReplicaPartition(TP, NEW_ID, NEW.leader_epoch, delete_partition=True)
+    moved = StopReplicaPartition(TP, NEW_ID, 4, delete_partition=True)
     assert cluster[3].node.handle_control(StopReplicaRequest(cluster.stamp(3), (moved,))).error is ErrorCode.NONE
+    for late in (NEW, replace(NEW, leader_epoch=4)):
+        assert decide(cluster, late) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert TP not in cluster[3].node.replica_manager.partitions and cluster[3].logs.get(TP) is None
     assert decide(cluster, replace(NEW, leader_epoch=5)) is ErrorCode.NONE
 
 
