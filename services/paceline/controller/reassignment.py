@@ -215,6 +215,7 @@ def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignmen
     raised = yield from _update_assignment(parts, topic_partition, assignment)
     if _never_led(parts, topic_partition):
         # It has no data yet, and where it goes may be the first place where somebody can lead it.
+        yield from _begin_replicas(parts, topic_partition, assignment)
         yield from parts.partitions.handle_state_changes(
             [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
         )
@@ -278,8 +279,16 @@ def _start(
     """Phase A: a new leader epoch for everybody, then the new replicas; before the first leader, these alone."""
     if not _never_led(parts, topic_partition):
         yield from _bump_leader_epoch(parts, topic_partition, assignment, raised)
-    for broker_id in assignment.adding:
-        yield from parts.replicas.handle_state_changes([Replica(topic_partition, broker_id)], ReplicaState.NEW)
+    yield from _begin_replicas(parts, topic_partition, assignment)
+
+
+def _begin_replicas(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[None]:
+    """What the move adds begins to exist, where it does not yet."""
+    for replica in [Replica(topic_partition, broker_id) for broker_id in assignment.adding]:
+        if parts.context.replica_state(replica) is ReplicaState.NON_EXISTENT:
+            yield from parts.replicas.handle_state_changes([replica], ReplicaState.NEW)
 
 
 def _finish(

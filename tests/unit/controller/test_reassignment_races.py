@@ -139,6 +139,9 @@ def test_a_move_that_never_had_a_leader_leads_at_once_where_it_goes(came_by: str
     assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 1]}
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (3, [3, 1])
+    cluster.delete("a")
+    cluster.settle()
+    assert not cluster.exists(znodes.topic_path("a")), "its replicas are known, so they can be deleted"
 
 
 def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -> None:
