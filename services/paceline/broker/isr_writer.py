@@ -53,16 +53,21 @@ class IsrWriter:
     def write(self, partition: HostedPartition, proposal: IsrProposal) -> None:
         """Write a proposal soon, together with others of the same moment; the partition hears how it ended."""
         self._queue.append((partition, proposal))
-        if not self._scheduled:
-            self._scheduled = True
-            # Not from within the fetch that made the proposal: its answer goes first.
-            self._scheduler.call_soon(self._flush)
+        self._flush_soon()
 
     def session_ready(self) -> None:
         """Repeat what the last session left unknown."""
         waiting, self._waiting = self._waiting, []
-        for partition, proposal in waiting:
-            self.write(partition, proposal)
+        self._queue.extend(waiting)
+        self._flush_soon()
+
+    def connected(self) -> None:
+        """Write what has waited for the connection and is still wanted.
+
+        What waits in the client cannot be taken back: the replica may be deleted meanwhile, and the topic made anew,
+        with a state of the very version that the write names.
+        """
+        self._flush_soon()
 
     def stop(self) -> None:
         """Write nothing more."""
@@ -70,9 +75,17 @@ class IsrWriter:
         self._queue = []
         self._waiting = []
 
+    def _flush_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            # Not from within the fetch that made the proposal: its answer goes first.
+            self._scheduler.call_soon(self._flush)
+
     def _flush(self) -> None:
         self._scheduled = False
         self._queue = [pair for pair in self._queue if pair[0].proposal is pair[1]]
+        if not self._zookeeper.connected:
+            return
         while self._queue and self._in_flight < BATCHES_IN_FLIGHT and not self._stopped:
             batch, self._queue = self._queue[:BATCH_SIZE], self._queue[BATCH_SIZE:]
             if len(batch) == 1:

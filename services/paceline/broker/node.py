@@ -246,6 +246,7 @@ class BrokerNode:
             new_session = event.session_id != self._registration.session_id
             self._registration.connected(event.session_id)
             if not new_session:
+                self._isr_writer.connected()
                 self._topic_configs.connected(new_session=False)
         elif event.state is SessionState.EXPIRED:
             # Kept: roles, data, even the old broker epoch, until a controller says otherwise in the new session.

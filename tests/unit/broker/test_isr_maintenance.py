@@ -11,8 +11,9 @@ from paceline.coordination.interface import GetData, SetData
 from paceline.coordination.requests import is_write
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import RequiredAcks
+from paceline.model.control import StopReplicaPartition, StopReplicaRequest
 from paceline.model.errors import ErrorCode
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import EPOCH_DURING_DELETE, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchPartition, ReplicaFetchRequest
 from paceline.model.state_change import StateChangeKind
@@ -574,3 +575,24 @@ def test_what_was_appended_when_storage_failed_is_not_committed() -> None:
     log.append_as_leader(encode_batch([NewRecord(0, None, b"in doubt")]), 0, 0)
     log.directory.fail(OSError("no space left"))
     assert (partition.advance_high_watermark(), log.high_watermark, log.log_end_offset) == (False, 0, 1)
+
+
+def test_an_isr_decided_without_a_connection_does_not_reach_the_next_topic_of_the_name() -> None:
+    cluster = BrokerCluster((1, 2), replica_lag_time_max_ms=1_000)
+    cluster.decide(1, 0, (1, 2), is_new=True)
+    cluster.time.run_for(50)
+    cluster[1].zookeeper.link.cut()
+    cluster[1].zookeeper.disconnect()
+    cluster.cuts.add((2, 1))
+    cluster[1].produce(b"a")
+    partition = cluster[1].node.replica_manager.partitions[TP]
+    cluster.time.run_until(lambda: partition.proposal is not None, 5_000)
+    version = partition.zk_version
+    stopped = StopReplicaPartition(TP, partition.topic_id, EPOCH_DURING_DELETE, delete_partition=True)
+    cluster[1].node.handle_control(StopReplicaRequest(cluster.stamp(1), (stopped,)))
+    cluster.delete(znodes.partition_state_path(TP))
+    assert cluster.write_state(LeaderAndIsr(2, 0, (2, 3), 0, 1)) == version
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_for(2_000)
+    assert cluster[1].zookeeper.connected
+    assert (cluster.state().leader, cluster.state().isr, cluster.state().zk_version) == (2, (2, 3), version)
