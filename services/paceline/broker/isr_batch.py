@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from paceline.coordination import znodes
 from paceline.coordination.interface import Check, Exists, GetData, Multi, Operation, Request, Response, SetData
 from paceline.coordination.isr_history import next_extra
-from paceline.coordination.isr_write import Written
+from paceline.coordination.isr_write import Written, is_of_leadership
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.runtime.flow import Flow, Zk
@@ -71,5 +71,7 @@ def _expected(write: IsrWrite, read: Response) -> bytes | None:
         return None
     path = znodes.partition_state_path(write.topic_partition)
     state = znodes.decode_partition_state(path, read.data, read.stat.version)
+    if not is_of_leadership(state.leader_and_isr, write.desired):
+        return None
     extra = next_extra(state.extra, state.leader_and_isr.isr, write.desired.isr)
     return znodes.encode_partition_state(write.desired, extra)

@@ -110,17 +110,23 @@ def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Co
     """Return the state if it still has the version expected; else whether it is what we wanted to write.
 
     Nobody but this leader writes within its leader epoch, so equal content means that an earlier try of this very
-    write had been applied before its answer was lost (KAFKA-2729).
+    write had been applied before its answer was lost (KAFKA-2729). And the version it knows belongs to its own
+    leadership: a state of that version with another one is of a topic that was made anew.
     """
     if read.stat is None:
         return Conflict(None)
     state = znodes.decode_partition_state(path, read.data, read.stat.version)
     current = state.leader_and_isr
     if current.zk_version == desired.zk_version:
-        return state
+        return state if is_of_leadership(current, desired) else Conflict(current)
     if _content(current) == _content(desired):
         return Written(current.zk_version)
     return Conflict(current)
+
+
+def is_of_leadership(state: LeaderAndIsr, desired: LeaderAndIsr) -> bool:
+    """Whether a state was written by, or for, the leader that wants another one."""
+    return (state.leader, state.leader_epoch) == (desired.leader, desired.leader_epoch)
 
 
 def _content(state: LeaderAndIsr) -> tuple[int, int, tuple[int, ...], int]:

@@ -104,3 +104,12 @@ def test_a_session_that_ends_during_a_batch_is_settled_in_the_next() -> None:
     cluster[1].zookeeper.link.heal()
     until_joined(cluster)
     assert writes
+
+
+def test_a_state_of_the_expected_version_and_another_leadership_is_left_alone() -> None:
+    cluster, _ = returning()
+    state = cluster.state(TPS[9])
+    cluster.delete(znodes.partition_state_path(TPS[9]))
+    assert cluster.write_state(LeaderAndIsr(3, 0, (3,), 0, 1), TPS[9]) == state.zk_version
+    until_joined(cluster, [tp for tp in TPS if tp != TPS[9]])
+    assert isr(cluster, TPS[9]) == (1,) and cluster.state(TPS[9]).leader == 3

@@ -587,6 +587,7 @@ def test_an_isr_decided_without_a_connection_does_not_reach_the_next_topic_of_th
     cluster[1].produce(b"a")
     partition = cluster[1].node.replica_manager.partitions[TP]
     cluster.time.run_until(lambda: partition.proposal is not None, 5_000)
+    cluster.time.run_for(10)
     version = partition.zk_version
     stopped = StopReplicaPartition(TP, partition.topic_id, EPOCH_DURING_DELETE, delete_partition=True)
     cluster[1].node.handle_control(StopReplicaRequest(cluster.stamp(1), (stopped,)))

@@ -332,6 +332,19 @@ def test_an_isr_write_against_a_newer_state_is_a_conflict_that_shows_it(world: W
     assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Conflict(None)
 
 
+@pytest.mark.parametrize(("leader", "leader_epoch"), [(2, 3), (1, 0)])
+def test_a_state_of_the_expected_version_and_another_leadership_is_another_topics(
+    world: World, leader: int, leader_epoch: int
+) -> None:
+    node = world.node()
+    state = prepare_state(node)
+    made_anew = LeaderAndIsr(leader, leader_epoch, (leader, 3), 0, 7)
+    node.ask(Delete(STATE))
+    node.ask(Create(STATE, znodes.encode_partition_state(made_anew)))
+    assert node.run(write_isr(TP, wanted(state, 1))) == Conflict(made_anew)
+    assert world.version(STATE) == 0
+
+
 def test_a_registered_joiner_enters_the_isr_in_one_multi(world: World) -> None:
     leader, follower = world.node(), world.node()
     state = prepare_state(leader)
