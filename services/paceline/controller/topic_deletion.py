@@ -92,9 +92,25 @@ class TopicDeletionManager:
 
     def complete_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
         """Replicas have been deleted by their brokers."""
+        context = self._context
         deleted = [replica for replica in replicas if self._is_queued(replica)]
-        yield from self._replicas.handle_state_changes(deleted, ReplicaState.DELETION_SUCCESSFUL)
+        halted_states = (ReplicaState.DELETION_INELIGIBLE, ReplicaState.OFFLINE, ReplicaState.ONLINE)
+        halted = {replica: None for replica in deleted if context.replica_state(replica) in halted_states}
+        awaited = [replica for replica in deleted if replica not in halted]
+        yield from self._replicas.handle_state_changes(awaited, ReplicaState.DELETION_SUCCESSFUL)
+        self._unhalt(tuple(halted))
         yield from self.resume()
+
+    def _unhalt(self, replicas: Sequence[Replica]) -> None:
+        """Begin deletions anew that an earlier answer halted while they were under way: they have succeeded.
+
+        The replica was out of service when its broker was asked how it is, and it is gone now: nothing would ever let
+        its topic go on.
+        """
+        for replica in replicas:
+            offline = self._context.on_offline_dirs.get(replica.broker_id, set())
+            self._context.set_on_offline_dirs(replica.broker_id, offline - {replica.topic_partition})
+        self._context.deletion_ineligible -= {replica.topic_partition.topic for replica in replicas}
 
     def resume(self) -> Flow[None]:
         """Do the next step for every queued topic that is not halted."""

@@ -119,6 +119,25 @@ def test_s4_7_a_late_answer_of_an_earlier_term_does_not_end_what_this_one_began(
     assert is_gone(cluster, "a")
 
 
+def test_s4_7_a_deletion_halted_for_a_failed_replica_ends_when_the_replica_turns_out_to_be_deleted() -> None:
+    cluster = started(NewTopic("a", assignments=((2, 3),)))
+    cluster.brokers.failed_dirs[3].add(tp("a-0"))
+    cluster.brokers.silent.add(3)
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(3), sequential=True))
+    mark(cluster, "a")
+    # One answer at a time: the question how broker 3 is comes first, its deletion was under way by then.
+    while not cluster.controller._parts.context.deletion_ineligible:
+        assert cluster.brokers.held
+        cluster.brokers.release(3)
+        cluster.brokers.silent.add(3)
+        cluster.settle()
+    assert cluster.exists(znodes.topic_path("a"))
+    cluster.brokers.release(3)
+    cluster.settle()
+    assert is_gone(cluster, "a")
+    assert cluster.controller._parts.context.on_offline_dirs == {}
+
+
 def stamp_of(cluster: Cluster, broker_id: int) -> ControllerStamp:
     """The stamp of what the controller sends to this registration."""
     context = cluster.controller._parts.context
