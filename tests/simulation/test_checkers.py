@@ -17,6 +17,7 @@ from paceline.model.control import ControllerStamp, LeaderAndIsrPartition, Leade
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChange, StateChangeKind
+from tests.simulation.admin import Admin
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.health import moves_only_wait
 from tests.simulation.history import Outcome, Poll, Reading, Send
@@ -513,6 +514,31 @@ def test_deleting_data_because_a_node_cannot_be_read_is_reported(cluster: Simula
     cluster.checks.topic_doomed("t")
     cluster.checks.replicas.broker_changed(broker(1), deleted)
     assert violated(cluster) == ()
+
+
+def test_a_late_copy_of_a_deletion_takes_the_next_topic_of_the_name_and_another_one_is_made(
+    cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(cluster)
+    admin = Admin(cluster)
+    arrivals: list[Any] = []
+    asked: list[str] = []
+    controller = SimpleNamespace(
+        node=SimpleNamespace(
+            delete_topics=lambda *_: asked.append("delete"), create_topics=lambda *_: asked.append("create")
+        )
+    )
+    monkeypatch.setattr(cluster, "controller_named", lambda _: controller)
+    monkeypatch.setattr(cluster.network, "call", lambda _caller, _target, handle, *_: arrivals.append(handle))
+    admin.recreate("t")
+    late = arrivals.pop()
+    late(None)
+    assert (asked, arrivals) == (["delete"], [])
+    cluster.checks.records.topic_ids["t"] = "the-next-topic-of-name"
+    late(None)
+    assert "the-next-topic-of-name" in cluster.checks.dead_topic_ids
+    arrivals.pop()(None)
+    assert (asked, arrivals) == (["delete"] * 3, []), "asked until it is gone, and then made anew"
 
 
 def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> None:
