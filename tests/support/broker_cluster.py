@@ -393,7 +393,7 @@ class BrokerCluster:
         tp: TopicPartition = TP,
         zk_version: int = 0,
         is_new: bool = False,
-        topic_id: str | None = "topic-id-of-orders",
+        topic_id: str | None = "topic-id-of-orders-one",
     ) -> LeaderAndIsrPartition:
         """One partition of a LeaderAndIsr request."""
         return LeaderAndIsrPartition(
@@ -466,7 +466,7 @@ class BrokerCluster:
         leader_epoch: int,
         delete: bool,
         tp: TopicPartition = TP,
-        topic_id: str | None = "topic-id-of-orders",
+        topic_id: str | None = "topic-id-of-orders-one",
     ) -> ControlResponse:
         """Send one StopReplica."""
         state = StopReplicaPartition(tp, topic_id, leader_epoch, delete)

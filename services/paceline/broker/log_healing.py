@@ -1,7 +1,7 @@
 """What becomes of a replica whose log is damaged: out of service, set aside, rebuilt from the new leader.
 
-A log is damaged when a batch of it is not what was written, when batches were lost though it was stopped cleanly, or
-when it knows a leader epoch that there has never been.
+A log is damaged when a batch of it is not what was written, when batches were lost though it was stopped cleanly, when
+it knows a leader epoch that there has never been, or when its topic id was lost, so that its records may be another's.
 
 1. With another in-sync replica alive, the replica goes Offline and the controller is told as of a failed log
    directory. It answers the controller's probe with KAFKA_STORAGE_ERROR, so leadership moves and the replica leaves
@@ -61,6 +61,9 @@ class LogHealing:
         for topic_partition, reason in manager.logs.cut_after_clean_stop.items():
             LOG.error("%s is damaged: %s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
+        for topic_partition, reason in manager.logs.without_owner.items():
+            LOG.error("nobody knows whose the log of %s is: %s", topic_partition, reason)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
     def found(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
         """A read has met damage; return what its asker is told: to ask again, when the replica is being replaced."""

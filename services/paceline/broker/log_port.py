@@ -191,6 +191,10 @@ class ReplicaLogs(Protocol):
     def cut_after_clean_stop(self) -> Mapping[TopicPartition, str]:
         """Logs that have lost batches though they were stopped cleanly, and what happened to them."""
 
+    @property
+    def without_owner(self) -> Mapping[TopicPartition, str]:
+        """Logs with records that may be another topic's, for their topic id was lost, and what happened to them."""
+
     def sync_deletions(self) -> None:
         """Make deletions durable; a directory that fails goes offline."""
 

@@ -75,6 +75,8 @@ def set_namesake_aside(manager: "ReplicaManager", request: LeaderAndIsrRequest) 
             continue
         if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
             _set_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
+        elif state.is_new and topic_partition in manager.logs.without_owner and log.topic_id is None:
+            _set_aside(manager, topic_partition, "the replica is new, and its topic id was lost")
 
 
 def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:

@@ -59,6 +59,8 @@ class DirectoryLoader:
         """Directories of damaged and stray logs that are kept for people to look at."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
         """Logs that were stopped cleanly and have lost batches all the same; the words say what happened."""
+        self.without_owner: dict[TopicPartition, str] = {}
+        """Logs with records whose topic id was lost with the power; the words say what happened."""
         self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
         """Per directory, partitions that its checkpoints name and that have no log there."""
 
@@ -88,13 +90,14 @@ class DirectoryLoader:
             if tp in self.logs:
                 raise KafkaStorageError(f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}")
             log = self._open(directory, name, tp, report, configs)
+            power_lost = report.stored_boot_id not in (None, self._boot_id)
             loaded = load_log(
                 self._files,
                 log,
                 clean=report.clean_shutdown,
                 recovery_point=recovery_points.get(tp),
                 log_start_offset=log_starts.get(tp),
-                power_lost=report.stored_boot_id not in (None, self._boot_id),
+                power_lost=power_lost,
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
@@ -110,6 +113,8 @@ class DirectoryLoader:
                 report.lost_batches.append(tp)
             elif loaded.lost_batches:
                 self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
+            if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
+                self.without_owner[tp] = f"its topic id is not in {log.path} any more"
             self.logs[tp] = log
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}

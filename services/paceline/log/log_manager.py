@@ -60,6 +60,8 @@ class LogManager:
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept for people to look at."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
+        self.without_owner: dict[TopicPartition, str] = {}
+        """Logs that had records and no topic id any more when they were loaded; the words say what happened."""
         """Logs that were stopped cleanly and had lost batches when they were loaded; the words say what happened."""
         for directory in self._directories:
             directory.checkpoint_recovery_points = self._recovery_point_writer(directory)
@@ -79,6 +81,7 @@ class LogManager:
         self._deleted = loader.deleted
         self.set_aside = loader.set_aside
         self.cut_after_clean_stop = loader.cut_after_clean_stop
+        self.without_owner = loader.without_owner
         self._checkpoints.stale = loader.stale_checkpoints
         for directory in self._directories:
             found = DirectoryReport(directory.path)
@@ -210,7 +213,6 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
-        self.cut_after_clean_stop.pop(tp, None)
         self.set_aside.append(target)
         return target
 
@@ -228,6 +230,8 @@ class LogManager:
             directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
         del self._logs[tp]
+        self.cut_after_clean_stop.pop(tp, None)
+        self.without_owner.pop(tp, None)
         self._checkpoints.stale.setdefault(directory.path, set()).add(tp)
         return directory, target
 

@@ -14,6 +14,7 @@ from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import EPOCH_DURING_DELETE, NO_LEADER, TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster
 
+OLD_ID = "topic-id-of-orders-one"
 NEW_ID = "the-id-of-the-new-topic"
 NEW = LeaderAndIsrPartition(TP, NEW_ID, 1, leader=1, leader_epoch=0, isr=(1, 3), zk_version=0, replicas=(1, 3))
 
@@ -27,7 +28,6 @@ def cluster() -> BrokerCluster:
     found[1].produce(b"a")
     found.until_in_sync(1, 2, 3)
     found.restart(3)
-    found[3].log().assign_topic_id("the-id-of-the-old-topic")
     return found
 
 
@@ -45,7 +45,7 @@ def test_the_old_log_is_set_aside_and_kept_and_the_new_topic_begins(cluster: Bro
 
 def test_a_log_that_is_hosted_stays_for_the_request_may_be_late(cluster: BrokerCluster) -> None:
     assert decide(cluster, NEW) is ErrorCode.NONE
-    late = replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9)
+    late = replace(NEW, topic_id=OLD_ID, leader_epoch=9)
     assert decide(cluster, late) is ErrorCode.INCONSISTENT_TOPIC_ID
     assert cluster[3].log().topic_id == NEW_ID
 
@@ -59,7 +59,7 @@ def test_without_an_id_or_an_assignment_nothing_is_touched(
 
 
 def test_what_an_earlier_registration_hosted_gives_way(cluster: BrokerCluster) -> None:
-    broker, old = cluster[3], replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9)
+    broker, old = cluster[3], replace(NEW, topic_id=OLD_ID, leader_epoch=9)
     assert decide(cluster, old) is ErrorCode.NONE
     registered = broker.node.broker_epoch
     cluster.server.expire(broker.zookeeper.session_id)
@@ -97,7 +97,7 @@ def test_a_replica_that_moved_away_comes_back_in_a_later_epoch_only(cluster: Bro
 def test_what_an_earlier_controller_told_of_gives_way_to_a_later_ones_topic(
     cluster: BrokerCluster, leader: int
 ) -> None:
-    broker, old = cluster[3], replace(NEW, topic_id="the-id-of-the-old-topic", leader_epoch=9, leader=leader)
+    broker, old = cluster[3], replace(NEW, topic_id=OLD_ID, leader_epoch=9, leader=leader)
     assert decide(cluster, old) is ErrorCode.NONE
     assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID, "of the same controller, so it may be late"
     cluster.set_controller_epoch(cluster.controller_epoch + 1)

@@ -183,7 +183,7 @@ def interleaved() -> BrokerCluster:
     """X3 and X4: leader 0:0 1:0 2:1 3:1 4:3, follower 0:0 1:0 2:2 3:2, both up, nobody leading yet."""
     cluster = BrokerCluster((1, 2))
     for broker_id, history in ((1, (0, 0, 1, 1, 3)), (2, (0, 0, 2, 2))):
-        log = cluster[broker_id].logs.get_or_create(TP, "topic-id-of-orders", True)
+        log = cluster[broker_id].logs.get_or_create(TP, "topic-id-of-orders-one", True)
         for offset, epoch in enumerate(history):
             value = b"%d" % offset if epoch == 0 else b"%d in %d" % (offset, epoch)
             log.append_as_leader(batch(value), epoch, cluster.time.wall_ms())
@@ -343,7 +343,7 @@ def test_followers_learn_the_leaders_log_start() -> None:
 
 def test_a_log_without_epochs_is_cut_to_its_high_watermark_before_it_follows() -> None:
     cluster = BrokerCluster((1, 2))
-    log = cluster[2].logs.get_or_create(TP, "topic-id-of-orders", True)
+    log = cluster[2].logs.get_or_create(TP, "topic-id-of-orders-one", True)
     for value in (b"m0", b"unknown"):
         log.append_as_leader(batch(value), 0, cluster.time.wall_ms())
     log.epochs.clear()

@@ -1,0 +1,49 @@
+"""Records whose topic id was lost with the power may be another topic's: nobody takes them for his own unasked."""
+
+import pytest
+
+from paceline.model.errors import ErrorCode
+from tests.support.broker_cluster import TP, BrokerCluster
+
+
+@pytest.fixture
+def cluster() -> BrokerCluster:
+    """Three brokers with two records; broker 3 is back without knowing whose its log is."""
+    found = BrokerCluster()
+    found.decide(1, 4, (1, 2, 3), is_new=True)
+    found.time.run_for(50)
+    for value in (b"a", b"b"):
+        found[1].produce(value)
+    found.until_in_sync(1, 2, 3)
+    found[3].files.contents["/data/orders-0/partition.metadata"] = bytearray(b"version: 0\ntopic_")
+    found.restart(3)
+    found.update_metadata()
+    return found
+
+
+def test_a_follower_outside_the_isr_begins_anew_and_what_it_had_is_kept(cluster: BrokerCluster) -> None:
+    assert cluster[3].log().topic_id is None
+    cluster.decide(1, 5, (1, 2))
+    cluster.until_in_sync(1, 2, 3)
+    (path,) = cluster[3].logs.set_aside
+    assert path.endswith("-damaged") and cluster[3].files.exists(path)
+    assert cluster[3].values() == [b"a", b"b"] and cluster[3].log().topic_id is not None
+
+
+def test_a_member_of_the_isr_leaves_it_first(cluster: BrokerCluster) -> None:
+    answer = cluster.send(3, cluster.partition(1, 5, (1, 2, 3)), live_leaders=cluster.live([1]))
+    assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+def test_the_last_member_leads_with_what_it_has(cluster: BrokerCluster) -> None:
+    answer = cluster.send(3, cluster.partition(3, 5, (3,)))
+    assert answer.partition_errors == {TP: ErrorCode.NONE}
+    assert cluster[3].values() == [b"a", b"b"]
+
+
+def test_a_new_topic_gets_a_new_log(cluster: BrokerCluster) -> None:
+    answer = cluster.send(3, cluster.partition(3, 0, (3,), is_new=True))
+    assert answer.partition_errors == {TP: ErrorCode.NONE}
+    (path,) = cluster[3].logs.set_aside
+    assert path.endswith("-stray") and cluster[3].files.exists(path)
+    assert cluster[3].values() == []
