@@ -254,6 +254,8 @@ def _update_assignment(
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
         parts.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
         yield from _stop_replicas(parts, topic_partition, unneeded)
+        if unneeded:
+            yield from _elect_if_leaderless(parts, topic_partition)  # One of them may have led.
     context.being_reassigned.add(topic_partition)
     return raised
 
@@ -347,7 +349,7 @@ def _move_leader(
 
 
 def _elect_if_leaderless(parts: ControllerParts, topic_partition: TopicPartition) -> Flow[None]:
-    """Nobody of the target could lead when the old leader went: it is offline like any other, and tried like any."""
+    """Nobody could lead when the old leader went: the partition is offline like any other, and tried like any."""
     known = parts.context.leadership.get(topic_partition)
     if known is None or known.has_leader:
         return

@@ -158,3 +158,19 @@ def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -
     assert moves(cluster) == []
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [9]}
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (9, [9])
+
+
+def test_a_leader_that_a_new_target_leaves_out_is_replaced_at_once() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3, 4)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[2, 1]])
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (3, 4)))) == [None]
+    cluster.change_isr("a-0", [2, 1, 4])
+    cluster.kill_broker(2)
+    cluster.settle()
+    assert cluster.data(PATH)["leader"] == 4
+    assert kinds(move(cluster, ("a-0", (1, 3)))) == [None]
+    cluster.settle()
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (1, [1])
