@@ -42,6 +42,8 @@ class PartitionRecord:
     """Why statements about lost data do not apply any more; empty while they do."""
     flipped: dict[int, None] = field(default_factory=dict)
     """Brokers whose records were damaged on the disk, and which have not begun again since."""
+    led_damaged: bool = False
+    """Whether a replica with damaged records has led; two histories may have one epoch then."""
     asked_start: int = 0
     """The furthest log start that somebody has asked a leader for, of what was committed."""
     promised_starts: dict[int, int] = field(default_factory=dict)

@@ -45,7 +45,8 @@ class ReplicaChecks:
             verdicts.exercise(name, count)
         for index in range(first, len(mirror.ends)):
             end, epoch, chain, crc = mirror.ends[index], mirror.epochs[index], mirror.chains[index], mirror.crcs[index]
-            if mirror.seed is not None and record.lineage.setdefault((end, epoch), chain) != chain:
+            is_known = mirror.seed is not None and not record.led_damaged
+            if is_known and record.lineage.setdefault((end, epoch), chain) != chain:
                 verdicts.fail("R3b", f"{record}: {life.name} has another history at ({end}, epoch {epoch})")
             if index:
                 if epoch < mirror.epochs[index - 1]:
@@ -296,11 +297,18 @@ class ReplicaChecks:
             ),
             f"{record}: {life.name} leads in {leader_epoch} from {log.log_end_offset}, its cache ends with {latest}",
         )
-        if record.unclean_starts.get(leader_epoch) == -1:
+        if -1 in record.unclean_starts.values():
             # After a first one nobody knows the committed log, and a second may lose whatever the first kept.
-            is_first = len(record.unclean_starts) == 1
-            record.unclean_starts[leader_epoch] = record.kept_by(log.mirror) if is_first else 0
-        if record.voided or life.broker_id in record.flipped:
+            start = record.kept_by(log.mirror) if len(record.unclean_starts) == 1 else 0
+            record.unclean_starts = {
+                epoch: start if known == -1 and epoch <= leader_epoch else known
+                for epoch, known in record.unclean_starts.items()
+            }
+        if life.broker_id in record.flipped:
+            # A flipped length looks like an append that a crash has torn: what lay behind is gone, the epoch goes on.
+            record.voided = record.voided or f"{life.name} leads with damaged records"
+            record.led_damaged = True
+        if record.voided:
             return
         if not record.is_valid_leader(life.broker_id, leader_epoch):
             return
