@@ -478,11 +478,18 @@ class HostedPartition:
         log = self.log
         assert log is not None and not self.is_leader
         if batches:
+            if leader_log_start_offset >= log.log_end_offset and log.size_bytes:
+                self._drop_what_the_leader_deleted(log, batches, leader_log_start_offset)
             log.append_as_follower(batches)
         self._follow_high_watermark(log, leader_high_watermark)
         start = min(leader_log_start_offset, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self._host.log_start_moved(self)
+
+    def _drop_what_the_leader_deleted(self, log: ReplicaLog, batches: bytes, leader_log_start_offset: int) -> None:
+        """All there is lies below the leader's log start, and may be of another history than its first batch."""
+        if int.from_bytes(batches[:8], "big") < log.log_end_offset:
+            self.restart_log_at(leader_log_start_offset)
 
     def _follow_high_watermark(self, log: ReplicaLog, leader_high_watermark: int) -> None:
         high_watermark = follower_high_watermark(

@@ -7,9 +7,11 @@ import pytest
 from paceline.log.checkpoint import LOG_START_CHECKPOINT, read_offsets
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
+from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, Isolation, OffsetKind, OffsetQuery
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster
 
 LOG_STARTS = join("/data", LOG_START_CHECKPOINT)
@@ -204,3 +206,19 @@ def test_what_is_deleted_already_is_answered_at_once_when_all_have_followed(clus
     cluster.time.run_for(500)
     (answer,) = delete(cluster, 5)
     assert answer.failure is None and answer.low_watermark == 7
+
+
+def test_a_followers_own_records_below_the_leaders_log_start_do_not_bar_the_batch_that_reaches_across_it() -> None:
+    cluster = BrokerCluster((1, 3))
+    cluster.cuts.add((3, 1))
+    cluster.decide(1, 4, (1,), (1, 3), is_new=True)
+    follower = cluster[3].node.replica_manager.partitions[TP]
+    records = [NewRecord(0, None, b"of a former leader") for _ in range(3)]
+    follower.append_as_follower(encode_batch(records, base_offset=0, leader_epoch=0), 1, 0)
+    across = encode_batch([NewRecord(0, None, b"%d" % n) for n in range(4)], base_offset=2, leader_epoch=4)
+    follower.append_as_follower(across, 3, 3)
+    log = cluster[3].log()
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 6)
+    assert [change.cause for change in cluster[3].said(StateChangeKind.TRUNCATED)] == [
+        "fully, the leader's log starts at 3"
+    ]
