@@ -79,6 +79,8 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
             if waits_for_people(cluster, record):
                 continue
             return f"{record}: no leader"
+        if stays_below_min_isr(cluster, record):
+            continue
         ends = {}
         starts = {}
         for broker_id in zk.isr:
@@ -129,6 +131,21 @@ def _is_the_only_copy_damaged(record: PartitionRecord) -> bool:
     """Whether the ISR is one broker with a damaged log: a matter for people, too."""
     zk = record.zk
     return zk is not None and zk.has_leader and zk.leader in record.flipped and len(zk.isr) == 1
+
+
+def stays_below_min_isr(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
+    """Whether nothing can be committed before people have decided (decision 0011).
+
+    The ISR is one broker that has found its log damaged: nobody can copy it and join, and the rest is not enough for
+    `min.insync.replicas`. Its records stay where they are, and no send succeeds.
+    """
+    zk = record.zk
+    if zk is None or not _is_the_only_copy_damaged(record):
+        return False
+    topic_partition = record.topic_partition
+    life = cluster.brokers[zk.leader].life
+    is_found = life is not None and topic_partition in life.node.replica_manager.healing.damaged
+    return is_found and len(zk.isr) < cluster.checks.records.min_insync_replicas(topic_partition.topic)
 
 
 def leftovers(cluster: "SimulatedCluster") -> list[str]:

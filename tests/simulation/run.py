@@ -11,7 +11,7 @@ from tests.simulation.admin import Admin
 from tests.simulation.clients import Producer, Reader
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Fault, FaultInjector, draw_faults
-from tests.simulation.health import leftovers, strays, why_not_quiet, why_not_whole
+from tests.simulation.health import leftovers, stays_below_min_isr, strays, why_not_quiet, why_not_whole
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.profile import Profile, draw_profile
 from tests.simulation.verdicts import Verdict
@@ -142,7 +142,7 @@ class Run:
             reason = why_not_whole(self.cluster)
             if reason is not None:
                 return reason
-            dead = [tp for tp in self._led_partitions() if tp not in prober.succeeded]
+            dead = [tp for tp in self._writable_partitions() if tp not in prober.succeeded]
             return f"no fresh send has succeeded in {dead}" if dead else None
 
         recovered = self._until(lambda: why_not() is None, bound_ms)
@@ -192,9 +192,10 @@ class Run:
                 )
             checks.clients.finish(record, leader, list(logs.values()))
 
-    def _led_partitions(self) -> list[TopicPartition]:
+    def _writable_partitions(self) -> list[TopicPartition]:
         living = self.cluster.checks.records.living()
-        return [record.topic_partition for record in living if record.zk is not None and record.zk.has_leader]
+        led = [record for record in living if record.zk is not None and record.zk.has_leader]
+        return [record.topic_partition for record in led if not stays_below_min_isr(self.cluster, record)]
 
     # Time
 

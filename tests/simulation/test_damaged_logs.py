@@ -9,7 +9,7 @@ import pytest
 from paceline.log.record_batch import iterate_headers
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, Isolation, RequiredAcks
 from tests.simulation.clients import Producer
-from tests.simulation.health import why_not_quiet, why_not_whole
+from tests.simulation.health import stays_below_min_isr, why_not_quiet, why_not_whole
 from tests.simulation.machines import BrokerMachine
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.profile import draw_profile
@@ -115,6 +115,26 @@ def test_a_flipped_byte_in_the_only_copy_is_left_alone() -> None:
         run._for(60_000)
         assert leader_of(run) is machine and why_not_whole(run.cluster) is None
         assert machine.life is not None and machine.life.logs.set_aside == []
+
+
+def test_a_damaged_only_copy_below_min_isr_is_not_expected_to_take_sends() -> None:
+    with quiet_run(4, replication_factor=1) as run:
+        machine, record = leader_of(run), only_record(run)
+        run.admin.configure("events", {"min.insync.replicas": "2"})
+        records = run.cluster.checks.records
+        assert run._until(lambda: records.min_insync_replicas("events") == 2, 30_000)
+        assert run._until(lambda: why_not_whole(run.cluster) is None, 30_000)
+        record.flip(machine.broker_id)
+        flip_in_first_segment(machine, record)
+        assert not stays_below_min_isr(run.cluster, record), "nobody has found the damage"
+        with pytest.raises(LookupError, match="CORRUPT_MESSAGE"):
+            read_everything(run)
+        assert stays_below_min_isr(run.cluster, record)
+        assert run._recover()
+        run.admin.configure("events", {"min.insync.replicas": "1"})
+        assert run._until(lambda: not stays_below_min_isr(run.cluster, record), 30_000), "its ISR is enough for sends"
+        verdicts = run.cluster.checks.verdicts
+        assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
 
 
 def test_a_new_controller_knows_of_a_replica_that_waits_to_be_rebuilt() -> None:
