@@ -5,7 +5,7 @@ ports and knows no thread, socket or clock, so the service and the simulator run
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 from paceline.broker.broker_configs import BrokerConfigs
@@ -133,6 +133,7 @@ class BrokerNode:
             config.transactional_id_expiration_ms,
         )
         self.replica_manager.healing.tell_controller = self._replicas_changed
+        self.replica_manager.topic_left = self._topic_left
         self._isr_writer = IsrWriter(
             config.broker_id,
             self._zookeeper,
@@ -329,9 +330,7 @@ class BrokerNode:
             self._topic_configs.want(dict.fromkeys(state.topic_partition.topic for state in request.partitions))
             return response
         if isinstance(request, StopReplicaRequest):
-            response = self._control.stop_replica(request)
-            self._forget_topics(state.topic_partition.topic for state in request.partitions if state.delete_partition)
-            return response
+            return self._control.stop_replica(request)
         return self._control.update_metadata(request)
 
     def _unclean_restart_noted(self, stamp: ControllerStamp) -> None:
@@ -340,11 +339,9 @@ class BrokerNode:
             self._logs.unclean_restart_noted()
             self._registration.acknowledged()
 
-    def _forget_topics(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            if not self.replica_manager.hosts_topic(topic):
-                self._topic_configs.forget(topic)
-                self.replica_manager.forget_throttles(topic)
+    def _topic_left(self, topic: str) -> None:
+        self._topic_configs.forget(topic)
+        self.replica_manager.forget_throttles(topic)
 
     def _epoch_refuted(self, controller_epoch: int) -> None:
         self._emit(

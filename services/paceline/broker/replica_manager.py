@@ -75,6 +75,8 @@ class ReplicaManager:
         self.offline: dict[TopicPartition, None] = {}
         self.metrics = BrokerMetrics()
         self.healing = LogHealing(self)
+        self.topic_left: Callable[[str], None] = _nobody
+        """Told of each topic that is not hosted here any more, whatever the reason."""
         self.produce_purgatory = Purgatory(scheduler)
         self.fetch_purgatory = Purgatory(scheduler)
         self._rack_aware = config.replica_selector_class in RACK_AWARE_NAMES
@@ -191,11 +193,8 @@ class ReplicaManager:
         if siblings is not None and siblings.pop(index, None) is not None and not siblings:
             del self._by_topic[topic]
             self.traffic.forget(topic)
+            self.topic_left(topic)
         return self.partitions.pop(topic_partition, None)
-
-    def hosts_topic(self, topic: str) -> bool:
-        """Whether any partition of the topic is Online here."""
-        return topic in self._by_topic
 
     def topic_roles(self, topic: str) -> tuple[bool, bool]:
         """Whether this broker leads, and whether it follows, any partition of the topic."""
@@ -472,3 +471,7 @@ class ReplicaManager:
         if partition is not None:
             self.emit(StateChangeKind.REPLICA_DELETED, partition)
             partition.retire()
+
+
+def _nobody(_topic: str) -> None:
+    """There is nobody to tell yet."""

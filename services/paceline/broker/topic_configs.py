@@ -44,6 +44,8 @@ class TopicConfigs:
         self._wanted: dict[str, None] = {}
         self._waiting: list[_Waiting] = []
         self._reading = False
+        self._asked: set[str] = set()
+        """Topics that the read under way speaks of; one that was forgotten since may be another topic's by now."""
         self._listing = False
         self._list_again = False
         self._applied: str | None = None
@@ -70,6 +72,7 @@ class TopicConfigs:
     def forget(self, topic: str) -> None:
         """Drop a topic that is not hosted any more; made anew, it may have other settings."""
         self._known.pop(topic, None)
+        self._asked.discard(topic)
         if self._wanted.pop(topic, True) is None:
             self._release_ready()
 
@@ -103,12 +106,13 @@ class TopicConfigs:
             return
         self._reading = True
         topics = list(self._wanted)[:_READS_AT_ONCE]
+        self._asked = set(topics)
         FlowRun(_read_configs(topics), self._zookeeper, self._scheduler, self._have_read, self._read_failed).start()
 
     def _have_read(self, found: Mapping[str, Mapping[str, str]]) -> None:
         self._reading = False
         for topic, properties in found.items():
-            if topic in self._wanted:
+            if topic in self._wanted and topic in self._asked:
                 del self._wanted[topic]
                 self._known[topic] = config = _config(properties, self._defaults)
                 self._on_change(topic, config)

@@ -120,6 +120,33 @@ def test_a_topic_made_anew_does_not_inherit_settings() -> None:
     assert min_isr(cluster) == 1
 
 
+def test_a_topic_whose_log_was_set_aside_leaves_no_settings_to_the_next_of_its_name() -> None:
+    cluster = BrokerCluster((1,))
+    configure(cluster, min_insync_replicas="2")
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(10)
+    cluster.delete(znodes.topic_config_path(TP.topic))
+    cluster.set_controller_epoch(cluster.controller_epoch + 1)
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new"))
+    cluster.time.run_for(10)
+    assert len(cluster[1].logs.set_aside) == 1
+    assert min_isr(cluster) == 1
+
+
+def test_a_read_that_was_under_way_when_a_topic_left_says_nothing_of_the_next_of_its_name() -> None:
+    cluster = BrokerCluster((1,))
+    configure(cluster, min_insync_replicas="2")
+    cluster[1].zookeeper.link.cut(requests=False)
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(10)
+    cluster.stop_replica(1, -2, delete=True)
+    cluster.delete(znodes.topic_config_path(TP.topic))
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new"))
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_for(100)
+    assert min_isr(cluster) == 1
+
+
 def test_many_changes_at_once_end_in_the_last_one() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
