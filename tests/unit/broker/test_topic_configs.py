@@ -1,11 +1,17 @@
 """Topic settings: read when a topic comes, applied when they change, waited for by nobody for ever."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+from paceline.broker.topic_configs import TopicConfigs
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, SetData
+from paceline.coordination.interface import Create, Response, SetData, ZkCode, ZooKeeper
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import ErrorCode
 from tests.support.broker_cluster import TP, BrokerCluster
+from tests.support.virtual_time import VirtualTime
 
 
 def configure(cluster: BrokerCluster, announce: bool = True, **overrides: str) -> None:
@@ -134,16 +140,17 @@ def test_a_topic_whose_log_was_set_aside_leaves_no_settings_to_the_next_of_its_n
 
 
 def test_a_read_that_was_under_way_when_a_topic_left_says_nothing_of_the_next_of_its_name() -> None:
-    cluster = BrokerCluster((1,))
-    configure(cluster, min_insync_replicas="2")
-    cluster[1].zookeeper.link.reply_delay_ms = lambda: 50.0  # type: ignore[method-assign]
-    cluster.decide(1, 0, (1,), is_new=True)
-    cluster.time.run_for(10)
-    cluster.stop_replica(1, -2, delete=True)
-    cluster.delete(znodes.topic_config_path(TP.topic))
-    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new"))
-    cluster.time.run_for(200)
-    assert min_isr(cluster) == 1
+    asked: list[Callable[[list[Response]], None]] = []
+    zookeeper = SimpleNamespace(submit=lambda _requests, on_done: asked.append(on_done))
+    time = VirtualTime()
+    configs = TopicConfigs(cast(ZooKeeper, zookeeper), time, LogConfig(), lambda _topic, _config: None)
+    configs.want([TP.topic])
+    configs.forget(TP.topic)
+    configs.want([TP.topic])
+    asked.pop()([Response(ZkCode.OK, data=znodes.encode_config({"min.insync.replicas": "2"}))])
+    assert configs.get(TP.topic) is None
+    asked.pop()([Response(ZkCode.NO_NODE)])
+    assert configs.get(TP.topic) == LogConfig()
 
 
 def test_many_changes_at_once_end_in_the_last_one() -> None:
