@@ -58,7 +58,8 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
         return f"broker {zk.leader} does not lead in epoch {zk.leader_epoch}"
     if sorted(hosted.isr) != sorted(zk.isr):
         return f"broker {zk.leader} has ISR {hosted.isr}"
-    if hosted.min_insync_replicas != cluster.checks.records.min_insync_replicas(record.topic_partition.topic):
+    records, topic = cluster.checks.records, record.topic_partition.topic
+    if topic not in records.spoiled_configs and hosted.min_insync_replicas != records.min_insync_replicas(topic):
         return f"broker {zk.leader} commits with {hosted.min_insync_replicas} in-sync replicas"
     for life in cluster.running_brokers():
         known = life.node.metadata.snapshot.partition(record.topic_partition)

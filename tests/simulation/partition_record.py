@@ -136,6 +136,8 @@ class PartitionRecords:
         """Topic id by name, of the topics in ZooKeeper."""
         self.overrides: dict[str, dict[str, str]] = {}
         """Settings by topic, as ZooKeeper has them."""
+        self.spoiled_configs: set[str] = set()
+        """Topics whose settings are foreign data: whoever has read them before goes on with what he read."""
 
     def of_log(self, log: ObservedLog) -> PartitionRecord | None:
         """Return the record of a log, None while its topic id is not known."""

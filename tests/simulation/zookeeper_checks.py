@@ -151,11 +151,13 @@ class ZooKeeperChecks:
         change = write.change
         topic = change.path.removeprefix(_TOPIC_CONFIGS)
         overrides = {}
+        self._records.spoiled_configs.discard(topic)
         if change.type is not WatchType.DELETED:
             try:
                 overrides = znodes.decode_config(change.path, change.new_data)
             except MalformedZnodeError:
                 self._verdicts.check("H26", write.session_id in self.operators, f"{self._writer(write.session_id)}")
+                self._records.spoiled_configs.add(topic)
         self._say(write, str(overrides))
         self._records.configured(topic, overrides)
 
