@@ -40,7 +40,8 @@ class DeletionChecks:
             f"{record}: {life.name} takes a deletion up to {offset} and starts at {log.log_start_offset}",
         )
         promised = record.promised_starts.get(life.broker_id, 0)
-        record.promised_starts[life.broker_id] = max(promised, log.log_start_offset)
+        # Where it starts beyond that it has from a leader before, and may not have made durable yet.
+        record.promised_starts[life.broker_id] = max(promised, offset)
 
     def answered(
         self, life: "BrokerLife", query: DeleteRecordsQuery, offset: int | None, result: DeleteRecordsResult
