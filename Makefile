@@ -42,8 +42,8 @@ containers: install ## only the tests with containers; starts an engine where it
 	@scripts/docker_engine.sh
 	@$(PY) -m pytest -q -m containers tests/containers $(PYTEST_ARGS)
 
-simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline
-	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
+simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline; WILD=1: denser faults
+	@$(PY) -m tests.simulation $(if $(WILD),--wild) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 
 lint: install protos-check ## ruff, mypy, buf; the contract may grow but not break
 	@$(VENV)/bin/ruff check .

@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 
-from tests.simulation.run import Run, RunResult, run_seed
+from tests.simulation.run import Run, RunResult, profile_of, run_seed
 from tests.simulation.shrink import shrink_run
 from tests.simulation.verdicts import INVARIANTS
 
@@ -22,18 +23,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="replay one seed and tell what happens")
+    parser.add_argument("--wild", action="store_true", help="many more faults and operations in each run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run in")
     parser.add_argument("--keep-going", action="store_true", help="go on after many violated seeds")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for smaller schedules")
     asked = parser.parse_args(arguments)
     if asked.seed is not None:
-        return replay(asked.seed, not asked.no_shrink)
-    return run_many(range(asked.first, asked.first + asked.seeds), asked.jobs, asked.keep_going, not asked.no_shrink)
+        return replay(asked.seed, not asked.no_shrink, asked.wild)
+    seeds = range(asked.first, asked.first + asked.seeds)
+    return run_many(seeds, asked.jobs, asked.keep_going, not asked.no_shrink, asked.wild)
 
 
-def replay(seed: int, with_shrinking: bool = True) -> int:
+def replay(seed: int, with_shrinking: bool = True, wild: bool = False) -> int:
     """Run one seed with its timeline; when it fails, also its shrunk schedule."""
-    result = Run(seed, tell=print).run()
+    result = Run(seed, profile=profile_of(seed, wild), tell=print).run()
     print(f"\nseed {seed}: {result.events} events, {result.virtual_ms / 1000:.1f} s of virtual time, {result.digest}")
     for name, value in asdict(result.profile).items():
         print(f"  {name}: {value}")
@@ -49,13 +52,13 @@ def replay(seed: int, with_shrinking: bool = True) -> int:
     return 1 if result.failures else 0
 
 
-def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: bool) -> int:
+def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: bool, wild: bool = False) -> int:
     """Run seeds, say how it goes, and close with one line."""
     begin = last = time.monotonic()
     failed: list[RunResult] = []
     exercised = dict.fromkeys(INVARIANTS, 0)
     count = events = 0
-    for result in results_of(seeds, jobs):
+    for result in results_of(seeds, jobs, wild):
         count += 1
         events += result.events
         for name, verdict in result.verdicts.items():
@@ -82,14 +85,15 @@ def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: 
     return 1 if failed else 0
 
 
-def results_of(seeds: Iterable[int], jobs: int) -> Iterator[RunResult]:
+def results_of(seeds: Iterable[int], jobs: int, wild: bool = False) -> Iterator[RunResult]:
     """Yield results as they come, from ``jobs`` processes."""
+    run = partial(run_seed, wild=wild)
     if jobs <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     # Processes of their own, not forks: a fork would copy whatever threads the parent has.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run_seed, seeds, chunksize=2)
+        yield from pool.imap_unordered(run, seeds, chunksize=2)
 
 
 def _print_failures(result: RunResult) -> None:

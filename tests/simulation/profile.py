@@ -3,7 +3,7 @@
 Never all faults at full strength: nothing would get done, and nothing would be learnt.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from paceline.log.log_config import LogConfig
@@ -186,6 +186,33 @@ def draw_profile(world: World) -> Profile:
         operation_count=chance.choices((0, 3, 6, 10), (3, 4, 4, 2))[0],
         fault_ms=chance.choice((8_000, 15_000, 30_000)),
     )
+
+
+def draw_wild_profile(world: World) -> Profile:
+    """Return a profile with many more faults and operations in less time, and with fewer clients.
+
+    Such a run shows a bug some ten times sooner for the same work; what needs quiet to happen it does not show.
+    """
+    drawn = draw_profile(world)
+    chance = Random(world.seed * 7919 + 1)
+    faults, operations = chance.randint(2, 7), chance.randint(2, 7)
+    return replace(
+        drawn,
+        fault_kinds=_joined(drawn.fault_kinds, _pick(chance, FAULT_WEIGHTS, faults)),
+        operation_kinds=_joined(drawn.operation_kinds, _pick(chance, OPERATION_WEIGHTS, operations)),
+        fault_count=chance.choice((8, 12, 16, 22)),
+        operation_count=chance.choice((4, 8, 12, 18)),
+        fault_ms=chance.choice((8_000, 12_000, 20_000)),
+        send_every_ms=chance.choice((80, 200, 200, 400)),
+        partitions=chance.choice((1, 1, 2, 3)),
+        producers=min(drawn.producers, 2),
+        readers=1,
+        brokers=max(drawn.brokers, chance.choice((1, 3, 3, 4))),
+    )
+
+
+def _joined(some: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*some, *more)))
 
 
 def _pick(chance: Random, weights: dict[str, int], count: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Fault, FaultInjector, draw_faults
 from tests.simulation.health import leftovers, stays_below_min_isr, strays, why_not_quiet, why_not_whole
 from tests.simulation.observed_log import ObservedLog
-from tests.simulation.profile import Profile, draw_profile
+from tests.simulation.profile import Profile, draw_profile, draw_wild_profile
 from tests.simulation.verdicts import Verdict
 from tests.simulation.world import MILLISECOND, World
 
@@ -232,13 +232,19 @@ class SimulatorError(Exception):
     """The simulator itself failed; carries text only, so that it can cross from one process to another."""
 
 
-def run_seed(seed: int) -> RunResult:
+def profile_of(seed: int, wild: bool) -> Profile:
+    """Return the profile a seed stands for, in an ordinary or in a wild run."""
+    world = World(seed)
+    return draw_wild_profile(world) if wild else draw_profile(world)
+
+
+def run_seed(seed: int, wild: bool = False) -> RunResult:
     """Run one seed as it is.
 
     Raises:
         SimulatorError: with the traceback of whatever went wrong outside the processes that are simulated.
     """
     try:
-        return Run(seed).run()
+        return Run(seed, profile=profile_of(seed, wild)).run()
     except Exception:
         raise SimulatorError(f"seed {seed}:\n{traceback.format_exc()}") from None
