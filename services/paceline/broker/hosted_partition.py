@@ -512,6 +512,7 @@ class HostedPartition:
         assert self.log is not None and not self.is_leader
         self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"fully, the leader's log starts at {offset}")
         self.log.truncate_fully_and_start_at(offset)
+        self._host.log_start_moved(self)
 
     # Views
 

@@ -103,11 +103,13 @@ class PartitionLog:
     def names_its_start(self) -> bool:
         """Whether the first segment's name says where the log starts, even after a loss of power.
 
-        It does not while segments below may come back, for their removal is not durable yet.
+        It does not while segments below may come back, for their removal is not durable yet, nor before the first
+        batch: until then the segment has no file.
         """
-        return self._log_start_offset == self._segments.bases[0] and not (
-            self._durability.removals_unsynced and self._log_start_offset
-        )
+        if not self._log_start_offset:
+            return True
+        is_there = self._log_start_offset == self._segments.bases[0] and self.size_bytes > 0
+        return is_there and not self._durability.removals_unsynced
 
     @property
     def log_end_offset(self) -> int:

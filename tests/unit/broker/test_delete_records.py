@@ -222,3 +222,18 @@ def test_a_followers_own_records_below_the_leaders_log_start_do_not_bar_the_batc
     assert [change.cause for change in cluster[3].said(StateChangeKind.TRUNCATED)] == [
         "fully, the leader's log starts at 3"
     ]
+
+
+def test_where_an_empty_follower_begins_is_durable_before_its_leader_hears_of_it() -> None:
+    cluster = BrokerCluster((1, 3))
+    cluster.cuts.add((3, 1))
+    cluster.decide(1, 4, (1,), (1, 3), is_new=True)
+    for value in (b"a", b"b", b"c"):
+        cluster[1].produce(value)
+    cluster.time.run_for(50)
+    leader = cluster[1].node.replica_manager.partitions[TP]
+    leader.delete_records(3)
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: leader.followers[3].log_end_offset == 3, 20_000)
+    cluster.restart(3)
+    assert (cluster[3].log().log_start_offset, cluster[3].log().log_end_offset) == (3, 3)
