@@ -22,6 +22,11 @@ def test_a_slice_of_seeds_is_clean(request: pytest.FixtureRequest) -> None:
     assert run_many(range(1, count + 1), jobs=2, keep_going=False, with_shrinking=False) == 0
 
 
+@pytest.mark.timeout(600)
+def test_a_slice_of_wild_seeds_is_clean() -> None:
+    assert run_many(range(1, 61), jobs=2, keep_going=False, with_shrinking=False, wild=True) == 0
+
+
 @pytest.mark.parametrize(("seed", "name"), KEPT)
 def test_a_seed_that_shows_a_bug_when_it_is_brought_back_is_clean(seed: str, name: str) -> None:
     mutant = next(one for one in MUTANTS if one.name == name)
