@@ -212,6 +212,7 @@ def _tried(
 
 
 def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    before = parts.context.leadership.get(topic_partition)
     raised = yield from _update_assignment(parts, topic_partition, assignment)
     if _never_led(parts, topic_partition):
         # It has no data yet, and where it goes may be the first place where somebody can lead it.
@@ -224,6 +225,8 @@ def _reassign(parts: ControllerParts, topic_partition: TopicPartition, assignmen
         yield from _finish(parts, topic_partition, assignment, raised)
     else:
         yield from _start(parts, topic_partition, assignment, raised)
+        if before is not None and before.has_leader:
+            yield from _elect_if_leaderless(parts, topic_partition)  # It may have been of the target before.
 
 
 def _never_led(parts: ControllerParts, topic_partition: TopicPartition) -> bool:
@@ -254,8 +257,6 @@ def _update_assignment(
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
         parts.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
         yield from _stop_replicas(parts, topic_partition, unneeded)
-        if unneeded:
-            yield from _elect_if_leaderless(parts, topic_partition)  # One of them may have led.
     context.being_reassigned.add(topic_partition)
     return raised
 

@@ -174,3 +174,21 @@ def test_a_leader_that_a_new_target_leaves_out_is_replaced_at_once() -> None:
     assert kinds(move(cluster, ("a-0", (1, 3)))) == [None]
     cluster.settle()
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (1, [1])
+
+
+def test_a_new_target_elects_nobody_where_nobody_led_before() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3, 4)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[2, 3]])
+    cluster.settle()
+    cluster.change_isr("a-0", [2])
+    cluster.kill_broker(3)
+    cluster.kill_broker(2)
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (2, 1)))) == [None]
+    path = znodes.topic_config_path("a")
+    cluster.zk(Create(path, znodes.encode_config({"unclean.leader.election.enable": "true"})))
+    assert kinds(move(cluster, ("a-0", (2, 4)))) == [None]
+    cluster.settle()
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (-1, [2])
