@@ -60,9 +60,9 @@ class LogManager:
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept for people to look at."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
+        """Logs that were stopped cleanly and had lost batches when they were loaded; the words say what happened."""
         self.without_owner: dict[TopicPartition, str] = {}
         """Logs that had records and no topic id any more when they were loaded; the words say what happened."""
-        """Logs that were stopped cleanly and had lost batches when they were loaded; the words say what happened."""
         for directory in self._directories:
             directory.checkpoint_recovery_points = self._recovery_point_writer(directory)
 
