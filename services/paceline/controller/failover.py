@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterable
 
 from paceline.controller.config_changes import watch_config_changes
+from paceline.controller.events import PreferredReplicaElectionFromNode
 from paceline.controller.isr_notifications import take_all_notifications
 from paceline.controller.parts import ControllerParts
 from paceline.controller.preferred_election import elect_preferred_leaders, wanted_preferred_elections
@@ -94,4 +95,5 @@ def _pending_preferred_elections(parts: ControllerParts) -> Flow[None]:
     wanted = yield from wanted_preferred_elections(parts)
     yield from elect_preferred_leaders(parts, wanted)
     yield from parts.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
-    yield from parts.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    # Looked at again, not only watched: somebody may have asked anew in between.
+    parts.enqueue(PreferredReplicaElectionFromNode())

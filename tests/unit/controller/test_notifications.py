@@ -1,11 +1,15 @@
 """Notices of brokers: read, acted upon, and exactly those deleted that were read."""
 
+from typing import Any
+
 import pytest
 
 from paceline.controller import isr_notifications
+from paceline.controller.storage import Storage
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.runtime.flow import Flow
 from tests.unit.controller.cluster import Cluster, tp
 
 
@@ -111,3 +115,25 @@ def test_s4_15_rewriting_the_admin_node_does_not_start_anything(cluster: Cluster
         znodes.REASSIGN_PARTITIONS, znodes.encode_json(cluster.data(znodes.REASSIGN_PARTITIONS))
     ) == {tp("a-1"): (2, 3)}
     assert cluster.state("a-1") == before
+
+
+def test_a_preferred_election_asked_for_while_a_new_controller_removes_another_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    asked = znodes.encode_partition_set([tp("a-0")])
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
+    real, again = Storage.delete_fenced, [Create(znodes.PREFERRED_REPLICA_ELECTION, asked)]
+
+    def delete_fenced(self: Storage, paths: Any) -> Flow[Any]:
+        result = yield from real(self, paths)
+        if znodes.PREFERRED_REPLICA_ELECTION in paths and again:
+            cluster.tool.submit([again.pop()], lambda _: None)
+        return result
+
+    monkeypatch.setattr(Storage, "delete_fenced", delete_fenced)
+    cluster.start_controller()
+    cluster.settle()
+    assert not again
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
