@@ -248,7 +248,7 @@ class ControllerMachine:
             case ev.PartitionModifications():
                 yield from on_partition_modifications(parts, [event.topic])
             case ev.TopicDeletion():
-                yield from parts.deletion.on_markers()
+                yield from parts.deletion.on_markers(lambda: on_topic_change(parts))
             case ev.IsrChangeNotification():
                 yield from on_isr_change_notification(parts)
             case ev.LogDirEventNotification():
@@ -297,7 +297,7 @@ class ControllerMachine:
         yield from on_broker_change(parts)
         yield from on_topic_change(parts)
         yield from on_partition_modifications(parts, list(parts.context.topics))
-        yield from parts.deletion.on_markers()
+        yield from parts.deletion.on_markers(lambda: on_topic_change(parts))
         yield from on_isr_change_notification(parts)
         yield from on_log_dir_event(parts)
         yield from on_config_change(parts)

@@ -55,10 +55,17 @@ class TopicDeletionManager:
         self._context.deletion_queued.update(marked)
         self._context.deletion_ineligible.update(set(ineligible) & self._context.deletion_queued)
 
-    def on_markers(self) -> Flow[None]:
-        """React to the children of ``/admin/delete_topics``."""
+    def on_markers(self, look_at_topics: Callable[[], Flow[None]]) -> Flow[None]:
+        """React to the children of ``/admin/delete_topics``.
+
+        `look_at_topics` compares the topics there are with those known. A marker of a topic that nobody has heard of
+        may be of one that was made a moment ago, and the news of it may wait behind this one: it is looked for before
+        its marker is thrown away.
+        """
         names = yield from self._storage.children(znodes.DELETE_TOPICS, watch=True)
         marked = sorted(names)
+        if any(topic not in self._context.topics for topic in marked):
+            yield from look_at_topics()
         unknown = [topic for topic in marked if topic not in self._context.topics]
         if unknown:
             yield from self._remove_markers(unknown)

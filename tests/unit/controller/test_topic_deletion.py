@@ -45,6 +45,21 @@ def test_s4_6_a_marker_of_an_unknown_topic_is_removed() -> None:
     assert cluster.told() == {}
 
 
+def test_a_marker_of_a_topic_the_controller_has_not_heard_of_yet_deletes_it() -> None:
+    """News of the marker can come first: somebody's earlier marker has asked for the same look."""
+    cluster = started()
+    link = cluster.controller_clients[CONTROLLER_ID].link
+    link.cut(requests=False, replies=True)
+    cluster.zk(Create(znodes.delete_topic_path("nosuch")))
+    cluster.create_topic_node("new", [[1, 2]], topic_id="n" * 22)
+    cluster.zk(Create(znodes.delete_topic_path("new")))
+    link.heal()
+    cluster.settle()
+    assert is_gone(cluster, "new")
+    assert cluster.children(znodes.DELETE_TOPICS) == ()
+    assert [topic.name for topic in cluster.controller.describe_topics([])] == ["a"]
+
+
 def test_s4_6_with_deletion_disabled_markers_are_removed_and_the_topic_stays() -> None:
     cluster = Cluster(ControllerConfig(CONTROLLER_ID, delete_topic_enable=False))
     cluster.start_broker(1)
