@@ -146,7 +146,11 @@ class ControlRequests:
         manager = self._manager
         config = manager.topic_config(state.topic_partition.topic)
         is_new = state.is_new or nowhere_else
-        return manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
+        log = manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
+        if config is not None:
+            # One that was there already missed the reading of settings if it was not hosted then.
+            log.config = config
+        return log
 
     def _mark_those_without_log_offline(self, accepted: Accepted) -> None:
         for partition, _ in accepted:

@@ -10,6 +10,7 @@ from paceline.coordination.interface import Create, Response, SetData, ZkCode, Z
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster
 from tests.support.virtual_time import VirtualTime
 
@@ -104,6 +105,23 @@ def test_a_new_session_reads_what_was_never_announced() -> None:
     cluster.server.expire(cluster[1].zookeeper.session_id)
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 20_000)
     assert min_isr(cluster, 2) == 1
+
+
+def test_a_log_from_before_a_restart_has_its_topics_settings_though_another_partition_had_them_read() -> None:
+    cluster = BrokerCluster((1,))
+    late = TopicPartition(TP.topic, 1)
+    configure(cluster, min_insync_replicas="2")
+    for tp in (TP, late):
+        cluster.decide(1, 0, (1,), tp=tp, is_new=True)
+    cluster.time.run_for(10)
+    cluster[1].produce(b"a", tp=late, acks=RequiredAcks.LEADER)
+    cluster.restart(1)
+    cluster.decide(1, 1, (1,))
+    cluster.time.run_until(lambda: min_isr(cluster) == 2, 1_000)
+    cluster.decide(1, 1, (1,), tp=late)
+    (refused,) = cluster[1].produce(b"b", tp=late)
+    assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert cluster[1].values(late) == [b"a"] and cluster[1].log(late).high_watermark == 0
 
 
 def test_a_setting_that_makes_no_sense_leaves_the_others_alone() -> None:
