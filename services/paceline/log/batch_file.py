@@ -131,6 +131,26 @@ class BatchFile:
         return base_offset >= next_offset and length > left - LENGTH_PREFIX_BYTES
 
 
+def last_before(headers: Iterator[BatchPosition], end: int, first_offset: int) -> BatchPosition | None:
+    """Return the last batch that begins in front of byte ``end``, ``None`` when there is none.
+
+    The batches up to there, and the one at ``end``, have to begin behind each other, and not below ``first_offset``.
+
+    Raises:
+        CorruptMessageError: one does not; no checksum covers base offsets.
+    """
+    last, following = None, first_offset
+    for found in headers:
+        if found.header.base_offset < following:
+            raise CorruptMessageError(
+                f"the batch at {found.position} begins at {found.header.base_offset}, below {following}"
+            )
+        if found.position >= end:
+            break
+        last, following = found, found.header.last_offset + 1
+    return last
+
+
 def cut_whole(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
     """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
 

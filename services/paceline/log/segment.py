@@ -6,7 +6,7 @@ Source: spec/log-format.md sections 2, 5, 6, 7, 10. How batches lie in the file 
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from paceline.log.batch_file import BatchFile, BatchPosition, cut_whole
+from paceline.log.batch_file import BatchFile, BatchPosition, cut_whole, last_before
 from paceline.log.files import Files, join
 from paceline.log.offset_index import OffsetIndex
 from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_TIMESTAMP, BatchHeader, check_crc, decode_batch
@@ -218,6 +218,26 @@ class Segment(BatchFile):
                 return found
         return None
 
+    def _locate_checked(self, offset: int) -> BatchPosition | None:
+        """`locate`, where a batch that begins elsewhere, or none, is believed only if nothing in front is wrong.
+
+        A base offset that has become too small, which no checksum covers, hides its batch from `locate`: what follows
+        looks like the end of a gap. So does a last offset delta; that one has a checksum.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: what stands in the file is no batch, or hides one.
+        """
+        found = self.locate(offset)
+        if found is not None and found.header.base_offset == offset:
+            return found
+        # From the index entry in front of the one for ``offset``, so that the batch before is not the first one seen.
+        headers = self._headers_for(self.offset_index.lookup(offset).offset - 1)
+        before = last_before(headers, self.size if found is None else found.position, self.base_offset)
+        if before is not None and (found is None or found.header.base_offset > offset):
+            check_crc(self._files.read_at(self.log_path, before.position, before.header.size), 0, before.header)
+        return found
+
     def read(
         self,
         offset: int,
@@ -236,7 +256,7 @@ class Segment(BatchFile):
             CorruptMessageError: the file or index is not what it was.
         """
         positions = self._positions  # a truncation meanwhile replaces the dict, so nothing stale can enter the new one
-        found = self.locate(offset)
+        found = self._locate_checked(offset)
         if found is None:
             return None
         position, header = found
@@ -363,7 +383,7 @@ class Segment(BatchFile):
             OSError: storage failed.
             CorruptMessageError: the file or index is not what it was.
         """
-        found = self.locate(offset)
+        found = self._locate_checked(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         removed = 0

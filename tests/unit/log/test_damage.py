@@ -80,6 +80,73 @@ def test_a_flipped_bit_is_never_served(where: str, mask: int) -> None:
     assert 4 in refused and not {0, 1, 2} & set(refused)
 
 
+def of_several_records(files: MemoryFiles, **config: object) -> PartitionLog:
+    """A log of batches of one to three records."""
+    log = manager(files, **config).get_or_create(TP, None, True)
+    for number in range(COUNT):
+        records = [NewRecord(number, None, b"value-%d" % number)] * (1 + number % 3)
+        log.append_as_leader(encode_batch(records), 0, 0)
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+@pytest.mark.parametrize("segment_bytes", [250, 1 << 20])
+@pytest.mark.parametrize("remembers", [True, False])
+def test_no_flipped_bit_of_a_header_lets_a_reader_pass_over_records(
+    index_interval_bytes: int, segment_bytes: int, remembers: bool
+) -> None:
+    files = MemoryFiles()
+    log = of_several_records(files, index_interval_bytes=index_interval_bytes, segment_bytes=segment_bytes)
+    end = log.log_end_offset
+    sound = [log.read(offset, 10, end) for offset in range(end)]
+    assert all(sound) and (len(log.segments) > 3) == (segment_bytes == 250)
+    known = {segment: segment._positions for segment in log.segments}
+    for segment in log.segments:
+        data = files.contents[segment.log_path]
+        for at, header in list(iterate_headers(bytes(data))):
+            for bit in range(27 * 8):
+                data[at + bit // 8] ^= 1 << bit % 8
+                refused = []
+                for offset in range(end):
+                    for one in log.segments:
+                        one._positions = dict(known[one]) if remembers else {}
+                    try:
+                        got = log.read(offset, 10, end)
+                    except DamagedLogError:
+                        refused.append(offset)
+                    else:
+                        assert got == sound[offset], f"segment {segment.base_offset}, byte {at}, bit {bit}: {offset}"
+                assert refused, f"segment {segment.base_offset}, byte {at}, bit {bit}"
+                assert header.base_offset in refused
+                data[at + bit // 8] ^= 1 << bit % 8
+
+
+def test_a_gap_that_was_always_there_is_read_across() -> None:
+    for config in ({}, {"index_interval_bytes": 1}, {"index_interval_bytes": 1, "segment_bytes": 150}):
+        log = manager(MemoryFiles(), **config).get_or_create(TP, None, True)
+        offsets = [0, 4, 5, 11, 30, 31, 50]
+        for offset in offsets:
+            record = NewRecord(offset, None, b"value")
+            log.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=0))
+        for offset in range(51):
+            for segment in log.segments:
+                segment._positions = {}
+            assert read_at(log, offset) == [next(one for one in offsets if one >= offset)]
+        log.truncate_to(20)
+        assert (log.log_end_offset, log.read(15, 10, 20)) == (20, b"")
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+def test_a_cut_does_not_leave_a_batch_whose_offset_has_become_too_small(index_interval_bytes: int) -> None:
+    """Else a record that is no more would be the last one of its producer, and a repetition of it be taken for done."""
+    files = MemoryFiles()
+    _, log = filled(files, index_interval_bytes=index_interval_bytes)
+    files.contents[log.segments[0].log_path][positions(files, log)[5] + 7] ^= 4
+    with pytest.raises(DamagedLogError, match="begins at 1, below 5"):
+        log.truncate_to(5)
+
+
 def test_a_read_returns_what_lies_in_front_of_the_damage() -> None:
     files = MemoryFiles()
     _, log = filled(files)
