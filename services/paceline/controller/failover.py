@@ -15,6 +15,7 @@ from paceline.controller.reassignment import on_reassignment_node, resume_reassi
 from paceline.controller.standby import StateMirror
 from paceline.controller.takeover import StatesLoaded, load_states, read_journal
 from paceline.controller.topic_changes import add_topics, read_topics
+from paceline.controller.unassigned_members import take_out_unassigned_members
 from paceline.controller.unclean_restart import distrust_unclean_brokers
 from paceline.coordination import znodes
 from paceline.coordination.znode_journal import JournalEntry
@@ -39,6 +40,7 @@ def on_failover(parts: ControllerParts, mirror: StateMirror | None = None) -> Fl
     for broker_id in context.registered_broker_ids():
         parts.channels.add_broker(context.brokers[broker_id])
     yield from parts.deletion.start(sorted(marked), _halted_topics(parts, marked))
+    yield from take_out_unassigned_members(parts)
     yield from distrust_unclean_brokers(parts, context.registered_broker_ids())
     # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
     parts.send_update_metadata(context.brokers, ())

@@ -248,6 +248,26 @@ def reassigned(cluster: Cluster) -> None:
         assert tp("a-0") not in cluster.brokers.epochs[broker_id], f"broker {broker_id} still has its replica"
 
 
+def moving_with_one_in_sync(cluster: Cluster) -> None:
+    one_partition(cluster)
+    reassign(cluster)
+    cluster.settle()
+    cluster.change_isr("a-0", [1, 2, 3, 4])
+
+
+def take_back(cluster: Cluster) -> None:
+    ask(cluster, lambda node: node.alter_partition_reassignments({tp("a-0"): None}, lambda _: None))
+
+
+def taken_back(cluster: Cluster) -> None:
+    node = cluster.data(znodes.topic_path("a"))
+    assert (node["partitions"], node["adding_replicas"], node["removing_replicas"]) == ({"0": [1, 2, 3]}, {}, {})
+    state = cluster.data(znodes.partition_state_path(tp("a-0")))
+    assert (state["leader"], state["isr"]) == (1, [1, 2, 3])
+    for broker_id in (4, 5, 6):
+        assert tp("a-0") not in cluster.brokers.epochs[broker_id], f"broker {broker_id} still has its replica"
+
+
 # election
 
 
@@ -303,6 +323,7 @@ JOBS = [
     Job("deletion by marker", three_partitions, delete_by_marker, delete_by_marker, deleted, 15, ONE_BY_ONE),
     Job("reassignment", one_partition, reassign, everybody_joins, reassigned, 7),
     Job("reassignment by its node", one_partition, reassign_by_node, everybody_joins, reassigned, 8),
+    Job("reassignment taken back", moving_with_one_in_sync, take_back, take_back, taken_back, 3),
     Job("election", led_by_one, one_dies, nothing, elected, 2),
     Job("election, one write per state", led_by_one, one_dies, nothing, elected, 6, ONE_BY_ONE),
     Job("preferred election", away_from_home, prefer, nothing, at_home, 4, ONE_BY_ONE),

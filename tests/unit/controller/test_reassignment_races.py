@@ -192,3 +192,47 @@ def test_a_new_target_elects_nobody_where_nobody_led_before() -> None:
     assert kinds(move(cluster, ("a-0", (2, 4)))) == [None]
     cluster.settle()
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (-1, [2])
+
+
+def taken_back_and_no_further(leader: int, isr: list[int]) -> Cluster:
+    """``a-0`` was on its way from 2 and 3 to 2 and 1; a controller took that back in the topic's node, and ended."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[2, 3]])
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (2, 1)))) == [None]
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.settle()
+    path = znodes.topic_path("a")
+    taken_back = znodes.TopicAssignment({0: ReplicaAssignment((2, 3))}, cluster.data(path)["topic_id"])
+    cluster.zk(SetData(path, znodes.encode_topic_assignment(taken_back)))
+    cluster.zk(SetData(PATH, json.dumps({**cluster.data(PATH), "leader": leader, "isr": isr}).encode()))
+    return cluster
+
+
+@pytest.mark.parametrize(("leader", "isr", "left"), [(2, [2, 3, 1], [2, 3]), (2, [2, 1], [2]), (1, [3, 1], [3])])
+def test_a_successor_takes_out_of_the_isr_whom_a_move_that_was_taken_back_let_in(
+    leader: int, isr: list[int], left: list[int]
+) -> None:
+    cluster = taken_back_and_no_further(leader, isr)
+    before = cluster.data(PATH)["leader_epoch"]
+    cluster.start_controller(CONTROLLER_ID + 1)
+    state = cluster.data(PATH)
+    assert (state["leader"], state["isr"]) == (left[0], left)
+    assert state["leader_epoch"] > before, "what the leader is writing on what it knew fails"
+    assert tp("a-0") not in cluster.brokers.epochs[1], "its replica is set aside"
+    for broker_id in (2, 3):
+        cluster.kill_broker(broker_id)
+        cluster.settle()
+    cluster.start_broker(2, 3)
+    cluster.settle()
+    assert cluster.data(PATH)["leader"] == left[-1], "whoever was in sync last"
+
+
+def test_a_successor_waits_where_nobody_in_sync_is_assigned() -> None:
+    """Such a state is not made by a controller; it is left to people as it is."""
+    cluster = taken_back_and_no_further(-1, [1])
+    before = cluster.state("a-0")
+    cluster.start_controller(CONTROLLER_ID + 1)
+    assert cluster.state("a-0") == before

@@ -154,6 +154,21 @@ def test_a_new_controller_distrusts_before_it_tells_anybody_anything(alive: bool
     assert "1/0" not in first, "the first LeaderAndIsr already says what was decided"
 
 
+def test_nobody_is_relied_on_who_is_not_assigned_any_more() -> None:
+    """A controller took a move to 1 back and died; both replicas that are left lose power before the next one looks."""
+    cluster = started(("a", (2, 3)))
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.change_isr("a-0", [2, 3, 1], notify=False)
+    cluster.kill_broker(2, 3)
+    cluster.start_broker(2, 3, unclean=True)
+    cluster.start_controller(CONTROLLER_ID + 1)
+    assert cluster.state("a-0").startswith("-1/")
+    assert cluster.data(znodes.partition_state_path(tp("a-0")))["isr"] == [2, 3]
+    assert lists(cluster, "a-0") == (None, [2, 3])
+    configure(cluster, "a", "unclean.leader.election.enable", "true")
+    assert cluster.state("a-0").startswith("2/")
+
+
 def test_a_broker_that_was_distrusted_joins_again_by_catching_up() -> None:
     cluster = started(("a", (1, 2)))
     kill(cluster, 1)
