@@ -169,12 +169,14 @@ def _irreversible(
     ]
     states = yield from parts.storage.partition_states(dropping)
     return {
-        topic_partition: InvalidReplicaAssignmentError(
-            f"only {list(state.isr)} are in sync, all of which this would delete"
-        )
+        topic_partition: _deletes_all_in_sync(state)
         for topic_partition, state in states.items()
         if not set(state.isr) & set(accepted[topic_partition].replicas)
     }
+
+
+def _deletes_all_in_sync(state: LeaderAndIsr) -> InvalidReplicaAssignmentError:
+    return InvalidReplicaAssignmentError(f"only {list(state.isr)} are in sync, all of which this would delete")
 
 
 def _trigger(
@@ -202,6 +204,8 @@ def _tried(
     except UnexpectedResponseError as failure:
         LOG.error("reassigning %s failed: %s", topic_partition, failure)
         return UnknownServerError(str(failure))
+    except InvalidReplicaAssignmentError as refusal:
+        return refusal
     except Exception as failure:
         LOG.exception("reassigning %s failed", topic_partition)
         return UnknownServerError(str(failure))
@@ -250,8 +254,12 @@ def _update_assignment(
         if unneeded and topic_partition in context.leadership:
             # The leader may be letting one of them in at this moment, and would after its log is deleted: what it
             # writes from here on fails, until it hears of the epoch, and with it of the replicas.
-            yield from _raised(parts, topic_partition)
+            state = yield from _raised(parts, topic_partition)
             raised = True
+            if not set(state.isr) & set(assignment.replicas):
+                # It has taken others out since they were looked at. It cannot any more until it hears of the epoch.
+                yield from _bump_leader_epoch(parts, topic_partition, current, raised)
+                raise _deletes_all_in_sync(state)
         yield from _write_topic(parts, topic_partition, assignment)
         context.set_assignment(topic_partition, assignment)
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"

@@ -13,6 +13,7 @@ from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
+from paceline.model.errors import InvalidReplicaAssignmentError
 from paceline.runtime.flow import Flow
 from tests.unit.controller.asking import kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
@@ -236,3 +237,39 @@ def test_a_successor_waits_where_nobody_in_sync_is_assigned() -> None:
     before = cluster.state("a-0")
     cluster.start_controller(CONTROLLER_ID + 1)
     assert cluster.state("a-0") == before
+
+
+@pytest.mark.parametrize("wish", [None, (1, 4)])
+@pytest.mark.parametrize("steps", range(30))
+def test_a_move_is_not_taken_back_when_its_new_replica_is_left_alone_in_sync_meanwhile(
+    wish: tuple[int, ...] | None, steps: int
+) -> None:
+    """Its leader, of the target, takes the last other member out of the ISR while the controller is at it."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3, 4)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[2, 1]])
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (3, 4)))) == [None]
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.settle()
+    cluster.zk(SetData(PATH, json.dumps({**cluster.data(PATH), "leader": 3, "isr": [3, 1]}).encode()))
+    cluster.start_controller(CONTROLLER_ID + 1)
+    node = cluster.server.tree.get(PATH)
+    assert node is not None
+    shrinks = SetData(PATH, json.dumps({**cluster.data(PATH), "isr": [3]}).encode(), node.version)
+    answers: list[Any] = []
+    cluster.controller.alter_partition_reassignments({tp("a-0"): wish}, answers.append)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    cluster.tool.submit([shrinks], lambda _: None)
+    cluster.settle()
+    (result,) = answers[0]
+    state, replicas = cluster.data(PATH), cluster.data(znodes.topic_path("a"))["partitions"]["0"]
+    assert state["leader"] in state["isr"] and set(state["isr"]) <= set(replicas)
+    if state["isr"] == [3]:
+        assert isinstance(result.error, InvalidReplicaAssignmentError)
+        assert cluster.brokers.epochs[3][tp("a-0")] == state["leader_epoch"], "it knows in which epoch it leads"
+        assert len(moves(cluster)) == 1
+    else:
+        assert result.error is None and tp("a-0") not in cluster.brokers.epochs[3]
