@@ -110,13 +110,16 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
 
 
 def moves_only_wait(cluster: "SimulatedCluster") -> bool:
-    """Whether no move that is asked for by a node can go on before people have decided, or put a topic right."""
+    """Whether no move that is asked for by a node can go on before people have decided, or put a topic right.
+
+    A node that was spoilt while a move is under way is looked at again when that ends.
+    """
     node = cluster.server.tree.get(znodes.REASSIGN_PARTITIONS)
     assert node is not None
     try:
         targets = znodes.decode_reassignment(znodes.REASSIGN_PARTITIONS, node.data)
     except MalformedZnodeError:
-        return False
+        return any(_is_held_up(cluster, record) for record in cluster.checks.records.living())
     records = [cluster.checks.records.current(topic_partition) for topic_partition in targets]
     return all(record is not None and (record.harmed or _is_held_up(cluster, record)) for record in records)
 

@@ -610,9 +610,12 @@ def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for
     record.zk = LeaderAndIsr(1, 0, (1,), 1, 1)
     record.flip(1)
     assert moves_only_wait(cluster)
+    tree.apply(SetData(znodes.REASSIGN_PARTITIONS, b"{", -1), 1, 202)
+    assert moves_only_wait(cluster)
+    tree.apply(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({TP: (2, 3)}), -1), 1, 203)
     record.flipped.clear()
     assert not moves_only_wait(cluster)
     record.harmed = True
     assert moves_only_wait(cluster)
-    tree.apply(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({TP: (2,), OTHER: (2,)}), -1), 1, 202)
+    tree.apply(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({TP: (2,), OTHER: (2,)}), -1), 1, 204)
     assert not moves_only_wait(cluster)
