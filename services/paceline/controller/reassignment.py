@@ -313,6 +313,10 @@ def _finish(
     context.set_assignment(topic_partition, completed)
     try:
         yield from _move_leader(parts, topic_partition, completed, raised and not assignment.removing)
+        left = yield from _target_has_left_isr(parts, topic_partition, assignment)
+        if left:
+            context.set_assignment(topic_partition, assignment)
+            return  # The watch armed by the look before says when to look again.
         yield from _stop_replicas(parts, topic_partition, assignment.removing)
         yield from _elect_if_leaderless(parts, topic_partition)
         yield from _write_topic(parts, topic_partition, completed)
@@ -326,6 +330,24 @@ def _finish(
     parts.log.note(StateChangeKind.REASSIGNMENT, cause=done, topic_partition=topic_partition)
     yield from _remove_from_node(parts, lambda tp, target: tp == topic_partition and target == completed.replicas)
     parts.send_update_metadata(context.brokers, [topic_partition])
+
+
+def _target_has_left_isr(
+    parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[bool]:
+    """Whether the old leader has taken the whole target out of the ISR since it was looked at: nobody may go then.
+
+    It led on because nobody of the target could be elected; what it writes after this fails.
+    """
+    known = parts.context.leadership.get(topic_partition)
+    if known is None or not known.has_leader or known.leader in assignment.target:
+        return False
+    state = yield from _raised(parts, topic_partition)
+    if set(state.isr) & set(assignment.target):
+        return False
+    LOG.warning("%s: the move waits, its target has left the ISR again: %s", topic_partition, state)
+    yield from _bump_leader_epoch(parts, topic_partition, assignment, raised=True)
+    return True
 
 
 def _try_again_later(parts: ControllerParts, topic_partition: TopicPartition) -> None:

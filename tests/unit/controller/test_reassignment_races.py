@@ -273,3 +273,31 @@ def test_a_move_is_not_taken_back_when_its_new_replica_is_left_alone_in_sync_mea
         assert len(moves(cluster)) == 1
     else:
         assert result.error is None and tp("a-0") not in cluster.brokers.epochs[3]
+
+
+@pytest.mark.parametrize("steps", range(50))
+def test_a_move_is_not_finished_when_its_target_leaves_the_isr_meanwhile(steps: int) -> None:
+    """The old leader takes the whole target out of the ISR after the controller has seen it in sync."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[2, 1]])
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (3,)))) == [None]
+    state, node = cluster.data(PATH), cluster.server.tree.get(PATH)
+    assert node is not None
+    grows = SetData(PATH, json.dumps({**state, "isr": [2, 1, 3]}).encode(), node.version)
+    shrinks = SetData(PATH, json.dumps({**state, "isr": [2]}).encode(), node.version + 1)
+    cluster.tool.submit([grows], lambda _: None)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    cluster.tool.submit([shrinks], lambda _: None)
+    cluster.settle()
+    state, replicas = cluster.data(PATH), cluster.data(znodes.topic_path("a"))["partitions"]["0"]
+    assert state["leader"] in state["isr"] and set(state["isr"]) <= set(replicas)
+    assert all(cluster.brokers.epochs[b][tp("a-0")] == state["leader_epoch"] for b in state["isr"])
+    if 2 in state["isr"]:
+        assert len(moves(cluster)) == 1
+        cluster.change_isr("a-0", [2, 3])
+        cluster.settle()
+    assert moves(cluster) == [] and cluster.data(PATH)["isr"] == [3]
