@@ -505,7 +505,11 @@ class HostedPartition:
         assert self.log is not None and not self.is_leader
         if offset < self.log.log_end_offset:
             self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"to {offset}: {reason}")
+        starts_lower = offset < self.log.log_start_offset
         self.log.truncate_to(offset)
+        if starts_lower:
+            # Its old start, come back in a crash, would lie beyond all that it gets from here on.
+            self._host.log_start_moved(self)
 
     def restart_log_at(self, offset: int) -> None:
         """Drop everything: the leader's log starts beyond this one's end."""

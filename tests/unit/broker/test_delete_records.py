@@ -237,3 +237,21 @@ def test_where_an_empty_follower_begins_is_durable_before_its_leader_hears_of_it
     cluster.time.run_until(lambda: leader.followers[3].log_end_offset == 3, 20_000)
     cluster.restart(3)
     assert (cluster[3].log().log_start_offset, cluster[3].log().log_end_offset) == (3, 3)
+
+
+def test_a_follower_cut_below_its_start_does_not_begin_there_again_after_a_crash() -> None:
+    cluster = BrokerCluster((1, 2))
+    cluster.decide(2, 0, (2,), to=(2,), is_new=True)
+    cluster.time.run_for(10)
+    for number in range(6):
+        cluster[2].produce(b"%d" % number)
+    delete(cluster, 5, broker_id=2)
+    assert cluster[2].log().log_start_offset == 5
+    unclean = cluster.decide(1, 2, (1,), to=(1,))
+    cluster.time.run_for(10)
+    cluster[1].produce(b"a")
+    cluster[1].produce(b"b")
+    cluster.send(2, unclean)
+    cluster.time.run_until(lambda: cluster.state().isr == (1, 2), 20_000)
+    cluster.restart(2)
+    assert (cluster[2].log().log_start_offset, cluster[2].values()) == (0, [b"a", b"b"])
