@@ -20,6 +20,7 @@ from paceline.controller.failures import ControllerMovedError, IllegalStateError
 from paceline.controller.parts import ControllerParts
 from paceline.controller.state_commit import StateWrite
 from paceline.controller.storage import first_failure
+from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import SetData, ZkCode
@@ -78,6 +79,11 @@ def on_reassignment_node(parts: ControllerParts, only_new: bool = False) -> Flow
     if not exists:
         return set()
     wanted = yield from _read_node(parts)
+    unheard = [topic_partition for topic_partition in wanted if not parts.context.knows(topic_partition)]
+    if unheard:
+        # The news of what was made a moment ago may wait behind this one: it is looked for before it is refused.
+        yield from on_topic_change(parts)
+        yield from on_partition_modifications(parts, sorted({topic_partition.topic for topic_partition in unheard}))
     accepted = {}
     refused: set[TopicPartition] = set()
     for topic_partition, target in wanted.items():

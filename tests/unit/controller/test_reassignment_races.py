@@ -301,3 +301,36 @@ def test_a_move_is_not_finished_when_its_target_leaves_the_isr_meanwhile(steps: 
         cluster.change_isr("a-0", [2, 3])
         cluster.settle()
     assert moves(cluster) == [] and cluster.data(PATH)["isr"] == [3]
+
+
+@pytest.mark.parametrize("grown", [False, True])
+@pytest.mark.parametrize("steps", range(28, 48))
+def test_a_move_by_node_of_what_nobody_has_heard_of_yet_is_not_refused(steps: int, grown: bool) -> None:
+    """Once a move by node is done the node is looked at again; what is made meanwhile has its news behind that."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create_topic_node("b", [[1]])
+    if grown:
+        cluster.create_topic_node("a", [[1]])
+    cluster.settle()
+    cluster.zk(by_node("b-0", (2,)))
+    cluster.settle()
+    path = znodes.partition_state_path(tp("b-0"))
+    joins = SetData(path, json.dumps({**cluster.data(path), "isr": [1, 2]}).encode())
+    cluster.tool.submit([joins], lambda _: None)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    rows = {partition: ReplicaAssignment((1,)) for partition in range(2)}
+    data = znodes.encode_topic_assignment(znodes.TopicAssignment(rows, "a".ljust(22, "_")))
+    made = SetData(znodes.topic_path("a"), data) if grown else Create(znodes.topic_path("a"), data)
+    answers: list[list[Response]] = []
+    cluster.tool.submit([made, by_node("a-1", (3,))], answers.append)
+    cluster.settle()
+    asked = answers[0][1].ok  # Else the move before was not done yet.
+    assert asked or steps < 32
+    assert [str(one.topic_partition) for one in moves(cluster)] == (["a-1"] if asked else [])
+
+
+def by_node(partition: str, target: tuple[int, ...]) -> Create:
+    return Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp(partition): target}))
