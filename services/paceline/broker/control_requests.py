@@ -86,8 +86,8 @@ class ControlRequests:
                     errors[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
                 else:
                     accepted[topic_partition] = (partition, state)
-        for partition, _ in accepted.values():
-            manager.host(partition, controller_epoch)
+        for partition, state in accepted.values():
+            manager.host(partition, controller_epoch, state.topic_id)
         return list(accepted.values())
 
     def _check(self, partition: HostedPartition, state: LeaderAndIsrPartition) -> ErrorCode:

@@ -327,7 +327,9 @@ class BrokerNode:
         self._unclean_restart_noted(request.stamp)
         if isinstance(request, LeaderAndIsrRequest):
             response = self._control.leader_and_isr(request)
-            self._topic_configs.want(dict.fromkeys(state.topic_partition.topic for state in request.partitions))
+            named = (state.topic_partition.topic for state in request.partitions)
+            # Not those that were refused: nobody would make them forgotten before the next topic of their name.
+            self._topic_configs.want(self.replica_manager.hosted_among(named))
             return response
         if isinstance(request, StopReplicaRequest):
             return self._control.stop_replica(request)

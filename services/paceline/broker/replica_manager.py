@@ -178,13 +178,18 @@ class ReplicaManager:
         ]
         return nearest_replica(rack, self.config.broker_rack, fetch_offset, candidates)
 
-    def host(self, partition: HostedPartition, controller_epoch: int) -> None:
-        """Keep a partition, Online, as the controller of that epoch says."""
+    def host(self, partition: HostedPartition, controller_epoch: int, topic_id: str | None) -> None:
+        """Keep a partition of this topic, Online, as the controller of that epoch says."""
         topic, index = partition.topic_partition
         partition.registration = self.broker_epoch
         partition.told_by = controller_epoch
         self.partitions[partition.topic_partition] = partition
-        self._by_topic.setdefault(topic, {})[index] = partition
+        siblings = self._by_topic.setdefault(topic, {})
+        earliest = next(iter(siblings.values()), None)
+        siblings[index] = partition
+        if earliest is not None and topic_id is not None and earliest.topic_id not in (None, topic_id):
+            # What is known of an earlier topic of that name, of which a partition is still here, is not this one's.
+            self.topic_left(topic)
 
     def drop(self, topic_partition: TopicPartition) -> HostedPartition | None:
         """Keep a partition no more; return it if it was Online."""
@@ -195,6 +200,10 @@ class ReplicaManager:
             self.traffic.forget(topic)
             self.topic_left(topic)
         return self.partitions.pop(topic_partition, None)
+
+    def hosted_among(self, topics: Iterable[str]) -> list[str]:
+        """Return those topics of which a partition is hosted here, each once."""
+        return [topic for topic in dict.fromkeys(topics) if topic in self._by_topic]
 
     def topic_roles(self, topic: str) -> tuple[bool, bool]:
         """Whether this broker leads, and whether it follows, any partition of the topic."""

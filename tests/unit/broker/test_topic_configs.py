@@ -171,6 +171,32 @@ def test_a_read_that_was_under_way_when_a_topic_left_says_nothing_of_the_next_of
     assert configs.get(TP.topic) == LogConfig()
 
 
+def test_a_refused_request_for_a_deleted_topic_reads_no_settings_for_the_next_of_its_name() -> None:
+    cluster = BrokerCluster((1,))
+    decision = cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(10)
+    cluster.stop_replica(1, -2, delete=True)
+    assert cluster.send(1, decision).partition_errors[TP] is ErrorCode.INCONSISTENT_TOPIC_ID, "it comes late"
+    cluster.time.run_for(10)
+    configure(cluster, announce=False, min_insync_replicas="2")
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new"))
+    cluster.time.run_for(10)
+    assert min_isr(cluster) == 2
+
+
+def test_a_partition_left_of_an_earlier_topic_gives_no_settings_to_the_next_of_its_name() -> None:
+    cluster = BrokerCluster((1,))
+    other = TopicPartition(TP.topic, 1)
+    for tp in (TP, other):
+        cluster.decide(1, 0, (1,), tp=tp, is_new=True)
+    cluster.time.run_for(10)
+    configure(cluster, announce=False, min_insync_replicas="2")
+    cluster.set_controller_epoch(cluster.controller_epoch + 1)
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new", tp=other))
+    cluster.time.run_for(10)
+    assert cluster[1].log(other).config.min_insync_replicas == 2
+
+
 def test_many_changes_at_once_end_in_the_last_one() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
