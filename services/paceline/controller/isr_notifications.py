@@ -60,6 +60,9 @@ def on_log_dir_event(parts: ControllerParts) -> Flow[None]:
     if not paths:
         return
     hosted = parts.context.replicas_on(broker_ids)
+    new = [replica for replica in hosted if parts.context.replica_state(replica) is ReplicaState.NEW]
+    # A replica that a move is adding may lead by now; it is told nothing when it becomes online from new.
+    yield from parts.replicas.handle_state_changes(new, ReplicaState.ONLINE)
     yield from parts.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
     yield from parts.storage.delete_fenced(paths)
 

@@ -334,3 +334,21 @@ def test_a_move_by_node_of_what_nobody_has_heard_of_yet_is_not_refused(steps: in
 
 def by_node(partition: str, target: tuple[int, ...]) -> Create:
     return Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp(partition): target}))
+
+
+def test_a_broker_that_leads_what_a_move_adds_is_asked_about_it_when_a_directory_of_its_fails() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3, 4)
+    cluster.start_controller()
+    cluster.create_topic_node("a", [[1, 2]])
+    cluster.settle()
+    assert kinds(move(cluster, ("a-0", (3, 4)))) == [None]
+    cluster.change_isr("a-0", [1, 2, 3])
+    cluster.settle()
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (3, [2, 3])
+    cluster.brokers.failed_dirs[3].add(tp("a-0"))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(3), sequential=True))
+    cluster.settle()
+    assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (2, [2])
