@@ -196,10 +196,11 @@ class ControlRequests:
         gone_with_log = state.delete_partition and manager.healing.is_offline(state.topic_partition)
         if state.topic_partition in manager.offline and not gone_with_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        partition = manager.partitions.get(state.topic_partition)
-        if partition is None or state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH):
+        if state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH):
             return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if state.leader_epoch < partition.leader_epoch else ErrorCode.NONE
+        partition = manager.partitions.get(state.topic_partition)
+        known = manager.healing.left_in_epoch(state.topic_partition) if partition is None else partition.leader_epoch
+        return ErrorCode.FENCED_LEADER_EPOCH if state.leader_epoch < known else ErrorCode.NONE
 
     def _delete(self, state: StopReplicaPartition) -> ErrorCode:
         manager = self._manager

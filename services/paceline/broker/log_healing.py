@@ -184,6 +184,11 @@ class LogHealing:
         damage = self.damaged.get(topic_partition)
         return damage is not None and damage.is_offline
 
+    def left_in_epoch(self, topic_partition: TopicPartition) -> int:
+        """Return the latest leader epoch of a replica that left service for its damaged log, NO_EPOCH for others."""
+        damage = self.damaged.get(topic_partition)
+        return NO_EPOCH if damage is None else damage.leader_epoch
+
     def forget(self, topic_partition: TopicPartition) -> None:
         """The log is gone."""
         damage = self.damaged.pop(topic_partition, None)

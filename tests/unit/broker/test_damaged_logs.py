@@ -239,3 +239,17 @@ def test_a_log_with_an_epoch_that_never_was_takes_no_role_that_others_rely_on(cl
     answer = cluster.send(3, cluster.partition(3, 5, (1, 2, 3)))
     assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
     assert cluster[3].logs.set_aside == [], "the ISR relies on it"
+
+
+def test_a_late_stop_of_an_earlier_stay_does_not_delete_a_replica_that_left_service(cluster: BrokerCluster) -> None:
+    damaged = cluster[1]
+    flip(damaged, VALUES[4])
+    read_all(damaged)
+    cluster.time.run_for(50)
+    assert TP not in damaged.node.replica_manager.partitions
+    late = cluster.stop_replica(1, 3, delete=True)
+    assert late.partition_errors == {TP: ErrorCode.FENCED_LEADER_EPOCH}
+    probe = cluster.send(1, cluster.partition(1, 5, (1, 2, 3)))
+    assert probe.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}, "it may not lead with an empty log"
+    assert damaged.log().log_end_offset == 10
+    assert cluster.stop_replica(1, 5, delete=True).partition_errors == {TP: ErrorCode.NONE}
