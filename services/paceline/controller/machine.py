@@ -45,6 +45,7 @@ from paceline.coordination import znodes
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
 from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import EPOCH_DURING_DELETE
 from paceline.model.state_change import StateChangeKind
 from paceline.runtime.flow import Flow, Sleep
 from paceline.runtime.ports import Cancellable
@@ -324,6 +325,8 @@ class ControllerMachine:
             same_topic = context.topic_ids.get(topic_partition.topic) == partition.topic_id
             if not partition.delete_partition or not same_topic:
                 continue
+            if partition.leader_epoch != EPOCH_DURING_DELETE:
+                continue  # It was meant for a move; the replica may have come back since.
             error = event.response.partition_errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
             ok = event.response.error is ErrorCode.NONE and error is ErrorCode.NONE
             (deleted if ok else failed).append(Replica(topic_partition, event.broker_id))

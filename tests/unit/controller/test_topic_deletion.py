@@ -290,3 +290,22 @@ def test_an_admin_node_entry_does_not_outlive_its_topic() -> None:
     mark(cluster, "a")
     assert is_gone(cluster, "a")
     assert not cluster.exists(znodes.REASSIGN_PARTITIONS), "or later requests could never start"
+
+
+def test_the_answer_to_a_move_that_was_taken_back_ends_no_deletion() -> None:
+    """The replica came back with another move: it is told to begin again, and then to be deleted with its topic."""
+    cluster = started(NewTopic("a", assignments=((1, 3),)))
+    assert cluster.reassign({tp("a-0"): (1, 3, 2)})[0].error is None
+    cluster.settle()
+    cluster.brokers.silent.add(2)
+    for target in (None, (1, 3, 2)):
+        assert cluster.reassign({tp("a-0"): target})[0].error is None
+    mark(cluster, "a")
+    cluster.told()
+    while cluster.exists(znodes.topic_path("a")):
+        assert cluster.brokers.held
+        cluster.brokers.release(2)
+        cluster.brokers.silent.add(2)
+        cluster.settle()
+    answered = cluster.told()[2][: -len(cluster.brokers.held) or None]
+    assert "SR a-0 -2 delete" in answered, "what broker 2 was told for the deletion"
