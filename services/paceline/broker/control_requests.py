@@ -95,7 +95,9 @@ class ControlRequests:
         log = partition.log or manager.logs.get(partition.topic_partition)
         known_id = partition.topic_id or (None if log is None else log.topic_id)
         if known_id is not None and state.topic_id is not None and known_id != state.topic_id:
-            return ErrorCode.INCONSISTENT_TOPIC_ID
+            # One that cannot be set aside, for its directory has failed, bars the name here: others have to lead.
+            stuck = log is not None and log.directory.is_offline
+            return ErrorCode.KAFKA_STORAGE_ERROR if stuck else ErrorCode.INCONSISTENT_TOPIC_ID
         if state.leader_epoch <= partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if manager.broker_id not in state.replicas:

@@ -117,3 +117,20 @@ def test_a_replica_that_is_left_of_a_topic_being_deleted_answers_how_it_is(clust
     asked = replace(NEW, topic_partition=other, leader=NO_LEADER, leader_epoch=1)
     request = LeaderAndIsrRequest(cluster.stamp(3), tuple(cluster.live()), (asked,))
     assert cluster[3].node.handle_control(request).partition_errors[other] is ErrorCode.NONE
+
+
+def test_an_old_log_in_a_failed_directory_has_somebody_else_lead_the_new_topic() -> None:
+    cluster = BrokerCluster((1,))
+    broker = cluster.boot(3, dirs=("/data", "/more"))
+    cluster.time.run_until(lambda: broker.node.ready, 10_000)
+    cluster.decide(3, 4, (3,), (3,), is_new=True)
+    cluster.time.run_for(10)
+    broker.produce(b"a")
+    broker.crash()
+    cluster.server.expire(broker.zookeeper.session_id)
+    broker = cluster.boot(3, broker.files, dirs=("/data", "/more"))
+    cluster.time.run_until(lambda: broker.node.ready, 10_000)
+    broker.log().directory.fail(OSError("gone"))
+    broker.node.log_dir_failed()
+    assert decide(cluster, replace(NEW, is_new=True)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert TP not in broker.node.replica_manager.partitions and broker.logs.set_aside == []
