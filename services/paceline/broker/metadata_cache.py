@@ -82,6 +82,7 @@ class MetadataCache:
         topics: dict[str, Partitions] = dict(old.topics)
         touched: dict[str, dict[int, UpdateMetadataPartition]] = {}
         changed: dict[str, None] = {}
+        named: dict[str, UpdateMetadataPartition] = {}
         removed: list[TopicPartition] = []
         for state in request.partitions:
             topic, index = state.topic_partition
@@ -98,6 +99,10 @@ class MetadataCache:
                 if topic not in changed and state != known:
                     changed[topic] = None
                 partitions[index] = state
+                if known is None or not _same_topic(state, known):
+                    named[topic] = state
+        for topic, state in named.items():
+            removed += _drop_namesakes(touched[topic], state)
         for topic, partitions in touched.items():
             if partitions:
                 topics[topic] = partitions
@@ -124,6 +129,14 @@ class MetadataCache:
 
 def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) -> bool:
     return one.topic_id is None or other.topic_id is None or one.topic_id == other.topic_id
+
+
+def _drop_namesakes(
+    partitions: dict[int, UpdateMetadataPartition], named: UpdateMetadataPartition
+) -> list[TopicPartition]:
+    """Drop what is left of an earlier topic of the name, which had more partitions; return what was dropped."""
+    others = [index for index, state in partitions.items() if not _same_topic(state, named)]
+    return [partitions.pop(index).topic_partition for index in others]
 
 
 def _is_older(state: UpdateMetadataPartition, known: UpdateMetadataPartition) -> bool:

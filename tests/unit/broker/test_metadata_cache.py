@@ -89,6 +89,15 @@ def test_a_late_deletion_does_not_take_a_namesake_away() -> None:
     assert cache.snapshot.partition(A0) is not None
 
 
+def test_a_topic_made_anew_with_fewer_partitions_keeps_none_of_its_namesakes() -> None:
+    cache = MetadataCache()
+    cache.update(request(state(A0, topic_id="old"), state(A1, topic_id="old"), state(B0)))
+    assert cache.update(request(state(A0, topic_id="new"))) == (A1,)
+    assert list(cache.snapshot.topics["a"]) == [0] and cache.snapshot.partition(B0) is not None
+    cache.update(request(state(A1, topic_id="newest")))
+    assert list(cache.snapshot.topics["a"]) == [1] and cache.snapshot.topic_id("a") == "newest"
+
+
 def test_offline_replicas_of_an_unchanged_epoch_are_taken_over() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, epoch=5, version=7)))
