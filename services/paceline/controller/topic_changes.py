@@ -28,7 +28,7 @@ def on_topic_change(parts: ControllerParts) -> Flow[None]:
     LOG.info("topics: new %s, vanished %s", new, vanished)
     nodes = yield from read_topics(parts, new)
     for topic in vanished:
-        forget_topic(parts, topic)
+        yield from forget_topic(parts, topic)
     added = add_topics(parts, new, nodes)
     for topic in new:
         parts.log.note(StateChangeKind.TOPIC_CREATED, topic=topic)
@@ -47,13 +47,13 @@ def on_partition_modifications(parts: ControllerParts, topics: Sequence[str]) ->
         if topic in gone:
             # Without a node there is no watch on it, and if it is made again before the list of topics is read, the
             # list looks as before: whoever is forgotten here is new there.
-            forget_topic(parts, topic)
+            yield from forget_topic(parts, topic)
         if node is None:
             continue
         old_id = context.topic_ids.get(topic)
         if old_id and node.topic_id and node.topic_id != old_id:
             # Deleted and created again between two reads: the name is the same, the topic is not.
-            forget_topic(parts, topic)
+            yield from forget_topic(parts, topic)
             created.extend(add_topics(parts, [topic], {topic: node}))
             continue
         if node.topic_id and not old_id:
@@ -103,10 +103,13 @@ def add_topics(
     return added
 
 
-def forget_topic(parts: ControllerParts, topic: str) -> None:
-    """Drop a topic whose node is gone."""
+def forget_topic(parts: ControllerParts, topic: str) -> Flow[None]:
+    """Drop a topic whose node is gone; a marker it leaves would have the next topic of its name deleted one day."""
+    is_marked = parts.context.is_queued_for_deletion(topic)
     parts.context.drop_topic(topic)
     parts.topic_gone(topic)
+    if is_marked:
+        yield from parts.deletion.remove_markers([topic])
 
 
 def create_partitions(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:

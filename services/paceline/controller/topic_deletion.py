@@ -50,7 +50,7 @@ class TopicDeletionManager:
     def start(self, marked: Iterable[str], ineligible: Iterable[str]) -> Flow[None]:
         """Take over the markers found at failover."""
         if not self._config.delete_topic_enable:
-            yield from self._remove_markers(marked)
+            yield from self.remove_markers(marked)
             return
         self._context.deletion_queued.update(marked)
         self._context.deletion_ineligible.update(set(ineligible) & self._context.deletion_queued)
@@ -68,15 +68,19 @@ class TopicDeletionManager:
             yield from look_at_topics()
         unknown = [topic for topic in marked if topic not in self._context.topics]
         if unknown:
-            yield from self._remove_markers(unknown)
+            yield from self.remove_markers(unknown)
         known = [topic for topic in marked if topic in self._context.topics]
         if not known:
             return
         if not self._config.delete_topic_enable:
-            yield from self._remove_markers(known)
+            yield from self.remove_markers(known)
             return
         self._context.deletion_queued.update(known)
         yield from self.resume()
+
+    def remove_markers(self, topics: Iterable[str]) -> Flow[None]:
+        """Take back what asks for a deletion: there is nothing to delete, or nothing may be."""
+        yield from self._storage.delete_fenced([znodes.delete_topic_path(topic) for topic in topics])
 
     def mark_ineligible(self, topics: Iterable[str]) -> None:
         """Halt the deletion of topics; those that are not queued are left alone."""
@@ -176,9 +180,6 @@ class TopicDeletionManager:
         self._on_deleted(topic, was_being_reassigned)
 
     # nodes
-
-    def _remove_markers(self, topics: Iterable[str]) -> Flow[None]:
-        yield from self._storage.delete_fenced([znodes.delete_topic_path(topic) for topic in topics])
 
     def _delete_nodes(self, topic: str) -> Flow[None]:
         """Delete tree, configuration and marker in this order, so that a crash in between resumes (trap 7)."""

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from paceline.controller.context import ReplicaState
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, SetData
+from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
 from paceline.model.errors import ErrorCode
 from paceline.model.settings import ControllerConfig
@@ -309,3 +312,25 @@ def test_the_answer_to_a_move_that_was_taken_back_ends_no_deletion() -> None:
         cluster.settle()
     answered = cluster.told()[2][: -len(cluster.brokers.held) or None]
     assert "SR a-0 -2 delete" in answered, "what broker 2 was told for the deletion"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_marker_of_a_topic_whose_node_vanishes_does_not_delete_the_next_one_of_its_name(at_once: bool) -> None:
+    """What people do by hand when a deletion waits for a broker that never returns."""
+    cluster = started(NewTopic("a", assignments=((1, 2),)))
+    cluster.kill_broker(2)
+    cluster.settle()
+    mark(cluster, "a")
+    paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
+    assert paths, "it waits for broker 2"
+    node = znodes.TopicAssignment({0: ReplicaAssignment((1, 3))}, "b" * 22)
+    anew = Create(znodes.topic_path("a"), znodes.encode_topic_assignment(node))
+    deletions = [Delete(path) for path in sorted(paths, reverse=True)]
+    for requests in [[*deletions, anew]] if at_once else [deletions, [anew]]:
+        cluster.tool.submit(requests, lambda _: None)
+        cluster.settle()
+    assert cluster.state("a-0").startswith("1/0 isr [1, 3]")
+    assert not cluster.exists(znodes.delete_topic_path("a"))
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    assert cluster.exists(znodes.topic_path("a"))
