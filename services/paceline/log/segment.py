@@ -238,6 +238,20 @@ class Segment(BatchFile):
             check_crc(self._files.read_at(self.log_path, before.position, before.header.size), 0, before.header)
         return found
 
+    def _check_next(self, found: BatchPosition) -> None:
+        """A batch whose offset has become too large passes for one that may be reached only later.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the batch behind it begins below its end; no checksum covers base offsets.
+        """
+        position, header = found
+        following = self.next_base_offset(position, b"", header.size)
+        if following <= header.last_offset:
+            raise CorruptMessageError(
+                f"the batch at {position} of {self.log_path} reaches {header.last_offset}, beyond {following}"
+            )
+
     def read(
         self,
         offset: int,
@@ -384,6 +398,8 @@ class Segment(BatchFile):
             CorruptMessageError: the file or index is not what it was.
         """
         found = self._locate_checked(offset)
+        if found is not None:
+            self._check_next(found)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         removed = 0

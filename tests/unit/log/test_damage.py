@@ -269,3 +269,15 @@ def test_whole_segments_below_the_start_are_let_go() -> None:
     logs.shutdown()
     again = manager(files, segment_bytes=200).get(TP)
     assert again is not None and again.log_start_offset == bases[2] + 1 and again.log_end_offset == COUNT
+
+
+def test_a_cut_in_front_of_its_place_is_damage() -> None:
+    """A base offset that has become too large makes its batch look like the one to cut at."""
+    files = MemoryFiles()
+    _, log = filled(files)
+    for number in range(COUNT, 40):  # more than a segment remembers the places of
+        log.append_as_leader(encode_batch([NewRecord(number, None, b"value-%d" % number)]), 0, 0)
+    files.contents[log.segments[0].log_path][positions(files, log)[12] + 7] ^= 16
+    with pytest.raises(DamagedLogError, match="beyond 13"):
+        log.truncate_to(20)
+    assert log.log_end_offset == 40
