@@ -280,6 +280,8 @@ class _Loader:
         self._log.begin_with(segments, start, recovery_point)
         if not self._clean:
             self._log.came_back_from_a_crash()
+        elif self._log_start:
+            self._log.removals_may_be_undone()
 
     # -- derived state -----------------------------------------------------------------------------------------
 

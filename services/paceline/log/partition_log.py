@@ -679,6 +679,10 @@ class PartitionLog:
     def came_back_from_a_crash(self) -> None:
         """What the last process wrote and removed may be so in the page cache alone; used by the loader only."""
         self._durability.topic_id_unsynced = self.topic_id is not None
+        self.removals_may_be_undone()
+
+    def removals_may_be_undone(self) -> None:
+        """The last process did not know whether what it removed is gone for good; used by the loader only."""
         self._durability.removals_unsynced = True
 
     # -- helpers -----------------------------------------------------------------------------------------------

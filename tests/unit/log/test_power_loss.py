@@ -207,3 +207,20 @@ def test_the_file_of_the_first_batch_is_durable_by_name_too(seed: int) -> None:
     disk.lose_power()
     _, again = start(disk, 1)
     assert again.log_end_offset == 1 and contents(again) == [(0, 1, b"first")]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_deleted_before_a_clean_stop_stay_deleted_when_their_files_come_back(seed: int) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = start(disk, 1)
+    for i in range(20):  # without leader epochs, which a new log start would have written
+        log.append_as_follower(batch(b"value %d" % i, base_offset=i))
+    log.flush()
+    beginning = log.segments[2].base_offset
+    log.increment_log_start_offset(beginning)
+    assert log.remove_segments_below_start()
+    manager.shutdown()
+    manager, log = start(disk, 1)
+    manager.checkpoint_log_start_offsets()
+    disk.lose_power()
+    assert start(disk, 2)[1].log_start_offset == beginning
