@@ -238,7 +238,9 @@ class _Loader:
         self._recovered_end = segment.base_offset
         removed = segment.recover(self._accept)
         self._result.truncated_bytes += removed
-        self._result.lost_batches |= removed > 0 and (self._clean or not segment.ended_in_an_append)
+        # Below the recovery point nothing was being appended: what looks so there is a wrong length.
+        was_whole = self._clean or not segment.ended_in_an_append or self._recovered_end < self._recovery_point
+        self._result.lost_batches |= removed > 0 and was_whole
         return removed
 
     def _accept(self, header: BatchHeader) -> bool:

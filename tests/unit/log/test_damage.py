@@ -281,3 +281,23 @@ def test_a_cut_in_front_of_its_place_is_damage() -> None:
     with pytest.raises(DamagedLogError, match="beyond 13"):
         log.truncate_to(20)
     assert log.log_end_offset == 40
+
+
+def durable_and_crashed(files: MemoryFiles) -> tuple[str, list[int]]:
+    """A log that was flushed as a whole before its process ended; return its file and where its batches begin."""
+    logs, log = filled(files)
+    log.flush()
+    logs.checkpoint_recovery_points()
+    files.locked.clear()
+    return log.segments[0].log_path, positions(files, log)
+
+
+def test_a_durable_batch_whose_length_is_wrong_is_no_interrupted_append() -> None:
+    files = MemoryFiles()
+    path, starts = durable_and_crashed(files)
+    files.contents[path][starts[6] + 9] ^= 1
+    logs = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
+    report = logs.load(0)
+    log = logs.get(TP)
+    assert log is not None and log.log_end_offset == 6
+    assert report.directories[0].lost_batches == [TP] and report.is_unclean_restart("b")
