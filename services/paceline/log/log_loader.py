@@ -220,9 +220,12 @@ class _Loader:
 
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
         """Whether the end of the segment before was lost. A compacted log has gaps of its own, so none tells."""
-        if not self._power_lost or self._log.config.compacts or index == first:
+        if not self._power_lost or self._may_have_gaps() or index == first:
             return False
         return segments[index].base_offset > self._recovered_end
+
+    def _may_have_gaps(self) -> bool:
+        return self._log.config.compacts
 
     def _remove_segments(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):
@@ -243,7 +246,7 @@ class _Loader:
         self._result.lost_batches |= removed > 0 and was_whole
         return removed
 
-    def _accept(self, header: BatchHeader) -> bool:
+    def _accept(self, header: BatchHeader, is_last: bool) -> bool:
         """Let the batches have the last word about epochs.
 
         One from an older epoch than its forerunner's, or that reaches into the next segment, was truncated away once
@@ -252,6 +255,9 @@ class _Loader:
         if header.last_offset >= self._limit:
             return False
         if header.leader_epoch < self._recovered_epoch:
+            return False
+        if is_last and self._recovered_end < self._recovery_point < header.base_offset and not self._may_have_gaps():
+            # The log ended at the recovery point once. Its last batch was there; its offset has become too large.
             return False
         if header.leader_epoch >= 0:
             self._recovered_epoch = header.leader_epoch

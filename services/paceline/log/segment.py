@@ -359,10 +359,10 @@ class Segment(BatchFile):
 
     # -- recovery and truncation -------------------------------------------------------------------------------
 
-    def recover(self, accept: Callable[[BatchHeader], bool] = lambda _header: True) -> int:
+    def recover(self, accept: Callable[[BatchHeader, bool], bool] = lambda _header, _is_last: True) -> int:
         """Check every batch, rebuild both indexes, cut the file at the first bad one; return the bytes removed.
 
-        ``accept`` sees the header of each sound batch and may still refuse it.
+        ``accept`` sees the header of each sound batch, and whether it is the last one, and may still refuse it.
 
         Raises:
             OSError: storage failed.
@@ -378,7 +378,7 @@ class Segment(BatchFile):
             if following is not None and next_offset <= following.base_offset <= header.last_offset:
                 # No checksum covers base offsets. The next batch would fit here, and not behind this one.
                 break
-            if not accept(header):
+            if not accept(header, following is None):
                 break
             next_offset = header.last_offset + 1
             self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)

@@ -301,3 +301,14 @@ def test_a_durable_batch_whose_length_is_wrong_is_no_interrupted_append() -> Non
     log = logs.get(TP)
     assert log is not None and log.log_end_offset == 6
     assert report.directories[0].lost_batches == [TP] and report.is_unclean_restart("b")
+
+
+def test_a_last_batch_whose_offset_has_become_too_large_is_not_recovered() -> None:
+    files = MemoryFiles()
+    path, starts = durable_and_crashed(files)
+    files.contents[path][starts[7] + 7] ^= 8
+    logs = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
+    report = logs.load(0)
+    log = logs.get(TP)
+    assert log is not None and log.log_end_offset == 7
+    assert report.directories[0].lost_batches == [TP]
