@@ -410,7 +410,8 @@ class PartitionLog:
         if too_far or (
             segment.size and must_roll(self.config, segment, segment.size, first_timestamp, header, size, now_ms)
         ):
-            segment = self._roll(max(header.base_offset, self._log_end_offset))
+            # Below the log end after a cut inside a batch: a segment never begins above its first batch.
+            segment = self._roll(header.base_offset)
         if segment.created_ms is None:
             segment.created_ms = now_ms
         return segment

@@ -485,3 +485,18 @@ def test_any_sequence_of_appends_truncations_and_restarts_keeps_what_it_should(
     for base, _, timestamp in model.batches:
         answer = log.offset_for_timestamp(timestamp, model.end)
         assert answer is not None and answer[0] <= base
+
+
+def test_a_segment_that_begins_after_a_cut_inside_a_batch_begins_with_its_first_batch() -> None:
+    files = MemoryFiles()
+    logs, _ = manager(files, LogConfig(segment_bytes=200))
+    log = logs.get_or_create(TP, None, True)
+    log.append_as_follower(batch(b"a", b"b", b"c", base_offset=0, leader_epoch=0))
+    log.append_as_follower(batch(b"d", b"e", b"f", b"g", b"h", base_offset=3, leader_epoch=0))
+    log.truncate_to(5)
+    log.append_as_follower(batch(b"d", b"e", b"f", b"g", b"h" * 50, base_offset=3, leader_epoch=0))
+    assert log.segment_count == 2
+    assert log.read(4, 1000, 8) == log.read(3, 1000, 8)
+    crash(files)
+    again = manager(files, LogConfig(segment_bytes=200))[0].get(TP)
+    assert again is not None and again.log_end_offset == 8
