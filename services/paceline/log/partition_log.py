@@ -393,12 +393,12 @@ class PartitionLog:
         self._reset_at(base_offset)
         self._log_start_offset = self._log_end_offset = self._high_watermark = start
 
-    def _write_topic_id(self) -> None:
-        """Write the topic id before the first batch; the first flush makes it durable, no append waits for that."""
+    def _write_topic_id(self, *, durable: bool = False) -> None:
+        """Write the topic id before the first batch; the next flush makes it durable, no append waits for that."""
         if self.topic_id is not None and not self._topic_id_written:
             data = encode_partition_metadata(self.topic_id)
-            write_atomically(self._files, join(self._path, PARTITION_METADATA), data, durable=False)
-            self._topic_id_written = self._durability.topic_id_unsynced = True
+            write_atomically(self._files, join(self._path, PARTITION_METADATA), data, durable=durable)
+            self._topic_id_written = self._durability.topic_id_unsynced = self._durability.names_dirty = True
 
     # -- rolling -----------------------------------------------------------------------------------------------
 
@@ -635,7 +635,8 @@ class PartitionLog:
         self._check_online()
         try:
             self._files.make_directory(self._path)
-            self._write_topic_id()
+            # With records there may be nothing left to flush, and the next process takes the id for durable.
+            self._write_topic_id(durable=self.size_bytes > 0)
             self._segments.active.seal()
             self.snapshots.write(self._log_end_offset, self.producers)
             if not self.size_bytes:

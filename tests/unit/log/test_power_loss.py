@@ -224,3 +224,27 @@ def test_records_deleted_before_a_clean_stop_stay_deleted_when_their_files_come_
     manager.checkpoint_log_start_offsets()
     disk.lose_power()
     assert start(disk, 2)[1].log_start_offset == beginning
+
+
+def nameless(disk: SimulatedDisk, boot: int, topic_id: str | None = None) -> tuple[LogManager, PartitionLog]:
+    """As `start`, and the log gets a topic id only when there is one."""
+    found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda _path, _error: None, boot_id=f"boot {boot}")
+    found.load(NOW_MS)
+    return found, found.get_or_create(TP, topic_id, True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_topic_id_that_comes_later_than_the_records_is_durable_after_a_stop(seed: int, appends: bool) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = nameless(disk, 0)
+    log.append_as_leader(batch(b"one"), 0, NOW_MS)
+    log.flush()
+    log.assign_topic_id("A" * 22)
+    if appends:
+        log.append_as_leader(batch(b"two"), 0, NOW_MS)
+        log.flush()
+    else:
+        manager.shutdown()
+    disk.lose_power()
+    assert nameless(disk, 1)[1].topic_id == "A" * 22
