@@ -150,3 +150,7 @@ class Durability:
             self.recovery_point = max(self.recovery_point, task.end_offset)
             if task.directories:
                 self.removals_unsynced = False
+            return
+        # It may have ended at a file that is gone: the names and the topic id behind that one are still to be synced.
+        self.names_dirty = self.names_dirty or bool(task.directories)
+        self.topic_id_unsynced = self.topic_id_unsynced or join(self._path, PARTITION_METADATA) in task.paths

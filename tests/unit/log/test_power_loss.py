@@ -248,3 +248,24 @@ def test_a_topic_id_that_comes_later_than_the_records_is_durable_after_a_stop(se
         manager.shutdown()
     disk.lose_power()
     assert nameless(disk, 1)[1].topic_id == "A" * 22
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_flush_that_a_truncation_overtook_is_made_up_for(seed: int) -> None:
+    """It ends at the first file that is gone: what came behind that one in its list is not durable."""
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    _, log = start(disk, 0)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    task = log.begin_flush()
+    assert task is not None
+    log.truncate_to(2)
+    task.run()
+    log.finish_flush(task)
+    log.append_as_leader(batch(b"later"), 1, NOW_MS)
+    log.flush()
+    disk.lose_power()
+    found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda _path, _error: None, boot_id="boot 1")
+    found.load(NOW_MS)
+    again = found.get(TP)
+    assert again is not None and (again.topic_id, again.log_end_offset) == ("A" * 22, 3)
