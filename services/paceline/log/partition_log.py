@@ -103,12 +103,12 @@ class PartitionLog:
     def names_its_start(self) -> bool:
         """Whether the first segment's name says where the log starts, even after a loss of power.
 
-        It does not while segments below may come back, for their removal is not durable yet, nor before the first
-        batch: until then the segment has no file.
+        It does not while segments below may come back, for their removal is not durable yet, nor before its first
+        batch is durable: until then the segment has no file, or one that may be lost.
         """
         if not self._log_start_offset:
             return True
-        is_there = self._log_start_offset == self._segments.bases[0] and self.size_bytes > 0
+        is_there = self._segments.bases[0] == self._log_start_offset < self._durability.recovery_point
         return is_there and not self._durability.removals_unsynced
 
     @property

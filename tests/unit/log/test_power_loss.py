@@ -269,3 +269,15 @@ def test_a_flush_that_a_truncation_overtook_is_made_up_for(seed: int) -> None:
     found.load(NOW_MS)
     again = found.get(TP)
     assert again is not None and (again.topic_id, again.log_end_offset) == ("A" * 22, 3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_where_a_log_began_anew_is_known_though_its_first_file_is_lost(seed: int) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = start(disk, 1)
+    log.truncate_fully_and_start_at(100)
+    manager.checkpoint_log_start_offsets()
+    log.append_as_follower(batch(b"first", base_offset=100, leader_epoch=1))
+    manager.checkpoint_log_start_offsets()
+    disk.lose_power()
+    assert start(disk, 2)[1].log_start_offset == 100
