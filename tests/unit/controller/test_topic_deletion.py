@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from paceline.controller.context import ReplicaState
+from paceline.controller.storage import Storage
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Delete, SetData
+from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
 from paceline.model.errors import ErrorCode
 from paceline.model.settings import ControllerConfig
+from paceline.runtime.flow import Flow
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
@@ -334,3 +336,35 @@ def test_the_marker_of_a_topic_whose_node_vanishes_does_not_delete_the_next_one_
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.start_controller(CONTROLLER_ID + 1)
     assert cluster.exists(znodes.topic_path("a"))
+
+
+def test_a_topic_whose_nodes_cannot_be_deleted_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody adds to what lies below it faster than it is deleted."""
+    cluster = started(*(NewTopic(name, assignments=((1, 2),)) for name in "abc"))
+    send, refused = Storage.send_fenced, [True]
+
+    def answer(storage: Storage, multis: list[Multi]) -> Flow[list[Response]]:
+        responses = yield from send(storage, [multi for multi in multis if not protected(multi)])
+        found = iter(responses)
+        results = (Response(ZkCode.OK), Response(ZkCode.NOT_EMPTY))
+        return [Response(ZkCode.NOT_EMPTY, results=results) if protected(multi) else next(found) for multi in multis]
+
+    def protected(multi: Multi) -> bool:
+        path = znodes.topic_path("a")
+        return refused[0] and any(isinstance(one, Delete) and one.path.startswith(path) for one in multi.operations)
+
+    monkeypatch.setattr(Storage, "send_fenced", answer)
+    mark(cluster, "a")
+    mark(cluster, "b")
+    assert not is_gone(cluster, "a") and is_gone(cluster, "b")
+    cluster.start_broker(4)
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert cluster.data(znodes.partition_state_path(tp("c-0")))["leader"] == 2
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    assert cluster.controller.is_active, "nor does it keep a controller from its office"
+    refused[0] = False
+    cluster.start_broker(1)
+    cluster.settle()
+    assert is_gone(cluster, "a")
