@@ -177,7 +177,8 @@ class FetchHandler:
             told = [read for read in reads if not run.incremental or self._has_news(run, read)]
             for read in told:
                 position = read.position
-                said = read.error is None
+                # Who has to truncate first takes nothing else from the answer.
+                said = read.error is None and read.diverging_epoch is None
                 position.sent_high_watermark = read.high_watermark if said else None
                 position.sent_log_start_offset = read.log_start_offset if said else None
                 if read.batches or read.diverging_epoch is not None or read.preferred_replica is not None:

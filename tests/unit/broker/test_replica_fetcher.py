@@ -7,6 +7,7 @@ import pytest
 
 from paceline.broker.fetcher_manager import fetcher_id_for, java_string_hash
 from paceline.broker.replica_fetcher import FetchState
+from paceline.model.client_io import RequiredAcks
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
@@ -417,3 +418,24 @@ def test_lag_is_what_the_leader_has_committed_beyond_this_log() -> None:
     follower.follow()
     follower.answer(result(batches=records(0, b"a"), hw=9))
     assert follower.broker.node.metrics_snapshot().replica_max_lag_records == 8
+
+
+def test_a_follower_that_had_to_truncate_is_told_the_high_watermark_again() -> None:
+    cluster = BrokerCluster((1, 2))
+    leader, follower = cluster[1], cluster[2]
+    cluster.decide(1, 0, (1, 2), is_new=True)
+    cluster.time.run_for(50)
+    leader.produce(b"a")
+    cluster.time.run_until(lambda: follower.log().log_end_offset == 1, 1_000)
+    follower.transport.hold = lambda _leader, _answer: True
+    cluster.time.run_until(lambda: leader.log().high_watermark == 1, 1_000)
+    cluster.cuts |= {(1, 2), (2, 1)}
+    cluster.decide(2, 1, (2, 1), to=(2,))
+    follower.produce(b"b", acks=RequiredAcks.LEADER)
+    decision = cluster.decide(1, 2, (1,), to=(1,))
+    assert (follower.log().high_watermark, follower.log().log_end_offset) == (0, 2)
+    follower.transport.hold = lambda _leader, _answer: False
+    cluster.cuts.clear()
+    cluster.send(2, decision)
+    cluster.time.run_for(2_000)
+    assert (follower.log().high_watermark, follower.values()) == (1, [b"a"])
