@@ -32,7 +32,8 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
     if watch.path == znodes.CONTROLLER_EPOCH:
         return ev.Reelect()
     if watch.path == znodes.REASSIGN_PARTITIONS:
-        return ev.PartitionReassignmentFromNode() if watch.type is WatchType.CREATED else None
+        # Whoever deletes it by hand has used up the watch, without which nobody would hear of the next one.
+        return None if watch.type is WatchType.DATA_CHANGED else ev.PartitionReassignmentFromNode()
     parent, _, name = watch.path.rpartition("/")
     if parent == znodes.CONTROLLER_IDS:
         return ev.AddressChange()

@@ -11,7 +11,7 @@ from paceline.controller.reassignment import RETRY_MS
 from paceline.controller.storage import Storage
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Response, SetData, ZkCode
+from paceline.coordination.interface import Create, Delete, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
 from paceline.runtime.flow import Flow
@@ -352,3 +352,16 @@ def test_a_broker_that_leads_what_a_move_adds_is_asked_about_it_when_a_directory
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(3), sequential=True))
     cluster.settle()
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (2, [2])
+
+
+def test_moves_asked_for_by_node_are_served_after_somebody_has_deleted_that_node_by_hand() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2), (1, 2))))
+    for partition in ("a-0", "a-1"):
+        cluster.zk(by_node(partition, (3, 2)))
+        cluster.settle()
+        cluster.zk(Delete(znodes.REASSIGN_PARTITIONS))
+        cluster.settle()
+    assert [str(one.topic_partition) for one in moves(cluster)] == ["a-0", "a-1"]
