@@ -266,7 +266,12 @@ def _update_assignment(
                 # It has taken others out since they were looked at. It cannot any more until it hears of the epoch.
                 yield from _bump_leader_epoch(parts, topic_partition, current, raised)
                 raise _deletes_all_in_sync(state)
-        yield from _write_topic(parts, topic_partition, assignment)
+        try:
+            yield from _write_topic(parts, topic_partition, assignment)
+        except UnexpectedResponseError:
+            if raised:
+                yield from _bump_leader_epoch(parts, topic_partition, current, raised)  # It could write no ISR else.
+            raise
         context.set_assignment(topic_partition, assignment)
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
         parts.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)

@@ -365,3 +365,24 @@ def test_moves_asked_for_by_node_are_served_after_somebody_has_deleted_that_node
         cluster.zk(Delete(znodes.REASSIGN_PARTITIONS))
         cluster.settle()
     assert [str(one.topic_partition) for one in moves(cluster)] == ["a-0", "a-1"]
+
+
+def test_a_leader_hears_of_its_epoch_when_a_move_could_not_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    assert kinds(move(cluster, ("a-0", (1, 3)))) == [None]
+    before = cluster.data(PATH)["leader_epoch"]
+
+    def write_topic(self: Storage, *args: Any) -> Flow[None]:
+        yield from ()
+        raise UnexpectedResponseError(ZkCode.OTHER, "set the topic's node")
+
+    monkeypatch.setattr(Storage, "write_topic", write_topic)
+    assert kinds(move(cluster, ("a-0", None))) != [None]
+    cluster.settle()
+    assert len(moves(cluster)) == 1
+    assert cluster.data(PATH)["leader_epoch"] > before
+    for broker_id in (1, 2, 3):
+        assert cluster.brokers.epochs[broker_id][tp("a-0")] == cluster.data(PATH)["leader_epoch"]
