@@ -256,8 +256,7 @@ class _Loader:
             return False
         if header.leader_epoch < self._recovered_epoch:
             return False
-        if is_last and self._recovered_end < self._recovery_point < header.base_offset and not self._may_have_gaps():
-            # The log ended at the recovery point once. Its last batch was there; its offset has become too large.
+        if is_last and self._is_displaced(header):
             return False
         if header.leader_epoch >= 0:
             self._recovered_epoch = header.leader_epoch
@@ -269,6 +268,16 @@ class _Loader:
                 epochs.assign(header.leader_epoch, first)
         self._recovered_end = header.last_offset + 1
         return True
+
+    def _is_displaced(self, header: BatchHeader) -> bool:
+        """Whether a last batch with a gap in front belongs there, and its offset has become too large.
+
+        The log ended at the recovery point once, its epochs were durable before, and there the batch would end.
+        """
+        end = self._recovered_end
+        if header.base_offset == end or end + header.last_offset_delta + 1 != self._recovery_point:
+            return False
+        return not self._may_have_gaps() and self._log.epochs.epoch_of(end) == header.leader_epoch
 
     def _begin(self, segments: list[Segment], start: int) -> None:
         try:
