@@ -36,9 +36,12 @@ def on_broker_change(parts: ControllerParts) -> Flow[None]:
     LOG.info("brokers: new %s, bounced %s, dead %s", new, bounced, dead)
     for broker_id in new:
         parts.channels.add_broker(current[broker_id])
+    # What a broker is sent tells it that nobody relies on what it lost: nothing before that is written.
+    held_back = [broker_id for broker_id in bounced if new and current[broker_id].unclean_restart]
     for broker_id in bounced:
         parts.channels.remove_broker(broker_id)
-        parts.channels.add_broker(current[broker_id])
+        if broker_id not in held_back:
+            parts.channels.add_broker(current[broker_id])
     for broker_id in dead:
         parts.channels.remove_broker(broker_id)
     for broker_id in [*new, *bounced]:
@@ -52,6 +55,8 @@ def on_broker_change(parts: ControllerParts) -> Flow[None]:
         _remove(parts, bounced)
         yield from on_broker_failure(parts, bounced)
         context.brokers.update({broker_id: current[broker_id] for broker_id in bounced})
+        for broker_id in held_back:
+            parts.channels.add_broker(current[broker_id])
         yield from on_broker_startup(parts, bounced)
     if dead:
         _remove(parts, dead)

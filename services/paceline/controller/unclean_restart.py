@@ -106,7 +106,7 @@ def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPart
     return [
         topic_partition
         for topic_partition in dict.fromkeys(replica.topic_partition for replica in context.replicas_on(unclean))
-        if topic_partition in context.leadership and not context.is_queued_for_deletion(topic_partition.topic)
+        if topic_partition in context.leadership
     ]
 
 

@@ -1,11 +1,14 @@
 """Brokers that come back without all they had acknowledged (design 3.6; B17)."""
 
+from typing import Any
+
 import pytest
 
 from paceline.controller.election import elect_offline
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, SetData
+from paceline.model.control import LiveBroker
 from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
@@ -118,21 +121,65 @@ def test_a_single_replica_comes_back_after_a_mere_crash_and_stays_away_after_a_l
     assert cluster.told()[1][-1].startswith("UM") and cluster.controller.gauges().offline_partitions == 1
 
 
-def test_an_unclean_bounce_leaves_every_isr_with_another_member() -> None:
-    cluster = started(("a", (1, 2)), ("b", (2, 1)))
-    client = cluster.broker_sessions[1]
-    path = znodes.broker_path(1)
-    found = znodes.decode_broker(path, cluster.zk(GetData(path)).data, 1)
-    registration = znodes.BrokerRegistration(1, found.endpoints, 0, unclean_restart=True)
+def bounce_uncleanly(cluster: Cluster, broker_id: int) -> None:
+    """Register again, as unclean, before the controller can look."""
+    client = cluster.broker_sessions.pop(broker_id)
+    path = znodes.broker_path(broker_id)
+    found = znodes.decode_broker(path, cluster.zk(GetData(path)).data, broker_id)
+    registration = znodes.BrokerRegistration(broker_id, found.endpoints, 0, unclean_restart=True)
     session_id = client.session_id
     client.crash()
-    cluster.broker_sessions.pop(1)
     cluster.server.expire(session_id)
     cluster.zk(Create(path, znodes.encode_broker(registration), ephemeral=True))
+
+
+def test_an_unclean_bounce_leaves_every_isr_with_another_member() -> None:
+    cluster = started(("a", (1, 2)), ("b", (2, 1)))
+    bounce_uncleanly(cluster, 1)
     cluster.settle()
     assert cluster.state("a-0").startswith("2/") and "isr [2]" in cluster.state("a-0")
     assert cluster.state("b-0").startswith("2/") and "isr [2]" in cluster.state("b-0")
     assert lists(cluster, "a-0")[0] in (None, [])
+
+
+def test_an_unclean_bounce_hears_nothing_before_it_is_written_even_beside_a_new_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = started(("a", (2, 1)), ("u", (1,)))
+    kill(cluster, 3)
+    cluster.told()
+    heard: list[tuple[object, object]] = []
+    send = cluster.brokers.send
+
+    def sent(broker: LiveBroker, *rest: Any) -> None:
+        if broker.broker_id == 1:
+            heard.append((cluster.state("a-0"), lists(cluster, "u-0")))
+        send(broker, *rest)
+
+    monkeypatch.setattr(cluster.brokers, "send", sent)
+    link = cluster.controller_clients[CONTROLLER_ID].link
+    link.cut(requests=False, replies=True)
+    cluster.start_broker(3)
+    bounce_uncleanly(cluster, 1)
+    link.heal()
+    cluster.settle()
+    assert heard
+    for state, marks in heard:
+        assert "isr [2]" in str(state)
+        assert marks == (None, [1])
+
+
+def test_a_topic_whose_deletion_is_halted_does_not_rely_on_what_was_lost_either() -> None:
+    """Somebody may take its marker away."""
+    cluster = started(("a", (1, 2)), ("u", (1,)))
+    kill(cluster, 2, 1)
+    for topic in ("a", "u"):
+        cluster.zk(Create(znodes.delete_topic_path(topic)))
+    cluster.settle()
+    cluster.brokers.silent.add(1)
+    cluster.start_broker(1, unclean=True)
+    cluster.time.run_until(lambda: lists(cluster, "u-0") == (None, [1]), max_ms=5_000)
+    assert lists(cluster, "u-0") == (None, [1])
 
 
 @pytest.mark.parametrize("alive", [True, False])
