@@ -89,11 +89,19 @@ class LogManager:
             try:
                 self._lock(directory)
                 loader.load(directory, found, configs)
+                self._lower_recovery_points(directory)
                 directory.load_completed = True
             except OSError as error:
                 found.error = error
                 directory.fail(error)
         return report
+
+    def _lower_recovery_points(self, directory: LogDirectory) -> None:
+        """Where a log ends below its recovery point now, what is appended next must not pass for durable."""
+        if any(
+            log.log_end_offset < (log.checkpointed_recovery_point or 0) for log in self._checkpoints.logs_in(directory)
+        ):
+            self._checkpoints.write_recovery_points(directory)
 
     def _lock(self, directory: LogDirectory) -> None:
         self._files.make_directory(directory.path)

@@ -312,3 +312,22 @@ def test_a_last_batch_whose_offset_has_become_too_large_is_not_recovered() -> No
     log = logs.get(TP)
     assert log is not None and log.log_end_offset == 7
     assert report.directories[0].lost_batches == [TP]
+
+
+@pytest.mark.parametrize("mask", [8, 4])
+def test_a_look_up_by_time_does_not_name_a_wrong_offset(mask: int) -> None:
+    files = MemoryFiles()
+    _, log = filled(files)
+    files.contents[log.segments[0].log_path][positions(files, log)[5] + 7] ^= mask  # 13 or 1 in place of 5
+    with pytest.raises(DamagedLogError):
+        log.offset_for_timestamp(5, COUNT)
+
+
+def test_records_appended_where_a_load_has_cut_are_not_taken_for_durable() -> None:
+    files = MemoryFiles()
+    path, starts = durable_and_crashed(files)
+    files.contents[path][starts[3] + 30] ^= 1
+    logs = manager(files)
+    log = logs.get(TP)
+    assert log is not None and log.log_end_offset == 3
+    assert bytes(files.contents["/d/recovery-point-offset-checkpoint"]) == b"0\n1\nt 0 3\n"
