@@ -51,6 +51,8 @@ class OsFiles:
         """``observe_sync`` is told how many seconds each flush of a file took, on the thread that flushed."""
         self._observe_sync = observe_sync
         self._max_open_files = max_open_files
+        self._names_gone = 0
+        """How often names were taken away: a file opened meanwhile may be one that its path means no more."""
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._mutex = threading.Lock()
 
@@ -140,21 +142,28 @@ class OsFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Rename; descriptors below either name are closed, for their paths mean something else from now on."""
-        if stat.S_ISDIR(os.lstat(source).st_mode):
-            self._forget_below(source)
-        self._forget(source)
-        self._forget(target)
-        os.rename(source, target)
+        is_directory = stat.S_ISDIR(os.lstat(source).st_mode)
+        try:
+            os.rename(source, target)
+        finally:
+            if is_directory:
+                self._forget_below(source)
+            self._forget(source)
+            self._forget(target)
 
     def remove(self, path: str) -> None:
         """Remove one file."""
-        self._forget(path)
-        os.unlink(path)
+        try:
+            os.unlink(path)
+        finally:
+            self._forget(path)
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory; links inside it are removed, not followed."""
-        self._forget_below(path)
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        finally:
+            self._forget_below(path)
 
     def sync(self, path: str) -> None:
         """Flush a file's content to the device."""
@@ -199,13 +208,18 @@ class OsFiles:
                 self._handles.move_to_end(path)
                 handle.users += 1
                 return handle
+            names_gone = self._names_gone
         flags = _OPEN_FLAGS | os.O_CREAT if create else _OPEN_FLAGS
-        return self._remember(path, os.open(path, flags, 0o644), users=1)
+        return self._remember(path, os.open(path, flags, 0o644), 1, names_gone)
 
-    def _remember(self, path: str, descriptor: int, users: int = 0) -> _Handle:
+    def _remember(self, path: str, descriptor: int, users: int = 0, names_gone: int | None = None) -> _Handle:
         handle = _Handle(descriptor)
         handle.users = users
         with self._mutex:
+            if names_gone not in (None, self._names_gone):
+                # Perhaps this name was among them; another file of that name must not be taken for this one.
+                handle.evicted = True
+                return handle
             other = self._handles.pop(path, None)
             if other is not None:
                 self._evict(other)
@@ -223,6 +237,7 @@ class OsFiles:
 
     def _forget(self, path: str) -> None:
         with self._mutex:
+            self._names_gone += 1
             handle = self._handles.pop(path, None)
             if handle is not None:
                 self._evict(handle)
@@ -230,6 +245,7 @@ class OsFiles:
     def _forget_below(self, path: str) -> None:
         prefix = path + "/"
         with self._mutex:
+            self._names_gone += 1
             for known in [name for name in self._handles if name.startswith(prefix)]:
                 self._evict(self._handles.pop(known))
 

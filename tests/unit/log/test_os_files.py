@@ -1,5 +1,6 @@
 """The door to real files: descriptors are bounded, links are not followed, the lock excludes."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -168,3 +169,46 @@ def test_a_log_on_real_files_survives_a_stop_a_crash_and_a_deletion(tmp_path: Pa
     assert sorted(path.name for path in (tmp_path / "data").iterdir() if path.is_dir()) == []
     assert found.get_or_create(TopicPartition("t", 0), None, True).log_end_offset == 0
     found.shutdown()
+
+
+@pytest.mark.parametrize("call", ["unlink", "rename"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_flush_under_way_does_not_tie_a_new_file_to_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, is_late: bool
+) -> None:
+    """A flush opens the file while its name is taken away: what is written under that name next is another file."""
+    files = OsFiles()
+    folder = str(tmp_path / "t-0")
+    path = f"{folder}/0.log"
+    files.make_directory(folder)
+    files.append(path, b"old")
+    taken_away, opened = getattr(os, call), os.open
+
+    def take_away(*names: str) -> None:
+        if not is_late:
+            files.close()
+            files.sync(path)
+        taken_away(*names)
+
+    def take_away_behind_the_open(name: str, *args: int) -> int:
+        descriptor = opened(name, *args)
+        monkeypatch.setattr(os, "open", opened)
+        change()
+        return descriptor
+
+    def change() -> None:
+        if call == "unlink":
+            files.remove(path)
+        else:
+            files.rename(folder, folder + "-delete")
+
+    monkeypatch.setattr(os, call, take_away)
+    if is_late:
+        files.close()
+        monkeypatch.setattr(os, "open", take_away_behind_the_open)
+        files.sync(path)
+    else:
+        change()
+    files.make_directory(folder)
+    files.append(path, b"new")
+    assert Path(path).read_bytes() == b"new"
