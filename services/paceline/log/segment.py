@@ -305,11 +305,17 @@ class Segment(BatchFile):
         """
         entry = self.time_index.lookup(timestamp)
         start = max(entry.offset if self._holds(entry) else self.base_offset, from_offset)
+        following = self.base_offset
         for found in self._headers_for(start):
             header = found.header
+            if header.base_offset < following:
+                raise CorruptMessageError(f"the batch at {found.position} of {self.log_path} begins below {following}")
+            following = header.last_offset + 1
             if header.max_timestamp < timestamp or header.last_offset < from_offset:
                 continue
             batch = self._files.read_at(self.log_path, found.position, header.size)
+            check_crc(batch, 0, header)
+            self._check_next(found)
             for record in decode_batch(batch):
                 if record.timestamp >= timestamp and record.offset >= from_offset:
                     return TimestampOffset(record.timestamp, record.offset)
