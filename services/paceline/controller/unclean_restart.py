@@ -111,10 +111,15 @@ def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPart
 
 
 def tell_other_replicas(parts: ControllerParts, changed: Collection[TopicPartition], apart: Collection[int]) -> None:
-    """Send the new states to replicas on other brokers; those ``apart`` are about to get all they host."""
+    """Send the new states to replicas on other brokers; those ``apart`` are about to get all they host.
+
+    Where a topic is being deleted they may be gone, and are told nothing: it would bring them back.
+    """
     context = parts.context
     parts.batch.new_batch()
     for topic_partition in changed:
+        if context.is_queued_for_deletion(topic_partition.topic):
+            continue
         assignment = context.assignment(topic_partition)
         others = [broker_id for broker_id in assignment.replicas if broker_id not in apart]
         state = context.leadership[topic_partition]

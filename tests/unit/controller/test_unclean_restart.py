@@ -171,15 +171,17 @@ def test_an_unclean_bounce_hears_nothing_before_it_is_written_even_beside_a_new_
 
 def test_a_topic_whose_deletion_is_halted_does_not_rely_on_what_was_lost_either() -> None:
     """Somebody may take its marker away."""
-    cluster = started(("a", (1, 2)), ("u", (1,)))
+    cluster = started(("u", (1, 2)))
     kill(cluster, 2, 1)
-    for topic in ("a", "u"):
-        cluster.zk(Create(znodes.delete_topic_path(topic)))
+    cluster.zk(Create(znodes.delete_topic_path("u")))
+    cluster.start_broker(2)
     cluster.settle()
+    cluster.told()
     cluster.brokers.silent.add(1)
     cluster.start_broker(1, unclean=True)
-    cluster.time.run_until(lambda: lists(cluster, "u-0") == (None, [1]), max_ms=5_000)
-    assert lists(cluster, "u-0") == (None, [1])
+    cluster.time.run_until(lambda: lists(cluster, "u-0") == ([2], [1]), max_ms=5_000)
+    assert lists(cluster, "u-0") == ([2], [1])
+    assert not any("LAI" in line for line in cluster.told()[2]), "its replica is deleted"
 
 
 @pytest.mark.parametrize("alive", [True, False])
