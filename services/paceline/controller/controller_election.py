@@ -198,14 +198,15 @@ class ControllerElection:
         path = znodes.controller_path(self._controller_id)
         registration = znodes.ControllerRegistration(self._controller_id, self._endpoints, self._scheduler.wall_ms())
         data = znodes.encode_controller_registration(registration)
-        (created,) = yield from send([Create(path, data, ephemeral=True)])
-        if created.ok:
-            yield from send([Exists(path, watch=True)])
-            return True
-        if created.code is not ZkCode.NODE_EXISTS:
-            raise UnexpectedResponseError(created.code, f"create {path}")
-        (found,) = yield from send([Exists(path, watch=True)])
-        return found.stat is not None and found.stat.ephemeral_owner == self._zookeeper.session_id
+        for _ in range(ATTEMPTS):
+            (created,) = yield from send([Create(path, data, ephemeral=True)])
+            if not created.ok and created.code is not ZkCode.NODE_EXISTS:
+                raise UnexpectedResponseError(created.code, f"create {path}")
+            (found,) = yield from send([Exists(path, watch=True)])
+            if found.stat is not None:
+                return found.stat.ephemeral_owner == self._zookeeper.session_id
+            # It went in between: a watch on what is not there tells of it only when somebody else makes it.
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {path}")
 
     def read_address(self, controller_id: int) -> Flow[ActiveController]:
         """Return the endpoints a controller has published, watched."""

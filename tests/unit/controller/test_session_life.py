@@ -1,16 +1,30 @@
 """Election, resignation and what a session's end, doubt or a lost answer does to a controller."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from paceline.controller import machine as machine_module
+from paceline.controller.controller_election import ControllerElection
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Delete, GetData, Multi, SetData
+from paceline.coordination.interface import (
+    Create,
+    Delete,
+    Exists,
+    GetData,
+    Multi,
+    Response,
+    SetData,
+    Stat,
+    ZkCode,
+    ZooKeeper,
+)
 from paceline.coordination.memory import Link
 from paceline.model.errors import NotControllerError, RequestTimedOutError
 from paceline.model.state_change import StateChangeKind
+from tests.support.virtual_time import VirtualTime
 from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
 
 A, B = CONTROLLER_ID, CONTROLLER_ID + 1
@@ -43,6 +57,27 @@ def test_the_first_controller_has_epoch_1_and_publishes_its_address(cluster: Clu
     known = cluster.controllers[B].active_controller
     assert known is not None
     assert (known.controller_id, [e.host for e in known.endpoints]) == (A, [f"c{A}", f"c{A}"])
+
+
+def test_an_address_is_published_although_the_earlier_node_goes_between_two_looks() -> None:
+    """A watch on a node that is not there any more would tell of nothing: brokers could send no heartbeat for ever."""
+    zookeeper, path = SimpleNamespace(session_id=7), znodes.controller_path(A)
+    election: Any = ControllerElection(A, (), cast(ZooKeeper, zookeeper), VirtualTime())
+    flow = election.publish_address()
+    asked = []
+    answer: list[Response] | None = None
+    for response in (
+        Response(ZkCode.NODE_EXISTS),
+        Response(ZkCode.NO_NODE),
+        Response(ZkCode.OK, path=path),
+        Response(ZkCode.OK, stat=Stat(9, 0, ephemeral_owner=7)),
+    ):
+        asked.append(type(flow.send(answer).requests[0]))
+        answer = [response]
+    with pytest.raises(StopIteration) as ended:
+        flow.send(answer)
+    assert ended.value.value is True
+    assert asked == [Create, Exists, Create, Exists]
 
 
 def test_an_election_whose_answer_was_lost_is_resolved_by_reading_back() -> None:
