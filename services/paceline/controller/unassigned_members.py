@@ -9,10 +9,11 @@ Source: spec/controller.md section 13 (phase U); R11 of spec/reliability.md.
 
 import logging
 
+from paceline.controller.context import ControllerContext
 from paceline.controller.parts import ControllerParts
 from paceline.controller.state_commit import StateWrite
+from paceline.controller.state_rewrites import rewrite_states
 from paceline.model.identifiers import NO_LEADER, TopicPartition
-from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
@@ -27,41 +28,21 @@ def take_out_unassigned_members(parts: ControllerParts) -> Flow[None]:
         ControllerMovedError: the fence failed.
     """
     context = parts.context
-    remaining = [tp for tp in context.leadership if not context.is_queued_for_deletion(tp.topic)]
-    limit = parts.committer.chunk_limit
-    while remaining:
-        writes = []
-        for topic_partition in remaining:
-            wanted = _without_strangers(parts, topic_partition)
-            if wanted is not None:
-                before = context.leadership[topic_partition].isr
-                LOG.warning("%s: of its ISR %s only %s are assigned", topic_partition, before, wanted.isr)
-                writes.append(StateWrite(topic_partition, wanted))
-        if not writes:
-            return
-        outcome = yield from parts.committer.commit(writes, limit)
-        for topic_partition, state in outcome.written.items():
-            context.remember(topic_partition, state)
-        remaining = []
-        for topic_partition, found in outcome.conflicted.items():
-            if found is None:
-                context.forget_leadership(topic_partition)
-            else:
-                context.remember(topic_partition, found)
-                remaining.append(topic_partition)
-        limit = max(1, limit // 2)
+    concerned = [
+        topic_partition
+        for topic_partition, known in context.leadership.items()
+        if not set(context.assignment(topic_partition).replicas).issuperset(known.isr)
+        and not context.is_queued_for_deletion(topic_partition.topic)
+    ]
+    yield from rewrite_states(parts, concerned, lambda topic_partition: _without_strangers(context, topic_partition))
 
 
-def _without_strangers(parts: ControllerParts, topic_partition: TopicPartition) -> LeaderAndIsr | None:
+def _without_strangers(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
     """Return the state of assigned members alone, None where it is so, or nobody would be left."""
-    context = parts.context
     known, replicas = context.leadership[topic_partition], context.assignment(topic_partition).replicas
-    for member in known.isr:
-        if member not in replicas:
-            break
-    else:
-        return None
     isr = tuple(member for member in known.isr if member in replicas)
-    if not isr or known.controller_epoch > context.epoch:
+    if not isr or len(isr) == len(known.isr):
         return None
-    return known.with_leader(known.leader if known.leader in isr else NO_LEADER, isr, context.epoch)
+    LOG.warning("%s: of its ISR %s only %s are assigned", topic_partition, known.isr, isr)
+    leader = known.leader if known.leader in isr else NO_LEADER
+    return StateWrite(topic_partition, known.with_leader(leader, isr, context.epoch))

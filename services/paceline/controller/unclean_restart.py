@@ -14,6 +14,7 @@ from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.failures import ControllerMovedError, IllegalStateError
 from paceline.controller.parts import ControllerParts
 from paceline.controller.state_commit import StateWrite
+from paceline.controller.state_rewrites import rewrite_states
 from paceline.coordination.isr_history import IsrHistory
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -69,37 +70,18 @@ def distrust_unclean_brokers(parts: ControllerParts, broker_ids: Collection[int]
 
 def _write(parts: ControllerParts, unclean: list[int]) -> Flow[list[TopicPartition]]:
     context = parts.context
-    remaining = _concerned(context, unclean)
+    concerned = _concerned(context, unclean)
     # A leader may have let one of them in since its state was cached.
-    found = yield from parts.storage.partition_states([tp for tp in remaining if tp not in context.seen_in_event])
+    found = yield from parts.storage.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
     for topic_partition, state in found.items():
         context.remember(topic_partition, state)
-    written: list[TopicPartition] = []
-    limit = parts.committer.chunk_limit
-    while remaining:
-        writes = []
-        for topic_partition in remaining:
-            known = context.leadership[topic_partition]
-            if known.controller_epoch > context.epoch:
-                LOG.error("the state of %s was written by a newer controller: %s", topic_partition, known)
-                continue
-            history = context.isr_history(topic_partition)
-            wanted = distrusted_state(known, history, unclean, context.epoch)
-            if wanted is not None:
-                writes.append(StateWrite(topic_partition, wanted, lost=tuple(unclean)))
-        outcome = yield from parts.committer.commit(writes, limit)
-        for topic_partition, state in outcome.written.items():
-            context.remember(topic_partition, state)
-            written.append(topic_partition)
-        remaining = []
-        for topic_partition, current in outcome.conflicted.items():
-            if current is None:
-                context.forget_leadership(topic_partition)
-            else:
-                context.remember(topic_partition, current)
-                remaining.append(topic_partition)
-        limit = max(1, limit // 2)
-    return written
+
+    def without_unclean(topic_partition: TopicPartition) -> StateWrite | None:
+        known, history = context.leadership[topic_partition], context.isr_history(topic_partition)
+        wanted = distrusted_state(known, history, unclean, context.epoch)
+        return None if wanted is None else StateWrite(topic_partition, wanted, lost=tuple(unclean))
+
+    return (yield from rewrite_states(parts, concerned, without_unclean))
 
 
 def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPartition]:
