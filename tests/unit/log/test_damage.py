@@ -292,26 +292,20 @@ def durable_and_crashed(files: MemoryFiles) -> tuple[str, list[int]]:
     return log.segments[0].log_path, positions(files, log)
 
 
-def test_a_durable_batch_whose_length_is_wrong_is_no_interrupted_append() -> None:
+LENGTH_GREW = (6, 9, 1)
+OFFSET_GREW = (7, 7, 8)
+
+
+@pytest.mark.parametrize(("number", "byte", "mask"), [LENGTH_GREW, OFFSET_GREW])
+def test_a_durable_batch_that_does_not_fit_is_lost_and_no_interrupted_append(number: int, byte: int, mask: int) -> None:
     files = MemoryFiles()
     path, starts = durable_and_crashed(files)
-    files.contents[path][starts[6] + 9] ^= 1
+    files.contents[path][starts[number] + byte] ^= mask
     logs = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
     report = logs.load(0)
     log = logs.get(TP)
-    assert log is not None and log.log_end_offset == 6
+    assert log is not None and log.log_end_offset == number
     assert report.directories[0].lost_batches == [TP] and report.is_unclean_restart("b")
-
-
-def test_a_last_batch_whose_offset_has_become_too_large_is_not_recovered() -> None:
-    files = MemoryFiles()
-    path, starts = durable_and_crashed(files)
-    files.contents[path][starts[7] + 7] ^= 8
-    logs = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
-    report = logs.load(0)
-    log = logs.get(TP)
-    assert log is not None and log.log_end_offset == 7
-    assert report.directories[0].lost_batches == [TP]
 
 
 @pytest.mark.parametrize("mask", [8, 4])
