@@ -61,7 +61,7 @@ class ReplicaChecks:
             if hosted is not None and (not hosted.is_leader or hosted.leader_epoch != epoch):
                 verdicts.fail("R1", f"{record}: {life.name} appends in epoch {epoch} without leading in it")
         elif record.damaged:
-            record.maybe_whole(life.broker_id)
+            self._maybe_whole(record, life)
 
     def truncated(self, life: "BrokerLife", log: ObservedLog, end_before: int, removed: Mirror) -> None:
         """The log was cut; ``removed`` begins with the first batch that went."""
@@ -263,6 +263,18 @@ class ReplicaChecks:
         for member in new.isr:
             if old is None or member not in old.isr:
                 self._complete(record, member, "when it joins the ISR")
+                life = self._cluster.brokers[member].life if member in record.damaged else None
+                if life is not None and member in record.logs:
+                    self._maybe_whole(record, life)
+
+    def _maybe_whole(self, record: PartitionRecord, life: "BrokerLife") -> None:
+        """Nothing is excused any more in who has all of it again.
+
+        Before it has registered a leader may still count a late fetch of its earlier life, which had more, and let it
+        into the ISR; the controller takes it out again once it knows of the unclean restart.
+        """
+        if life.node.broker_epoch >= 0:
+            record.maybe_whole(life.broker_id)
 
     def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
         """A broker said what it did."""
@@ -404,7 +416,7 @@ class ReplicaChecks:
                 once = record.lineage.get((log.mirror.end, log.mirror.epochs[-1])) if log.mirror.epochs else None
                 if known is not None and own not in (known, once):
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
-            record.maybe_whole(life.broker_id)
+            self._maybe_whole(record, life)
 
     def _high_watermark_is_true(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
         if record.voided:

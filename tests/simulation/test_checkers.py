@@ -21,7 +21,7 @@ from tests.simulation.admin import Admin
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.health import moves_only_wait
 from tests.simulation.history import Outcome, Poll, Reading, Send
-from tests.simulation.machines import ControllerLife
+from tests.simulation.machines import BrokerMachine, ControllerLife
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.profile import draw_profile
@@ -160,12 +160,11 @@ def test_a_write_without_its_guard_is_reported_before_it_is_sent(cluster: Simula
 # Replicas
 
 
-def broker(broker_id: int, hosted: Any = None) -> Any:
+def broker(broker_id: int, hosted: Any = None, broker_epoch: int = 0) -> Any:
     """A life as far as the checks of replicas look at it."""
     manager = SimpleNamespace(partitions={} if hosted is None else {TP: hosted})
-    return SimpleNamespace(
-        broker_id=broker_id, name=f"broker-{broker_id}", node=SimpleNamespace(replica_manager=manager), logs={}
-    )
+    node = SimpleNamespace(replica_manager=manager, broker_epoch=broker_epoch)
+    return SimpleNamespace(broker_id=broker_id, name=f"broker-{broker_id}", node=node, logs={})
 
 
 def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> ObservedLog:
@@ -341,6 +340,28 @@ def test_losing_power_voids_statements_about_data_only_when_too_many_lose_it(clu
     assert not record.voided
     record.damage(2)
     assert record.voided
+
+
+@pytest.mark.parametrize(("broker_epoch", "excused"), [(-1, True), (7, False)], ids=["starting", "registered"])
+def test_a_loss_is_excused_until_the_broker_that_has_all_again_is_registered(
+    cluster: SimulatedCluster, broker_epoch: int, excused: bool
+) -> None:
+    """A leader may count a fetch of the earlier life, which had more, until then."""
+    record = prepared(cluster)
+    record.min_insync_replicas = 2
+    state(cluster, 1, 1, (1, 3), 1)
+    record.committed.add(0, 2, 0, 5)
+    record.thw = 2
+    record.logs = {1: log((0, 2, 0, 5)), 2: log((0, 2, 0, 5))}
+    record.damage(2)
+    machine = SimpleNamespace(life=broker(2, broker_epoch=broker_epoch))
+    cluster.brokers[2] = cast(BrokerMachine, machine)
+    state(cluster, 1, 1, (1, 2, 3), 2)
+    machine.life = None
+    record.logs[2] = log()
+    state(cluster, 1, 1, (1,), 3)
+    state(cluster, 1, 1, (1, 2), 4)
+    assert ("R5b" in violated(cluster)) is not excused
 
 
 # Control
