@@ -25,7 +25,7 @@ def leader_writes_first(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, parti
         node = cluster.server.tree.get(path)
         assert node is not None
         data = json.dumps({**json.loads(node.data or b""), "isr": to_write.pop(0)})
-        cluster.tool.submit([SetData(path, data.encode())], list)
+        cluster.tool.submit([SetData(path, data.encode())], lambda _: None)
         cluster.time.call_later(0.001, lambda: submit(client, requests, on_done))
 
     monkeypatch.setattr(MemoryZooKeeper, "submit", disturbed)
