@@ -17,24 +17,33 @@ LOG = logging.getLogger(__name__)
 
 ALL_BROKERS = "brokers/<default>"
 NOTICES_KEPT = 1_000
-"""Older notices are deleted: whoever has been away for so many changes has a new session and reads everything."""
+"""Older notices are deleted once they have stood for `NOTICE_KEPT_MS`."""
+NOTICE_KEPT_MS = 15 * 60 * 1_000
+"""As in Kafka. One request may change thousands of resources: without this its first notices would go before a broker
+has read them. Whoever has been away for so long has a new session and reads everything."""
+NOTICES_AT_MOST = 20_000
+"""However young they are: their names have to fit into one answer, ``jute.maxbuffer`` of 1 MiB."""
 
 
 def watch_config_changes(parts: ControllerParts) -> Flow[None]:
     """Watch for changes from here on; what came before is part of what every election reads anyway."""
     names = yield from parts.storage.children(znodes.CONFIG_CHANGES, watch=True)
-    parts.context.config_changes_seen.update(names)
+    parts.context.config_changes_seen.update(dict.fromkeys(names, parts.scheduler.now_ms()))
 
 
 def on_config_change(parts: ControllerParts) -> Flow[None]:
     """Read new notices, watched, and elect where an unclean election has just become possible."""
     names = yield from parts.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    ordered, now_ms = sorted(names), parts.scheduler.now_ms()
     seen = parts.context.config_changes_seen
-    new = [name for name in sorted(names) if name not in seen]
+    new = [name for name in ordered if name not in seen]
+    first_seen_ms = {name: seen.get(name, now_ms) for name in ordered}
     seen.clear()
-    seen.update(names)
-    yield from parts.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in sorted(names)[:-NOTICES_KEPT])
+    seen.update(first_seen_ms)
     entities = yield from _read(parts, new)
+    old = [name for name in ordered[:-NOTICES_KEPT] if now_ms - first_seen_ms[name] >= NOTICE_KEPT_MS]
+    unwanted = dict.fromkeys([*ordered[:-NOTICES_AT_MOST], *old])
+    yield from parts.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)
     if ALL_BROKERS in entities:
         yield from parts.partitions.trigger_online()
         return

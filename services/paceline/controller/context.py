@@ -81,8 +81,8 @@ class ControllerContext:
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Partitions a broker reported with a storage error; brokers without any are left out."""
-    config_changes_seen: set[str] = field(default_factory=set)
-    """Notices under ``/config/changes`` that have been looked at."""
+    config_changes_seen: dict[str, int] = field(default_factory=dict)
+    """Notices under ``/config/changes`` that have been looked at, and when they were first, in milliseconds."""
     deletion_queued: set[str] = field(default_factory=set)
     deletion_started: set[str] = field(default_factory=set)
     deletion_ineligible: set[str] = field(default_factory=set)

@@ -12,7 +12,7 @@ from paceline.controller.admin_values import (
     ConfigSource,
     ResourceType,
 )
-from paceline.controller.config_changes import NOTICES_KEPT
+from paceline.controller.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Multi, SetData
@@ -255,11 +255,25 @@ def test_old_notices_are_cleared_away() -> None:
     cluster = started()
     for _ in range(NOTICES_KEPT + 5):
         cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("topics/x"), sequential=True))
+    cluster.time.run_for(NOTICE_KEPT_MS)
     alter(cluster, ("a", (change("retention.ms", "5"),)))
     cluster.settle()
     left = cluster.children(znodes.CONFIG_CHANGES)
     assert len(left) == NOTICES_KEPT
     assert notices(cluster)[-1] == "topics/a"
+
+
+def test_no_notice_goes_before_brokers_can_have_read_it() -> None:
+    """One request may change thousands of resources, as throttling a big move does."""
+    cluster = started()
+    admin, throttle = cluster.controller.admin, (change("leader.replication.throttled.rate", "1000"),)
+    names = [str(broker_id) for broker_id in range(NOTICES_KEPT + 5)]
+    asked = [ConfigAlteration(ConfigResource(ResourceType.BROKER, name), throttle) for name in names]
+    assert set(kinds(ask(cluster, lambda reply: admin.alter_configs(asked, False, reply)))) == {None}
+    cluster.settle()
+    alter(cluster, ("a", (change("retention.ms", "5"),)))
+    cluster.settle()
+    assert notices(cluster)[-NOTICES_KEPT - 6 :] == [*(f"brokers/{name}" for name in names), "topics/a"]
 
 
 def test_a_standby_refuses() -> None:
