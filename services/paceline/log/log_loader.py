@@ -292,13 +292,21 @@ class _Loader:
                 segment.remove()
             segments = []
         if segments:
-            segments[-1].activate()
+            self._activate(segments[-1])
         recovery_point = MAX_INT64 if self._clean else self._recovery_point
         self._log.begin_with(segments, start, recovery_point)
         if not self._clean:
             self._log.came_back_from_a_crash()
         elif self._log_start:
             self._log.removals_may_be_undone()
+
+    def _activate(self, segment: Segment) -> None:
+        """Prepare for appends. Damage in front of the end costs no sound batch: whoever reads or appends is told."""
+        try:
+            segment.activate()
+        except CorruptMessageError:
+            self._result.damaged.append(segment.log_path)
+            segment.load_indexes()
 
     # -- derived state -----------------------------------------------------------------------------------------
 

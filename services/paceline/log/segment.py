@@ -134,6 +134,14 @@ class Segment(BatchFile):
         """
         if not self._indexes_are_sound():
             self.rebuild_indexes()
+        self.load_indexes()
+
+    def load_indexes(self) -> None:
+        """Keep the indexes in memory as they are.
+
+        Raises:
+            OSError: storage failed.
+        """
         self.offset_index.load()
         self.time_index.load()
 

@@ -1,0 +1,52 @@
+"""A damaged batch of the active segment in front of its end: loading, appending and stopping go as far as they can."""
+
+import pytest
+
+from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
+from paceline.log.damage import DamagedLogError
+from paceline.log.files import join
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
+from paceline.log.record_batch import iterate_headers
+from paceline.model.identifiers import TopicPartition
+from tests.unit.log.helpers import NOW_MS, ROOT, TP, batch, manager
+from tests.unit.log.memory_files import MemoryFiles
+
+COUNT = 12
+LATEST = 4
+"""The batch with the largest timestamp: the last entry of the time index speaks of it."""
+MAGIC = 16
+CONFIG = LogConfig(index_interval_bytes=150)
+
+
+def filled(files: MemoryFiles) -> tuple[LogManager, PartitionLog]:
+    """A log of one-record batches in one segment."""
+    logs, _ = manager(files, CONFIG)
+    log = logs.get_or_create(TP, None, True)
+    for number in range(COUNT):
+        timestamp = 9000 if number == LATEST else 1000 + number
+        log.append_as_leader(batch(b"%d" % number, timestamp=timestamp), 0, NOW_MS)
+    return logs, log
+
+
+def damage(files: MemoryFiles, log: PartitionLog, number: int) -> None:
+    content = files.contents[log.segments[0].log_path]
+    content[[position for position, _ in iterate_headers(bytes(content))][number] + MAGIC] ^= 1
+
+
+@pytest.mark.parametrize("number", range(COUNT - 3))
+def test_a_damaged_batch_in_front_of_the_end_stops_no_start_and_costs_no_other(number: int) -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    logs.shutdown()
+    damage(files, log, number)
+    again, _ = manager(files, CONFIG)
+    found = again.get(TP)
+    assert found is not None and found.log_end_offset == COUNT
+    for offset in range(COUNT):
+        if offset == number:
+            with pytest.raises(DamagedLogError):
+                found.read(offset, 10, COUNT)
+        elif offset == COUNT - 1:
+            assert found.read(offset, 10, COUNT)
