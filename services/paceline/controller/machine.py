@@ -147,6 +147,16 @@ class ControllerMachine:
         else:
             yield from self._follow(owner)
 
+    def _look_at_office(self) -> Flow[None]:
+        """See who holds the office, and stand for it where nobody does.
+
+        The watch that told of its end may have been used up by its beginning, or lost with the connection; one on a
+        node that is not there tells only of somebody who makes it.
+        """
+        yield from self._maybe_resign()
+        if self.active_controller is None:
+            yield from self._elect()
+
     def _follow(self, owner: Owner) -> Flow[None]:
         self.active_controller = yield from self._election.read_address(owner.controller_id)
 
@@ -229,13 +239,13 @@ class ControllerMachine:
             case ev.Startup():
                 yield from self._startup()
             case ev.ControllerChange():
-                yield from self._maybe_resign()
+                yield from self._look_at_office()
             case ev.Reelect():
                 yield from self._maybe_resign()
                 yield from self._elect()
             case ev.AddressChange():
                 yield from self._election.publish_address()
-                yield from self._maybe_resign()
+                yield from self._look_at_office()
             case ev.Rewatch():
                 yield from self._rewatch()
             case ev.BrokerChange():
@@ -292,9 +302,10 @@ class ControllerMachine:
         """Every watch is gone after a reconnect, so look at everything again; each look arms its watch."""
         parts = self._parts
         yield from self._election.publish_address()
-        yield from self._maybe_resign()
-        if not self.is_active:
-            return
+        active_epoch = parts.context.epoch
+        yield from self._look_at_office()
+        if not self.is_active or parts.context.epoch != active_epoch:
+            return  # A new term has just looked at everything.
         yield from on_broker_change(parts)
         yield from on_topic_change(parts)
         yield from on_partition_modifications(parts, list(parts.context.topics))

@@ -217,6 +217,35 @@ def test_what_changes_during_a_short_disconnect_is_noticed_afterwards(cluster: C
     assert cluster.children(znodes.TOPICS) == ("b", "c")
 
 
+def test_a_controller_whose_node_was_deleted_while_it_was_disconnected_stands_again() -> None:
+    """Its watch went with the connection, and a new one, on a node that is not there, tells of nothing."""
+    cluster = Cluster()
+    node = cluster.start_controller(A)
+    cluster.controller_clients[A].disconnect()
+    cluster.zk(Delete(znodes.CONTROLLER))
+    cluster.time.run_until(lambda: cluster.controller_clients[A].connected, max_ms=1_000)
+    cluster.settle()
+    assert node.is_active
+    assert (node.controller_epoch, controller_id(cluster)) == (2, A)
+    cluster.start_broker(1)
+    cluster.settle()
+    assert [broker.broker_id for broker in node.describe_cluster().brokers] == [1], "the new term has its watches"
+
+
+@pytest.mark.parametrize("with_address", [False, True])
+def test_a_controller_whose_node_is_deleted_during_its_failover_stands_again(with_address: bool) -> None:
+    """The node's creation has used up the watch that was armed when it was not there."""
+    cluster = Cluster()
+    node = cluster.start_controller(A, settle=False)
+    cluster.time.run_until(lambda: node.is_active, max_ms=1_000)
+    if with_address:
+        cluster.zk(Delete(znodes.controller_path(A)))
+    cluster.zk(Delete(znodes.CONTROLLER))
+    cluster.settle()
+    assert node.is_active
+    assert (node.controller_epoch, controller_id(cluster)) == (2, A)
+
+
 def test_calls_to_a_standby_are_answered_not_controller(cluster: Cluster) -> None:
     answers: list[Any] = []
     standby = cluster.controllers[B]
