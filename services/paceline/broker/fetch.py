@@ -153,7 +153,10 @@ class FetchHandler:
             operation = DelayedFetch(self, run, [read.position for read in reads])
             keys = [read.position.topic_partition for read in reads]
             return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
-        session.mark_first(read.position.topic_partition for read in reads if self._has_news(run, read))
+        # What there was no room for has no news later on, either; the answer and the next fetch have to look at it.
+        session.mark_first(
+            read.position.topic_partition for read in reads if read.available or self._has_news(run, read)
+        )
         session.take_fresh()
         waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
         session.waiting = waiting.look

@@ -236,6 +236,24 @@ def test_a_partition_left_out_for_want_of_room_comes_first_in_the_next_answer(cl
     assert [one.topic_partition for one in second.results if one.batches] == [OTHER]
 
 
+def test_a_partition_left_out_while_its_session_waits_comes_with_the_next_fetches(cluster: BrokerCluster) -> None:
+    for size, tp in ((500, TP), (500, TP), (800, OTHER)):
+        cluster[1].produce(b"x" * size, tp=tp)
+        cluster.until_in_sync(1, 2, 3, tp=tp)
+    (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0, max_bytes=1_000)
+    assert [bool(one.batches) for one in first.results] == [True, False]
+    # Only the other one's batch has room, and it is less than what the reader waits for.
+    second = fetch(
+        cluster, at(1), session_id=first.session_id, session_epoch=1, max_bytes=1_000, min_bytes=990, max_wait_ms=100
+    )
+    assert not second
+    cluster.time.run_until(lambda: bool(second), 1_000)
+    assert [one.topic_partition for one in second[0].results if one.batches] == [OTHER]
+    third = fetch(cluster, at(1, OTHER), session_id=first.session_id, session_epoch=2, max_wait_ms=100)
+    cluster.time.run_until(lambda: bool(third), 1_000)
+    assert [one.topic_partition for one in third[0].results if one.batches] == [TP]
+
+
 def test_a_forgotten_partition_is_not_answered_any_more(cluster: BrokerCluster) -> None:
     (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
     fetch(cluster, session_id=first.session_id, session_epoch=1, forgotten=[TP])
