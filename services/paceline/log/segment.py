@@ -9,7 +9,15 @@ from itertools import chain
 from paceline.log.batch_file import BatchFile, BatchPosition, cut_whole, last_before
 from paceline.log.files import Files, join
 from paceline.log.offset_index import OffsetIndex
-from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_TIMESTAMP, BatchHeader, check_crc, decode_batch
+from paceline.log.record_batch import (
+    MAX_INT32,
+    MAX_INT64,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    check_crc,
+    decode_batch,
+)
 from paceline.log.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -90,6 +98,18 @@ class Segment(BatchFile):
         self._first_max_timestamp = None
 
     # -- appending ---------------------------------------------------------------------------------------------
+
+    def append(self, data: Buffer) -> None:
+        """Write whole batches at the end in one go; `note` makes them visible, one by one.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the file is not what it was; nothing is written.
+        """
+        if self._largest is None:
+            # `note` needs it. Batches that were written and not noted would shift all that follow.
+            self._largest = self._find_largest()
+        super().append(data)
 
     def note(
         self, size: int, first_offset: int, last_offset: int, max_timestamp: int, max_timestamp_offset: int

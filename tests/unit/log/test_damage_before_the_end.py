@@ -2,15 +2,12 @@
 
 import pytest
 
-from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.damage import DamagedLogError
-from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import iterate_headers
-from paceline.model.identifiers import TopicPartition
-from tests.unit.log.helpers import NOW_MS, ROOT, TP, batch, manager
+from tests.unit.log.helpers import NOW_MS, TP, batch, manager
 from tests.unit.log.memory_files import MemoryFiles
 
 COUNT = 12
@@ -50,3 +47,23 @@ def test_a_damaged_batch_in_front_of_the_end_stops_no_start_and_costs_no_other(n
                 found.read(offset, 10, COUNT)
         elif offset == COUNT - 1:
             assert found.read(offset, 10, COUNT)
+
+
+@pytest.mark.parametrize("number", range(LATEST, COUNT - 3))
+def test_an_append_that_meets_damage_leaves_nothing_behind(number: int) -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    logs.shutdown()
+    again, _ = manager(files, CONFIG)
+    found = again.get(TP)
+    assert found is not None
+    damage(files, log, number)
+    before = bytes(files.contents[log.segments[0].log_path])
+    for append in (
+        lambda: found.append_as_leader(batch(b"more"), 0, NOW_MS),
+        lambda: found.append_as_follower(batch(b"more", base_offset=COUNT, leader_epoch=0)),
+    ):
+        with pytest.raises(DamagedLogError):
+            append()
+        assert found.log_end_offset == COUNT
+        assert bytes(files.contents[log.segments[0].log_path]) == before
