@@ -67,8 +67,9 @@ def _load(
     context = parts.context
     context.brokers.update((yield from parts.storage.brokers()))
     topics = yield from parts.storage.topic_names()
-    nodes = yield from read_topics(parts, topics)
-    topic_partitions = add_topics(parts, topics, nodes)
+    gone: set[str] = set()
+    nodes = yield from read_topics(parts, topics, gone)
+    topic_partitions = add_topics(parts, [topic for topic in topics if topic not in gone], nodes)
     context.being_reassigned.update(
         TopicPartition(topic, partition)
         for topic, assignments in context.topics.items()

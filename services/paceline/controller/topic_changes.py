@@ -26,7 +26,9 @@ def on_topic_change(parts: ControllerParts) -> Flow[None]:
     listed = set(names)
     vanished = [topic for topic in context.topics if topic not in listed]
     LOG.info("topics: new %s, vanished %s", new, vanished)
-    nodes = yield from read_topics(parts, new)
+    gone: set[str] = set()
+    nodes = yield from read_topics(parts, new, gone)
+    new = [topic for topic in new if topic not in gone]
     for topic in vanished:
         yield from forget_topic(parts, topic)
     added = add_topics(parts, new, nodes)
@@ -70,9 +72,15 @@ def on_partition_modifications(parts: ControllerParts, topics: Sequence[str]) ->
     yield from create_partitions(parts, created)
 
 
-def read_topics(parts: ControllerParts, topics: Sequence[str]) -> Flow[dict[str, znodes.TopicAssignment]]:
-    """Read topic nodes; one without a topic id is given one, in ZooKeeper first."""
-    nodes = yield from parts.storage.topic_nodes(topics)
+def read_topics(
+    parts: ControllerParts, topics: Sequence[str], gone: set[str]
+) -> Flow[dict[str, znodes.TopicAssignment]]:
+    """Read topic nodes; one without a topic id is given one, in ZooKeeper first.
+
+    Topics without a node are added to ``gone``: nothing watches them, so they must not pass for known. When they are
+    made again the list of topics may look as before.
+    """
+    nodes = yield from parts.storage.topic_nodes(topics, gone)
     for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
         node = nodes.pop(topic)
         topic_id = new_id(parts.rng)
