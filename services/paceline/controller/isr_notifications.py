@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from paceline.controller.context import ReplicaState
 from paceline.controller.failures import ControllerMovedError, IllegalStateError
+from paceline.controller.lease_changes import relieve_silent_leaders
 from paceline.controller.parts import ControllerParts
 from paceline.controller.reassignment import complete_finished_reassignments
 from paceline.coordination import znodes
@@ -33,6 +34,7 @@ def on_isr_change_notification(parts: ControllerParts) -> Flow[None]:
         stale_elsewhere = yield from _refresh(parts, changed)
         parts.send_update_metadata(parts.context.brokers, changed)
         yield from complete_finished_reassignments(parts, changed)
+        yield from relieve_silent_leaders(parts, changed)
     except (ControllerMovedError, IllegalStateError):
         raise
     except Exception:

@@ -4,6 +4,7 @@ Source: design.md 3.7; spec/controller.md section 14, for what is done for a bro
 """
 
 import logging
+from collections.abc import Iterable
 
 from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.election import ElectionStrategy
@@ -53,10 +54,25 @@ def _regained(parts: ControllerParts, broker_id: int) -> Flow[None]:
     context.without_lease.discard(broker_id)
     parts.send_update_metadata(context.brokers, _hosted(context, broker_id))
     yield from parts.partitions.trigger_online()
+    yield from relieve_silent_leaders(parts, _hosted(context, broker_id))
     yield from resume_reassignments(parts, lambda _, assignment: broker_id in assignment.target)
     yield from parts.deletion.resume_topics(
         {replica.topic_partition.topic for replica in context.replicas_on([broker_id])}
     )
+
+
+def relieve_silent_leaders(parts: ControllerParts, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
+    """Move leaders that kept their partitions without a lease, for nobody else could lead when it ran out."""
+    context = parts.context
+    led = [
+        topic_partition
+        for topic_partition in topic_partitions
+        if (known := context.leadership.get(topic_partition)) is not None
+        and known.leader in context.without_lease
+        and context.online_replicas(topic_partition, known.isr)
+        and not context.is_queued_for_deletion(topic_partition.topic)
+    ]
+    yield from parts.partitions.handle_state_changes(led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN)
 
 
 def _hosted(context: ControllerContext, broker_id: int) -> list[TopicPartition]:

@@ -87,6 +87,28 @@ def test_a_broker_without_a_lease_is_told_of_new_partitions_and_new_leaders() ->
     assert "LAI a-0 3/1 [3]" in cluster.told()[2]
 
 
+def test_a_silent_leader_is_relieved_by_a_member_of_its_isr_that_is_heard_from_again() -> None:
+    cluster = started(("a", (1, 2)))
+    pass_ms(cluster, 2 * LEASE_MS, 1, 3)
+    pass_ms(cluster, 2 * LEASE_MS, 3)
+    assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0", "nobody else could lead"
+    pass_ms(cluster, LEASE_MS, 2, 3)
+    assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
+
+
+def test_a_silent_leader_is_relieved_by_whom_it_lets_into_its_isr() -> None:
+    cluster = started(("a", (1, 2)), ("b", (1, 2)))
+    cluster.change_isr("a-0", [1])
+    cluster.change_isr("b-0", [1])
+    cluster.settle()
+    pass_ms(cluster, 2 * LEASE_MS, 2, 3)
+    assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1", "nobody else could lead"
+    cluster.change_isr("a-0", [1, 2])
+    cluster.settle()
+    assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"
+    assert cluster.state("b-0") == "1/0 isr [1] ce 1 v1"
+
+
 def test_heartbeats_keep_everything_as_it_is() -> None:
     cluster = started(("a", (1, 2)))
     pass_ms(cluster, 10 * LEASE_MS, 1, 2, 3)
