@@ -637,7 +637,7 @@ class PartitionLog:
             self._files.make_directory(self._path)
             # With records there may be nothing left to flush, and the next process takes the id for durable.
             self._write_topic_id(durable=self.size_bytes > 0)
-            self._segments.active.seal()
+            self._seal_for_good()
             self.snapshots.write(self._log_end_offset, self.producers)
             if not self.size_bytes:
                 # Epochs of a log without records are dropped by the next load: not worth an fsync per empty log.
@@ -647,6 +647,14 @@ class PartitionLog:
         if self.size_bytes:
             self.flush()
         self.retire()
+
+    def _seal_for_good(self) -> None:
+        active = self._segments.active
+        try:
+            active.seal()
+        except CorruptMessageError:
+            # Who reads what is damaged is told; the other logs are to be stopped cleanly all the same.
+            active.write_indexes()
 
     def retire(self) -> None:
         """Refuse everything from now on: the directory is being renamed for deletion."""

@@ -2,12 +2,15 @@
 
 import pytest
 
+from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.damage import DamagedLogError
+from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import iterate_headers
-from tests.unit.log.helpers import NOW_MS, TP, batch, manager
+from paceline.model.identifiers import TopicPartition
+from tests.unit.log.helpers import NOW_MS, ROOT, TP, batch, manager
 from tests.unit.log.memory_files import MemoryFiles
 
 COUNT = 12
@@ -59,11 +62,28 @@ def test_an_append_that_meets_damage_leaves_nothing_behind(number: int) -> None:
     assert found is not None
     damage(files, log, number)
     before = bytes(files.contents[log.segments[0].log_path])
-    for append in (
-        lambda: found.append_as_leader(batch(b"more"), 0, NOW_MS),
-        lambda: found.append_as_follower(batch(b"more", base_offset=COUNT, leader_epoch=0)),
-    ):
+    for as_leader in (True, False):
         with pytest.raises(DamagedLogError):
-            append()
+            if as_leader:
+                found.append_as_leader(batch(b"more"), 0, NOW_MS)
+            else:
+                found.append_as_follower(batch(b"more", base_offset=COUNT, leader_epoch=0))
         assert found.log_end_offset == COUNT
         assert bytes(files.contents[log.segments[0].log_path]) == before
+
+
+@pytest.mark.parametrize("number", range(LATEST, COUNT - 3))
+def test_damage_in_one_log_does_not_end_the_stop_of_all(number: int) -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    logs.shutdown()
+    again, _ = manager(files, CONFIG)
+    other = again.get_or_create(TopicPartition("z", 0), None, True)
+    other.append_as_leader(batch(b"other"), 0, NOW_MS)
+    damage(files, log, number)
+    again.shutdown()
+    assert files.exists(join(ROOT, CLEAN_SHUTDOWN_MARKER)) and not files.locked
+    last, report = manager(files, CONFIG)
+    found, sound = last.get(TP), last.get(other.topic_partition)
+    assert report.clean_shutdown and found is not None and sound is not None
+    assert (found.log_end_offset, sound.log_end_offset) == (COUNT, 1)
