@@ -78,6 +78,8 @@ def write_isr(
         expect(response, request.path, ZkCode.NO_NODE)  # type: ignore[union-attr]
     if extra is None:
         state, *responses = responses
+        if state.stat is None or state.stat.version < desired.zk_version:
+            state = yield from _read_caught_up(path, desired.zk_version)
         found = _read_back(path, state, desired)
         if not isinstance(found, znodes.PartitionState):
             return found
@@ -104,6 +106,20 @@ def write_isr(
     if failed_joiner is not None:
         return JoinerEpochStale((failed_joiner,))
     return Conflict(found.leader_and_isr)
+
+
+def _read_caught_up(path: str, version: int) -> Flow[Response]:
+    """Read the state again, from a server that knows of everything before.
+
+    The server asked may lag behind the one the controller wrote the leadership to. What it says would pass for a
+    conflict, and the leader would wait for a decision that it has already. The check is a write to ZooKeeper: its
+    answer brings the server up to date.
+    """
+    (checked,) = yield Zk([Multi((Check(path, version),))])
+    expect(checked, path, ZkCode.BAD_VERSION, ZkCode.NO_NODE)
+    responses: list[Response] = yield Zk([GetData(path)])
+    expect(responses[0], path, ZkCode.NO_NODE)
+    return responses[0]
 
 
 def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Conflict | znodes.PartitionState:

@@ -37,7 +37,7 @@ from paceline.coordination.recipes import (
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.runtime.flow import Flow, FlowRun
+from paceline.runtime.flow import Flow, FlowRun, Zk
 from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
 
 TP = TopicPartition("orders", 0)
@@ -330,6 +330,30 @@ def test_an_isr_write_against_a_newer_state_is_a_conflict_that_shows_it(world: W
     node.ask(Delete(STATE))
     assert node.run(write_isr(TP, wanted(state, 1))) == Conflict(None)
     assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Conflict(None)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_server_that_lags_behind_is_no_conflict(world: World, exists: bool) -> None:
+    node = world.node()
+    node.run(ensure_paths([znodes.partition_path(TP)]))
+    if exists:
+        node.ask(Create(STATE, znodes.encode_partition_state(LeaderAndIsr(2, 2, (1, 2), 0, 7))))
+    # What a server says that has not heard of the leader's election yet.
+    late = node.ask(GetData(STATE))
+    elected = znodes.encode_partition_state(LeaderAndIsr(1, 3, (1,), 1, 7), {"former_members": [2]})
+    if not exists:
+        node.ask(Create(STATE, b"{}"))
+    node.ask(SetData(STATE, elected))
+    flow = write_isr(TP, LeaderAndIsr(1, 3, (1, 2), 1, 7), {})
+    step = next(flow)
+    assert step == Zk([GetData(STATE)])
+    with pytest.raises(StopIteration) as stop:
+        step = flow.send(late)
+        while True:
+            step = flow.send(node.ask(*step.requests))  # type: ignore[union-attr]
+    assert stop.value.value == Written(2)
+    read = znodes.decode_partition_state(STATE, world.data(STATE), 2)
+    assert read.leader_and_isr.isr == (1, 2) and not read.extra
 
 
 @pytest.mark.parametrize(("leader", "leader_epoch"), [(2, 3), (1, 0)])
