@@ -267,6 +267,27 @@ def test_truncation_of_what_was_read_is_told_once_and_reading_goes_on(cluster: F
         assert [record.value for record in read(consumer, 3)] == [b"c2", b"c3", b"c4"]
 
 
+def test_a_leader_that_lacks_the_epoch_of_what_was_read_is_told_of_and_reading_goes_on(cluster: FakeCluster) -> None:
+    write(cluster, b"a0")
+    cluster.move(ONE, 2)
+    write(cluster, b"b1")
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 2)
+        with cluster.lock:  # an unclean election of who had written three records in epoch 0, and nothing since
+            log = cluster.logs[ONE]
+            log.truncate(1)
+            log.epoch, log.epochs = 0, [(0, 0)]
+        write(cluster, b"c1", b"c2")
+        with cluster.lock:
+            log.epoch = 1
+        cluster.move(ONE, 1)
+        with pytest.raises(LogTruncatedError) as raised:
+            read(consumer, 1)
+        assert (raised.value.position, raised.value.divergent_offset) == (2, 2)
+        assert [record.value for record in read(consumer, 1)] == [b"c2"]
+
+
 def test_truncation_of_what_was_only_fetched_ahead_is_not_told(cluster: FakeCluster) -> None:
     write(cluster, b"a0", b"a1")
     write(cluster, b"b2", b"b3")
@@ -397,6 +418,20 @@ def test_a_paused_partition_rests_and_keeps_its_place(cluster: FakeCluster) -> N
         assert consumer.poll(timeout_ms=200) == {}
         consumer.resume([ONE])
         assert read(consumer, 1)[0].value == b"a"
+
+
+def test_what_paused_partitions_hold_keeps_nobody_else_from_reading(cluster: FakeCluster) -> None:
+    resting, reading = TopicPartition("t", 0), TopicPartition("t", 1)
+    for _ in range(4):
+        write(cluster, bytes(1_000), tp=resting)
+    with Consumer(cluster.bootstrap, max_buffered_bytes=3_000) as consumer:
+        consumer.assign([resting, reading])
+        wait_for(lambda: consumer._assignment.state(resting).buffered_bytes() > 3_000)
+        consumer.pause([resting])
+        write(cluster, b"a", tp=reading)
+        assert [record.value for record in read(consumer, 1, timeout_s=10)] == [b"a"]
+        consumer.resume([resting])
+        assert len(read(consumer, 4)) == 4
 
 
 def test_ends_and_times_are_looked_up(cluster: FakeCluster) -> None:

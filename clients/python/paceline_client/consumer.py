@@ -70,7 +70,7 @@ class Consumer:
             fetch_max_bytes: limit of one answer.
             max_partition_fetch_bytes: limit per partition of one answer; a larger batch comes alone.
             max_poll_records: limit of one `poll`.
-            max_buffered_bytes: limit of what is fetched ahead, all partitions together.
+            max_buffered_bytes: limit of what is fetched ahead, all partitions together that are not paused.
             check_crcs: verify every batch before it is decoded.
             client_rack: where this consumer is. It reads from a replica in the same rack where the brokers'
                 ``replica.selector.class`` is ``rack-aware``, and from the leader when that is not possible.

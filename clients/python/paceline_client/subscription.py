@@ -168,16 +168,18 @@ class PartitionState:
         """The log no longer agrees with what was fetched: it does only below ``end_offset`` (KIP-320, KIP-595).
 
         Records fetched ahead are fetched again. Only when records that were handed out are gone does the next poll
-        raise `LogTruncatedError`.
+        raise `LogTruncatedError`: they reach beyond that end, or were of a later epoch, which this log lacks. How many
+        of the latter lay before the end nobody knows, so reading goes on behind them.
         """
         position = self.position
         assert position is not None
-        if end_offset >= position:
-            known_epoch = self.position_epoch
+        known_epoch = self.position_epoch
+        if end_offset >= position and (known_epoch is None or epoch >= known_epoch):
             self.seek(position, known_epoch)
             return
-        self.seek(max(0, end_offset), epoch if epoch >= 0 else None)
-        self.error = LogTruncatedError(self.topic_partition, position, max(0, end_offset))
+        agreed = max(0, min(end_offset, position))
+        self.seek(agreed, epoch if epoch >= 0 else None)
+        self.error = LogTruncatedError(self.topic_partition, position, agreed)
 
     def hand_out(self, max_records: int, verify: bool) -> list[ConsumerRecord]:
         """Return up to ``max_records`` records and move the position behind them.
@@ -283,5 +285,5 @@ class Assignment:
         return states[self._turn :] + states[: self._turn]
 
     def buffered_bytes(self) -> int:
-        """Return the bytes fetched ahead, all together."""
-        return sum(state.buffered_bytes() for state in self._states.values())
+        """Return the bytes fetched ahead for partitions that are not paused: those will be handed out."""
+        return sum(state.buffered_bytes() for state in self._states.values() if not state.paused)

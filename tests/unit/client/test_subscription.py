@@ -148,3 +148,15 @@ def test_partitions_that_stay_assigned_keep_their_place_and_are_served_in_turn()
     assert set(first) == set(others[1:])
     with pytest.raises(InvalidRequestError):
         assignment.state(others[0])
+
+
+def test_records_of_an_epoch_the_leader_lacks_are_gone_wherever_an_earlier_one_ends() -> None:
+    state = at(0, batch(0, 4, epoch=3), batch(4, 4, epoch=5))
+    offsets(state)
+    assert (state.position, state.position_epoch) == (8, 5)
+    state.truncated(3, 20)
+    error = state.take_error()
+    assert isinstance(error, LogTruncatedError)
+    assert (error.position, error.divergent_offset) == (8, 8)
+    # The leader has epoch 3 up to 20, so it has nothing against this.
+    assert (state.position, state.fetch_offset, state.fetch_epoch) == (8, 8, 3)
