@@ -77,6 +77,8 @@ class Accumulator:
         self._max_in_flight = (
             min(config.max_in_flight, MAX_IN_FLIGHT_IDEMPOTENT) if config.enable_idempotence else config.max_in_flight
         )
+        self._checks_each = config.max_record_bytes < config.batch_size
+        """Whether a record may fit into a batch and be too large all the same."""
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._incomplete: dict[int, ProducerBatch] = {}
@@ -128,9 +130,11 @@ class Accumulator:
     def append_to(
         self, batch: ProducerBatch, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
     ) -> bool:
-        """Add a record to an open batch; False when it is full."""
+        """Add a record to an open batch; False when it is full. Raises what `append` raises."""
         encoder = batch.encoder
         assert encoder is not None
+        if self._checks_each:
+            self._check_size(key, value, headers)
         try:
             taken = encoder.append(batch.count, timestamp_ms, key, value, headers)  # type: ignore[arg-type]
         except (OverflowError, UnicodeError) as error:
@@ -170,6 +174,8 @@ class Accumulator:
                 key, value = pairs[at]
                 if key is not None and not with_keys:
                     break
+                if self._checks_each:
+                    self._check_size(key, value, _NO_HEADERS)
                 if append(index, timestamp_ms, key, value, _NO_HEADERS) is None:
                     break
                 index += 1
@@ -197,12 +203,7 @@ class Accumulator:
         now_ms: int,
     ) -> ProducerBatch:
         """Begin a batch with this record."""
-        with sendable("record"):
-            size = record_bytes(key, value, headers)
-        if size > self.config.max_record_bytes:
-            raise MessageTooLargeError(
-                f"the record has {size} bytes with its overhead, max_record_bytes is {self.config.max_record_bytes}"
-            )
+        self._check_size(key, value, headers)
         batch = ProducerBatch(queue.topic_partition, new_encoder(self.config.batch_size), now_ms)
         self.append_to(batch, timestamp_ms, key, value, headers)
         queue.pending.append(batch)
@@ -210,6 +211,14 @@ class Accumulator:
         self._active.setdefault(queue.topic_partition, queue)
         self._incomplete[id(batch)] = batch
         return batch
+
+    def _check_size(self, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        with sendable("record"):
+            size = record_bytes(key, value, headers)
+        if size > self.config.max_record_bytes:
+            raise MessageTooLargeError(
+                f"the record has {size} bytes with its overhead, max_record_bytes is {self.config.max_record_bytes}"
+            )
 
     def _seal(self, batch: ProducerBatch) -> None:
         """Close a batch whose encoder may or may not have taken a record, so that no offset is used twice."""
@@ -426,10 +435,12 @@ class Accumulator:
         """Fail what is older than the delivery timeout, attempts in flight included."""
         limit = now_ms - self.config.delivery_timeout_ms
         for queue in list(self._active.values()):
-            while queue.unresolved and not queue.unresolved[0].on_wire and queue.unresolved[0].created_ms <= limit:
-                self._give_up(queue, queue.unresolved[0], self._delivery_failed(queue, queue.unresolved[0]))
-            for batch in queue.unresolved:
-                if batch.on_wire and not batch.done and batch.created_ms <= limit:
+            for batch in list(queue.unresolved):
+                if batch.done or batch.created_ms > limit:
+                    continue
+                if not batch.on_wire:
+                    self._give_up(queue, batch, self._delivery_failed(queue, batch))
+                else:
                     # The attempt goes on; what it answers still decides whether the sequence has a gap.
                     batch.maybe_appended = True
                     self._resolve(batch, None, None, self._delivery_failed(queue, batch))

@@ -128,6 +128,19 @@ def test_a_record_larger_than_the_limit_is_refused_and_changes_nothing() -> None
     assert accumulator.incomplete() == []
 
 
+def test_the_limit_of_a_record_holds_in_a_batch_that_is_open_too() -> None:
+    accumulator = make(batch_size=10_000, max_record_bytes=100)
+    batch, _ = put(accumulator, b"small")
+    before = accumulator.buffered_bytes
+    with pytest.raises(MessageTooLargeError):
+        put(accumulator, bytes(200))
+    with pytest.raises(MessageTooLargeError):
+        accumulator.append_to(batch, None, None, bytes(200), [])
+    with pytest.raises(MessageTooLargeError):
+        accumulator.append_run(batch, None, [(None, bytes(200))], 0, with_keys=False)
+    assert (accumulator.buffered_bytes, batch.count) == (before, 1)
+
+
 def test_a_run_of_records_is_the_same_as_one_by_one() -> None:
     values = [bytes([number % 251]) * (number % 40) for number in range(200)]
     pairs = [(None, value) for value in values]
@@ -354,6 +367,24 @@ def test_an_attempt_in_flight_expires_for_the_caller_and_its_success_leaves_no_g
     put(accumulator, b"b", now_ms=1_000)
     (following,) = take(accumulator, 1_000)
     assert following.base_sequence == 1
+
+
+def test_a_batch_that_waits_behind_an_attempt_in_flight_expires_in_time() -> None:
+    accumulator = make(delivery_timeout_ms=1_000)
+    acknowledge_one(accumulator)
+    first, second = fill(accumulator, 2)
+    assert take(accumulator, 0) == [first]
+    assert take(accumulator, 0) == [second]
+    accumulator.fail(second, NotEnoughReplicasError("too few"), 10)
+    accumulator.expire(1_000)
+    assert isinstance(first.error, DeliveryFailedError) and isinstance(second.error, DeliveryFailedError)
+    assert accumulator.buffered_bytes == 0
+    accumulator.complete(first, 1, None)
+    (third,) = fill(accumulator, 1, now_ms=1_000)
+    assert accumulator.needs_producer_id()
+    accumulator.set_producer_id(8, 0)
+    assert take(accumulator, 1_000) == [third]
+    assert third.base_sequence == 0
 
 
 def test_an_expired_attempt_that_fails_leaves_a_gap_and_costs_the_producer_id() -> None:
