@@ -19,6 +19,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client import (
     BootstrapError,
     BufferExhaustedError,
+    Consumer,
     DeliveryFailedError,
     Producer,
     ProducerClosedError,
@@ -45,6 +46,18 @@ def test_a_record_comes_back_with_its_place(cluster: FakeCluster) -> None:
     assert first == RecordMetadata("one", 0, 0, None)
     assert second.offset == 1
     assert cluster.values("one") == {0: [b"a", b"b"]}
+
+
+def test_headers_may_be_any_sequence_such_as_those_of_a_record_that_was_read(cluster: FakeCluster) -> None:
+    headers = (("h", b"1"), ("h", None))
+    with Producer(cluster.bootstrap, linger_ms=10_000) as producer:
+        sent = [producer.send("one", value, headers=headers) for value in (b"begins", b"joins")]
+        producer.flush(60)
+        assert [future.result(60).offset for future in sent] == [0, 1]
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([("one", 0)])
+        (records,) = consumer.poll(timeout_ms=60_000).values()
+    assert [record.headers for record in records] == [headers, headers]
 
 
 def test_records_of_a_key_go_to_the_partition_kafka_would_choose(cluster: FakeCluster) -> None:
@@ -332,6 +345,28 @@ def test_flush_ends_with_its_time(cluster: FakeCluster) -> None:
     with pytest.raises(RequestTimedOutError):
         producer.flush(0.3)
     producer.close(0)
+
+
+def test_a_flush_waits_for_callbacks_of_records_whose_outcome_is_known(cluster: FakeCluster) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    heard: list[RecordMetadata | None] = []
+
+    def slowly(at: RecordMetadata | None, _error: PacelineError | None) -> None:
+        began.set()
+        go_on.wait(60)
+        heard.append(at)
+
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        try:
+            future = producer.send("one", b"a", on_delivery=slowly)
+            assert began.wait(60)
+            assert future.done()
+            with pytest.raises(RequestTimedOutError):
+                producer.flush(timeout_s=0.1)
+        finally:
+            go_on.set()
+        producer.flush(timeout_s=60)
+        assert heard == [RecordMetadata("one", 0, 0, None)]
 
 
 def test_flush_in_a_callback_is_refused_instead_of_waiting_for_itself(cluster: FakeCluster) -> None:

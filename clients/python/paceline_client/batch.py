@@ -98,6 +98,11 @@ class ProducerBatch:
         self.error = error
         self.done = True
 
+    @property
+    def announced(self) -> bool:
+        """Whether the outcome is known and the callbacks have run."""
+        return self._announced
+
     def announce(self) -> None:
         """Wake who waits for the outcome."""
         self._announced = True

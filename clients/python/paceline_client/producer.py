@@ -197,6 +197,8 @@ class Producer:
             ProducerFatalError: the producer cannot go on; make a new one.
         """
         route = self._routes.get(topic) or self._find_route(topic)
+        # The encoder takes a list alone; a record that was read has its headers in a tuple.
+        pairs = list(headers) if headers else _NO_HEADERS
         with self._lock:
             accumulator = self._accumulator
             if self._closed or accumulator.fatal is not None or accumulator.buffered_bytes >= self._buffer_memory:
@@ -205,15 +207,13 @@ class Producer:
             batch = queue.open
             if batch is not None:
                 index = batch.count
-                if accumulator.append_to(batch, timestamp_ms, key, value, headers or _NO_HEADERS):
+                if accumulator.append_to(batch, timestamp_ms, key, value, pairs):
                     if on_delivery is not None:
                         batch.add_callback(index, on_delivery)
                     return RecordFuture(batch, index)
                 if key is None and partition is None:
                     queue = self._next_sticky(topic, route)
-            batch, index, news = accumulator.append(
-                queue, timestamp_ms, key, value, headers or _NO_HEADERS, monotonic_ms()
-            )
+            batch, index, news = accumulator.append(queue, timestamp_ms, key, value, pairs, monotonic_ms())
             if on_delivery is not None:
                 batch.add_callback(index, on_delivery)
             if news:
@@ -344,7 +344,7 @@ class Producer:
     # Waiting and closing -----------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent so far has an outcome; futures and callbacks tell which.
+        """Wait until every record sent so far has an outcome and its callback has run; both tell which.
 
         Args:
             timeout_s: None means the delivery timeout plus one request.
@@ -357,13 +357,15 @@ class Producer:
             raise InvalidRequestError("flush may not be called from a delivery callback")
         timeout_s = self._delivery_s if timeout_s is None else timeout_s
         with self._lock:
-            waiting = self._accumulator.incomplete()
+            waiting = self._sender.unannounced() + self._accumulator.incomplete()
             self._accumulator.flushing += 1
         try:
             self._sender.wake()
             if not wait_for_all(waiting, timeout_s):
-                left = sum(batch.count for batch in waiting if not batch.done)
-                raise RequestTimedOutError(f"{left} records have no outcome after {timeout_s:.1f} s")
+                left = sum(batch.count for batch in waiting if not batch.announced)
+                raise RequestTimedOutError(
+                    f"{left} records have no outcome, or callbacks that have not returned, after {timeout_s:.1f} s"
+                )
         finally:
             with self._lock:
                 self._accumulator.flushing -= 1

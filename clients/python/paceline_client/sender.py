@@ -129,6 +129,8 @@ class Sender:
         self._next_deadline_check_ms = 0
         self._unreported: list[ProducerBatch] = []
         """Batches that have ended, with callbacks to be run."""
+        self._reporting: list[ProducerBatch] = []
+        """Batches whose callbacks are being run; the last of them may have been."""
         self._asking_for_id = False
         self._ask_again_ms = 0
         self._id_attempts = 0
@@ -187,6 +189,10 @@ class Sender:
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
 
+    def unannounced(self) -> list[ProducerBatch]:
+        """Return the batches whose outcome is known and whose callbacks have not run yet; the lock is held."""
+        return self._unreported + [batch for batch in self._reporting if not batch.announced]
+
     def join_calls(self) -> None:
         """Wait a little for the threads of calls under way; they end once the channels are closed."""
         self._threads.join(5.0)
@@ -204,7 +210,7 @@ class Sender:
         with self._lock:
             self._accumulator.fail_all(error)
             self._stopped = True
-            ended = self._unreported + self._accumulator.take_ended()
+            ended = self._reporting = self._unreported + self._accumulator.take_ended()
             self._unreported = []
         self._report(ended)
 
@@ -218,7 +224,7 @@ class Sender:
             self._accumulator.expire(now_ms)
             requests, wait_ms = self._collect(now_ms)
             wait_ms = min(wait_ms, self._check_deadlines(now_ms))
-            ended = self._unreported + self._accumulator.take_ended()
+            ended = self._reporting = self._unreported + self._accumulator.take_ended()
             self._unreported = []
             if not requests and not ended:
                 if self._draining and not self._accumulator.incomplete():
