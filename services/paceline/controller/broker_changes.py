@@ -133,6 +133,7 @@ def on_replicas_become_offline(parts: ControllerParts, replicas: Sequence[Replic
     With ``fence`` the partitions get a new leader epoch in any case.
     """
     context = parts.context
+    told_before = context.metadata_sequence
     for_deletion = [r for r in replicas if context.is_queued_for_deletion(r.topic_partition.topic)]
     others = [r for r in replicas if not context.is_queued_for_deletion(r.topic_partition.topic)]
     leaderless = context.partitions_with_offline_leader()
@@ -141,7 +142,8 @@ def on_replicas_become_offline(parts: ControllerParts, replicas: Sequence[Replic
     yield from parts.replicas.handle_state_changes(others, ReplicaState.OFFLINE, fence)
     if for_deletion:
         yield from parts.deletion.fail_replicas(for_deletion)
-    if not leaderless:
+    if not leaderless or context.metadata_sequence == told_before:
+        # A partition that has long been without a leader, and stays so, tells nobody which brokers are left.
         parts.send_update_metadata(context.brokers, ())
 
 

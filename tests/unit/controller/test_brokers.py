@@ -7,7 +7,12 @@ import pytest
 from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData, SetData
-from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint
+from paceline.model.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    Endpoint,
+    UpdateMetadataRequest,
+)
 from paceline.model.errors import ErrorCode, NotControllerError
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChangeKind
@@ -67,6 +72,18 @@ def test_s3_1_the_end_of_a_session_is_the_end_of_the_broker() -> None:
     client.crash()
     cluster.time.run_until(lambda: cluster.state("a-0").startswith("2/"), max_ms=10_000)
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
+
+
+def test_everybody_hears_of_a_broker_that_goes_while_a_partition_has_been_without_a_leader() -> None:
+    cluster = started(("u", (1,)))
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.told()
+    cluster.kill_broker(3)
+    cluster.settle()
+    ((broker_id, request),) = cluster.brokers.received
+    assert broker_id == 2 and isinstance(request, UpdateMetadataRequest)
+    assert [broker.broker_id for broker in request.live_brokers] == [2]
 
 
 def test_a_broker_that_moves_keeps_its_epoch_and_everybody_learns_its_address() -> None:
