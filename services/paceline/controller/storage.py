@@ -15,6 +15,7 @@ from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import (
     Check,
+    Create,
     Delete,
     Exists,
     GetChildren,
@@ -126,8 +127,16 @@ class Storage:
     # reads
 
     def children(self, path: str, watch: bool) -> Flow[tuple[str, ...]]:
-        """List child names; a missing node has none."""
+        """List child names; a missing node has none.
+
+        One that is to be watched is made: nobody would hear of what is put there once somebody else has made it.
+        """
         (response,) = yield from send([GetChildren(path, watch)])
+        if watch and response.code is ZkCode.NO_NODE:
+            LOG.warning("%s is gone, it is made anew", path)
+            steps = [*znodes.parent_paths(path), path]
+            yield from self.send_fenced([self.fenced(Create(step, None)) for step in steps])
+            (response,) = yield from send([GetChildren(path, watch)])
         if response.ok:
             return response.children
         if response.code is ZkCode.NO_NODE:

@@ -27,6 +27,9 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
     if watch.type is WatchType.CHILDREN_CHANGED:
         kind = _CHILD_EVENTS.get(watch.path)
         return None if kind is None else kind()
+    if watch.type is WatchType.DELETED and watch.path in _CHILD_EVENTS:
+        # The watch on its children has gone with it; the look makes the node again.
+        return _CHILD_EVENTS[watch.path]()
     if watch.path == znodes.CONTROLLER:
         return ev.Reelect() if watch.type is WatchType.DELETED else ev.ControllerChange()
     if watch.path == znodes.CONTROLLER_EPOCH:

@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.model.assignment import ReplicaAssignment
@@ -210,3 +211,29 @@ def test_a_topic_deleted_and_made_again_by_hand_is_found_at_whatever_moment(step
     cluster.settle()
     assert cluster.controller.describe_topics(["sick"])[0].topic_id == "s" * 22
     assert cluster.state("sick-0").startswith("3/0 isr [3, 2]")
+
+
+def test_markers_count_again_after_somebody_deleted_the_node_they_are_in() -> None:
+    """``deleteall /admin/delete_topics`` is how operators have got rid of deletions that hang."""
+    cluster = Cluster()
+    cluster.start_broker(1)
+    cluster.start_controller()
+    assert cluster.create(NewTopic("a", assignments=((1,),)))[0].error is None
+    cluster.zk(Delete(znodes.DELETE_TOPICS))
+    cluster.settle()
+    (result,) = cluster.delete("a")
+    assert result.error is None
+    assert not cluster.exists(znodes.topic_path("a"))
+
+
+def test_isr_changes_are_heard_of_again_after_somebody_deleted_the_node_of_notices() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    assert cluster.create(NewTopic("a", assignments=((1, 2),)))[0].error is None
+    cluster.zk(Delete(znodes.ISR_CHANGE_NOTIFICATION))
+    cluster.settle()
+    cluster.change_isr("a-0", [1])
+    cluster.settle()
+    (described,) = cluster.controller.describe_topics(["a"])[0].partitions
+    assert described.isr == (1,)
