@@ -45,6 +45,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     """Return the schedule of the world's seed, by time."""
     faults = _draw(world, profile, "fault", profile.fault_kinds, profile.fault_count)
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
+    faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 
@@ -182,6 +183,12 @@ class FaultInjector(Operations):
             else:
                 machine.stop()
             self._after(fault, machine.start)
+
+    def _evict_controller(self, fault: Fault) -> None:
+        """A term of office ends though its session goes on."""
+        self._operator.evict_controller()
+        if fault.other % 2:
+            self._after(fault, self._operator.evict_controller)
 
     def _pause_broker(self, fault: Fault) -> None:
         self._pause(self._broker(fault), fault)

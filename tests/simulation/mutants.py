@@ -53,7 +53,7 @@ class Mutant:
 
     def profile(self, seed: int) -> Profile:
         """Return the profile of a seed, with the aim taken."""
-        return replace(draw_profile(World(seed)), **self.aimed)
+        return replace(draw_profile(World(seed)), **{"evictions": 0, **self.aimed})
 
 
 def _aim(*kinds: str, count: int = 10, **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Request, Response, SessionEvent, SessionState, SetData
+from paceline.coordination.interface import Create, Delete, Request, Response, SessionEvent, SessionState, SetData
 from paceline.coordination.memory import MemoryZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.identifiers import TopicPartition
@@ -93,6 +93,10 @@ class Operator:
         self._write(Create(path, data, sequential=sequential))
         if not sequential:
             self._write(SetData(path, data))
+
+    def evict_controller(self) -> None:
+        """Have another controller elected, the way Kafka's operators do it."""
+        self._write(Delete(znodes.CONTROLLER))
 
     def _write(self, request: Request) -> None:
         if not self._started:

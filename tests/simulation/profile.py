@@ -83,6 +83,8 @@ class Profile:
     operation_count: int
     fault_ms: int
     """How long faults go on after the warm-up."""
+    evictions: int = 0
+    """How often somebody deletes ``/controller`` by hand, once or twice each time, so that another is elected."""
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -185,6 +187,7 @@ def draw_profile(world: World) -> Profile:
         operation_kinds=_pick(chance, OPERATION_WEIGHTS, chance.randint(1, 5)),
         operation_count=chance.choices((0, 3, 6, 10), (3, 4, 4, 2))[0],
         fault_ms=chance.choice((8_000, 15_000, 30_000)),
+        evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
     )
 
 
@@ -208,6 +211,7 @@ def draw_wild_profile(world: World) -> Profile:
         producers=min(drawn.producers, 2),
         readers=1,
         brokers=max(drawn.brokers, chance.choice((1, 3, 3, 4))),
+        evictions=world.chance("evictions").choices((0, 2, 6), (4, 1, 1))[0],
     )
 
 

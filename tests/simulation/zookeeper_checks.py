@@ -118,7 +118,7 @@ class ZooKeeperChecks:
             self._controller_owner = write.session_id
             self._controller_zxid = write.zxid
         elif write.change.type is WatchType.DELETED:
-            mine = self._controller_owner == write.session_id
+            mine = write.session_id in (self._controller_owner, *self.operators)
             writer = self._writer(write.session_id)
             self._verdicts.check("K8", mine, f"zxid {write.zxid}: {writer} deletes another's /controller")
             self._controller_owner = None
