@@ -10,7 +10,7 @@ from typing import Final
 
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError, SessionLostError
-from paceline.coordination.interface import GetChildren, GetData, ZkCode, ZooKeeper
+from paceline.coordination.interface import Check, GetChildren, GetData, Multi, Response, ZkCode, ZooKeeper
 from paceline.coordination.recipes import expect
 from paceline.log.log_config import LogConfig
 from paceline.model.errors import InvalidConfigError
@@ -191,7 +191,15 @@ def _config(properties: Mapping[str, str], defaults: LogConfig) -> LogConfig:
 
 def _read_configs(topics: list[str]) -> Flow[dict[str, Mapping[str, str]]]:
     paths = [znodes.topic_config_path(topic) for topic in topics]
-    responses = yield Zk([GetData(path) for path in paths])
+    responses: list[Response] = yield Zk([GetData(path) for path in paths])
+    missing = [index for index, response in enumerate(responses) if response.code is ZkCode.NO_NODE]
+    if missing:
+        # Created with the topic, so the server asked may lag behind; a check, which is a write, brings it up to date.
+        (checked,) = yield Zk([Multi((Check(paths[missing[0]], 0),))])
+        expect(checked, paths[missing[0]], ZkCode.NO_NODE, ZkCode.BAD_VERSION)
+        again: list[Response] = yield Zk([GetData(paths[index]) for index in missing])
+        for index, response in zip(missing, again, strict=True):
+            responses[index] = response
     found: dict[str, Mapping[str, str]] = {}
     for topic, path, response in zip(topics, paths, responses, strict=True):
         expect(response, path, ZkCode.NO_NODE)

@@ -1,12 +1,12 @@
 """Topic settings: read when a topic comes, applied when they change, waited for by nobody for ever."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
 from paceline.broker.topic_configs import TopicConfigs
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Response, SetData, ZkCode, ZooKeeper
+from paceline.coordination.interface import Create, GetData, Multi, Request, Response, SetData, ZkCode, ZooKeeper
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import ErrorCode
@@ -167,8 +167,28 @@ def test_a_read_that_was_under_way_when_a_topic_left_says_nothing_of_the_next_of
     configs.want([TP.topic])
     asked.pop()([Response(ZkCode.OK, data=znodes.encode_config({"min.insync.replicas": "2"}))])
     assert configs.get(TP.topic) is None
-    asked.pop()([Response(ZkCode.NO_NODE)])
+    asked.pop()([Response(ZkCode.OK, data=znodes.encode_config({}))])
     assert configs.get(TP.topic) == LogConfig()
+
+
+def test_settings_that_a_server_which_lags_behind_does_not_know_yet_are_not_the_defaults() -> None:
+    asked: list[tuple[Sequence[Request], Callable[[list[Response]], None]]] = []
+    zookeeper = SimpleNamespace(submit=lambda requests, on_done: asked.append((requests, on_done)))
+    configs = TopicConfigs(cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None)
+    configs.want(["lagging", "known", "without"])
+    known = znodes.encode_config({"min.insync.replicas": "3"})
+    requests, on_done = asked.pop()
+    assert requests == [GetData(znodes.topic_config_path(topic)) for topic in ("lagging", "known", "without")]
+    on_done([Response(ZkCode.NO_NODE), Response(ZkCode.OK, data=known), Response(ZkCode.NO_NODE)])
+    (written,), on_done = asked.pop()
+    assert isinstance(written, Multi) and configs.get("lagging") is None, "a write brings the server up to date"
+    on_done([Response(ZkCode.BAD_VERSION)])
+    requests, on_done = asked.pop()
+    assert requests == [GetData(znodes.topic_config_path(topic)) for topic in ("lagging", "without")]
+    late = znodes.encode_config({"min.insync.replicas": "2"})
+    on_done([Response(ZkCode.OK, data=late), Response(ZkCode.NO_NODE)])
+    found = [configs.get(topic) for topic in ("lagging", "known", "without")]
+    assert [None if one is None else one.min_insync_replicas for one in found] == [2, 3, 1]
 
 
 def test_a_refused_request_for_a_deleted_topic_reads_no_settings_for_the_next_of_its_name() -> None:
