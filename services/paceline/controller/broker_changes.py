@@ -71,7 +71,10 @@ def on_broker_modifications(parts: ControllerParts, broker_id: int) -> Flow[None
     current = yield from parts.storage.brokers()
     known = parts.context.brokers.get(broker_id)
     found = current.get(broker_id)
-    if known is not None and found is not None and _has_moved(known, found):
+    if known is None and found is not None:
+        # It could not be read when the brokers were looked at, and has been mended.
+        yield from on_broker_change(parts)
+    elif known is not None and found is not None and _has_moved(known, found):
         _update(parts, [found])
 
 

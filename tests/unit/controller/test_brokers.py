@@ -109,6 +109,19 @@ def test_a_registration_that_cannot_be_read_is_no_broker() -> None:
     assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 3, 4]
 
 
+def test_a_registration_that_was_mended_is_a_broker_again() -> None:
+    cluster = started(("a", (2, 1)))
+    registration = cluster.zk(GetData(znodes.broker_path(2))).data
+    cluster.zk(SetData(znodes.broker_path(2), b"nonsense"))
+    cluster.start_broker(4)
+    cluster.settle()
+    assert cluster.state("a-0") == "1/1 isr [1] ce 1 v1"
+    cluster.zk(SetData(znodes.broker_path(2), registration or b""))
+    cluster.settle()
+    assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 2, 3, 4]
+    assert cluster.told()[2][-2:] == ["LAI a-0 1/1 [1]", "UM {a-0 1/1 [1]}"]
+
+
 def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:
     cluster = started(("a", (1, 2)))
     response = cluster.controlled_shutdown(1, broker_epoch=0)
