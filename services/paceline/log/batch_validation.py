@@ -87,11 +87,11 @@ def prepare_client_batch(data: bytes, config: LogConfig, now_ms: int) -> Prepare
     )
     codec = header.codec
     if config.compression_type is not None and config.compression_type is not codec:
-        codec = config.compression_type
-        buffer = recompress(buffer, size, codec)
+        buffer = recompress(buffer, size, config.compression_type)
         size = len(buffer)
         _check_size(size, config.max_message_bytes)
         header = parse_header(buffer)
+        codec = header.codec
     if size > config.segment_bytes:
         raise RecordListTooLargeError(f"{size} bytes do not fit a segment of {config.segment_bytes}")
     if append_time:

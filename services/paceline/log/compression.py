@@ -66,6 +66,11 @@ def compress(codec: Codec, data: bytes) -> bytes:
     return data
 
 
+def expansion_limit(size: int) -> int:
+    """Return the bytes that ``size`` compressed bytes may expand to."""
+    return min(MAX_DECOMPRESSED_BYTES, max(1 << 20, MAX_EXPANSION * size))
+
+
 def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padding: int = 0) -> bytearray:
     """Return ``prefix``, then ``data`` decompressed, then ``padding`` zero bytes, in one buffer.
 
@@ -73,7 +78,7 @@ def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padd
         CorruptMessageError: the stream is cut, damaged or followed by something else.
         MessageTooLargeError: it expands beyond `MAX_DECOMPRESSED_BYTES` or `MAX_EXPANSION`.
     """
-    limit = min(MAX_DECOMPRESSED_BYTES, max(1 << 20, MAX_EXPANSION * len(data)))
+    limit = expansion_limit(len(data))
     try:
         if codec is Codec.GZIP:
             return bytearray().join((prefix, _gunzip(data, limit), bytes(padding)))

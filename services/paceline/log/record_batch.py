@@ -13,7 +13,7 @@ import google_crc32c
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from paceline.log.compression import Codec, codec_of, compress, decompress
+from paceline.log.compression import Codec, codec_of, compress, decompress, expansion_limit
 from paceline.model.errors import CorruptMessageError, InvalidRecordError
 
 HEADER_BYTES: Final = 61
@@ -296,12 +296,17 @@ def control_record_type(data: Buffer) -> tuple[int, int]:
 
 
 def recompress(batch: bytearray, size: int, codec: Codec, *, keep_if_larger: bool = False) -> bytearray:
-    """Return a new batch with the same records under another codec; header fields other than length and CRC stay."""
+    """Return a new batch with the same records under another codec; header fields other than length and CRC stay.
+
+    The batch stays as it is where the codec would make it so small that readers refuse to expand it.
+    """
     header = parse_header(batch)
     records = decompress(header.codec, memoryview(batch)[HEADER_BYTES:size])
     payload = compress(codec, bytes(records))
     if keep_if_larger and len(payload) >= len(records):
         return batch
+    if len(records) > expansion_limit(len(payload)):
+        return batch[:size]
     new = bytearray().join((memoryview(batch)[:HEADER_BYTES], payload))
     struct.pack_into(">i", new, 8, len(new) - LENGTH_PREFIX_BYTES)
     attributes = (header.attributes & ~CODEC_BITS) | codec

@@ -362,6 +362,17 @@ def test_deleting_a_log_during_its_flush_does_not_hurt_the_directory() -> None:
         log.append_as_leader(batch(b"a"), 0, NOW_MS)
 
 
+@pytest.mark.parametrize("sent", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("wanted", [Codec.ZSTD, Codec.SNAPPY])
+def test_what_is_recompressed_can_always_be_read(sent: Codec, wanted: Codec) -> None:
+    """Zeros become so small with zstd that whoever guards against bombs refuses them."""
+    log = new_log(MemoryFiles(), LogConfig(compression_type=wanted, max_message_bytes=8 << 20))
+    value = bytes(5_000_000)
+    log.append_as_leader(batch(value, codec=sent), 0, NOW_MS)
+    assert [record.value for record in records_of(log)] == [value]
+    assert log.offset_for_timestamp(1000, 1) == (0, 1000)
+
+
 def test_flush_messages_flushes_within_the_append() -> None:
     log = new_log(MemoryFiles(), LogConfig(flush_messages=3))
     points = []
