@@ -68,6 +68,8 @@ class ControllerContext:
     """Keys of state nodes outside Kafka's schema; they are written back as they were."""
     seen_in_event: set[TopicPartition] = field(default_factory=set)
     """Partitions whose cached leadership was read or written by the running event, so it need not be read again."""
+    wrote_in_event: bool = False
+    """Whether the running event has written something: whoever asked for it must not ask the next controller anew."""
     changed: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions whose cached leadership was read, written or lost since `take_changes`."""
     dropped_topics: dict[str, None] = field(default_factory=dict)

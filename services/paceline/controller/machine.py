@@ -92,6 +92,7 @@ class ControllerMachine:
             return
         context = self._parts.context
         context.seen_in_event.clear()
+        context.wrote_in_event = False
         self._parts.log.cause = event.name
         self._parts.publisher.event_begins()
         try:

@@ -84,11 +84,14 @@ class Storage:
             ControllerMovedError: the fence failed.
         """
         responses = yield from send(multis)
+        # One that is sent again after its answer was lost may have been applied the first time.
+        if any(response.ok or response.in_doubt_before for response in responses):
+            self._context.wrote_in_event = True
         for response in responses:
             if not response.ok and first_failure(response)[0] == 0:
                 raise ControllerMovedError(
                     "the version of /controller_epoch is not the one of this election",
-                    may_be_applied=any(other.ok for other in responses),
+                    may_be_applied=self._context.wrote_in_event,
                 )
         return responses
 

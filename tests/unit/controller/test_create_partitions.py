@@ -1,5 +1,6 @@
 """CreatePartitions: what is refused, where new partitions go, and when the answer comes."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -216,3 +217,19 @@ def test_a_standby_refuses() -> None:
     ):
         with pytest.raises(NotControllerError):
             ask(cluster, call)
+
+
+@pytest.mark.parametrize("steps", range(40))
+def test_who_is_sent_to_the_next_controller_finds_nothing_done(steps: int) -> None:
+    """Asked again it would say that there are so many partitions already."""
+    cluster = started()
+    cluster.start_controller(CONTROLLER_ID + 1)
+    answers: list[Any] = []
+    cluster.controller.admin.create_partitions([NewPartitions("a", 2, ((2, 3),))], 5_000, False, answers.append)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    cluster.tool.submit([Delete(znodes.CONTROLLER), SetData(znodes.CONTROLLER_EPOCH, b"9")], lambda _: None)
+    cluster.settle()
+    grown = len(cluster.data(znodes.topic_path("a"))["partitions"]) == 2
+    assert len(answers) == 1
+    assert not (isinstance(answers[0], NotControllerError) and grown)
