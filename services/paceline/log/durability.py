@@ -119,6 +119,28 @@ class Durability:
         written = epochs.encode() if epochs.dirty else None
         return FlushTask(self, end_offset, self.generation, paths, directories, written, epochs.version)
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush was begun that is not finished."""
+        return self._flushing
+
+    def sync_meanwhile(self, segments: SegmentList) -> None:
+        """Make the batches durable though a flush is under way; how far the log is durable is left to that one.
+
+        What lies behind the recovery point is checked after a crash, and its epochs and indexes rebuilt.
+
+        Raises:
+            OSError: storage failed.
+        """
+        paths = [segment.log_path for segment in segments.since(self.recovery_point) if segment.size]
+        paths.append(join(self._path, PARTITION_METADATA))
+        for path in paths:
+            if self._files.exists(path):
+                self._files.sync(path)
+        # The other flush has taken the names over, and may not have come to them yet.
+        self._files.sync_directory(self._path)
+        self._files.sync_directory(self._directory.path)
+
     def perform(self, task: FlushTask) -> None:
         """Do the slow part of a flush, see `FlushTask.run`."""
         try:

@@ -698,8 +698,15 @@ class PartitionLog:
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _flush_if_due(self) -> None:
-        if self._log_end_offset - self._durability.recovery_point >= self.config.flush_messages:
+        if self._log_end_offset - self._durability.recovery_point < self.config.flush_messages:
+            return
+        if not self._durability.is_flushing:
             self.flush()
+            return
+        try:
+            self._durability.sync_meanwhile(self._segments)
+        except OSError as error:
+            self._fail(error)
 
     def _check_online(self) -> None:
         if self._directory.failure is not None:

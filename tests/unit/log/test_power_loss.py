@@ -281,3 +281,21 @@ def test_where_a_log_began_anew_is_known_though_its_first_file_is_lost(seed: int
     manager.checkpoint_log_start_offsets()
     disk.lose_power()
     assert start(disk, 2)[1].log_start_offset == 100
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rolls", [False, True])
+def test_an_append_that_has_to_be_flushed_is_durable_while_another_flush_is_under_way(seed: int, rolls: bool) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    config = LogConfig(flush_messages=1, segment_bytes=100 if rolls else 10_000)
+    manager = LogManager(disk, [ROOT], config, on_dir_failure=lambda _path, _error: None, boot_id="boot 0")
+    manager.load(NOW_MS)
+    log = manager.get_or_create(TP, "A" * 22, True)
+    log.assign_leader_epoch(1, 0)
+    task = log.begin_flush()
+    assert task is not None
+    log.append_as_leader(batch(b"one"), 1, NOW_MS)
+    log.append_as_leader(batch(b"two"), 1, NOW_MS)
+    disk.lose_power()
+    _, again = start(disk, 1)
+    assert contents(again) == [(0, 1, b"one"), (1, 1, b"two")] and again.topic_id == "A" * 22
