@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.controller_election import ControllerElection, Owner, Term
 from paceline.coordination import znodes
 from paceline.coordination.errors import DuplicateBrokerIdError
-from paceline.coordination.interface import Create, Exists, GetChildren, GetData
+from paceline.coordination.interface import Create, Exists, GetChildren, GetData, Multi
 from paceline.coordination.isr_write import Conflict, JoinerEpochStale, Written, write_isr
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.recipes import (
-    Lost,
     Registered,
-    Won,
     claim_producer_id_block,
-    elect_controller,
     ensure_paths,
     generate_broker_id,
     get_or_create_cluster_id,
@@ -95,23 +93,28 @@ def test_registration_whose_reply_is_lost_is_adopted_and_a_second_process_is_ref
     assert epoch.stat.version == 1
 
 
+def election(backend: Backend, client: Client, controller_id: int) -> Flow[Term | Owner | None]:
+    return ControllerElection(controller_id, (), PatientZooKeeper(client.zookeeper), backend.time).elect()
+
+
 def test_of_two_candidates_one_wins_and_the_other_is_told_when_it_goes(backend: Backend) -> None:
     first, second = backend.client(), backend.client()
-    won = run(backend, first, elect_controller(1_000_000, first.zookeeper.session_id, 5))
-    assert won == Won(1, 1)
-    assert run(backend, second, elect_controller(1_000_001, second.zookeeper.session_id, 5)) == Lost(1_000_000)
+    assert run(backend, first, election(backend, first, 1_000_000)) == Term(1, 1)
+    assert run(backend, first, election(backend, first, 1_000_000)) == Owner(1_000_000, is_this_session=True)
+    assert run(backend, second, election(backend, second, 1_000_001)) == Owner(1_000_000, is_this_session=False)
     first.expire()
     backend.time.run_until(lambda: bool(second.recorder.watch_events))
-    assert run(backend, second, elect_controller(1_000_001, second.zookeeper.session_id, 5)) == Won(2, 2)
+    assert run(backend, second, election(backend, second, 1_000_001)) == Term(2, 2)
 
 
 def test_an_election_whose_reply_is_lost_is_won(backend: Backend) -> None:
     client = backend.client()
     backend.ask(client, Create("/controller_epoch", b"6"))
+    flow = election(backend, client, 1_000_000)
     # The reads of the flow must get through, so only the multi is sent while replies are cut.
-    flow = elect_controller(1_000_000, client.zookeeper.session_id, 5)
     step = next(flow)
-    step = flow.send(backend.ask(client, *step.requests))  # type: ignore[union-attr]
+    while not any(isinstance(request, Multi) for request in step.requests):  # type: ignore[union-attr]
+        step = flow.send(backend.ask(client, *step.requests))  # type: ignore[union-attr]
 
     def rest() -> Flow[Any]:
         responses = yield step
@@ -122,7 +125,7 @@ def test_an_election_whose_reply_is_lost_is_won(backend: Backend) -> None:
         except StopIteration as stop:
             return stop.value
 
-    assert run_and_lose_reply(backend, client, rest(), "/controller", 0) == Won(7, 1)
+    assert run_and_lose_reply(backend, client, rest(), "/controller", 0) == Term(7, 1)
 
 
 def test_an_isr_write_whose_reply_is_lost_counts_as_written(backend: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Conversations with ZooKeeper that controllers and brokers share, as flows (`paceline.runtime.flow`).
+"""Conversations with ZooKeeper that take more than one step, as flows (`paceline.runtime.flow`).
 
 Run them on a `PatientZooKeeper`. A write whose reply was lost is resolved by reading back, never by sending it twice
 (design 3.8; KAFKA-14845, KAFKA-4229). All raise `SessionLostError` when the session ends, `ZooKeeperRequestError` when
@@ -29,7 +29,7 @@ from paceline.coordination.interface import (
     ZkCode,
 )
 from paceline.coordination.znode_json import MAX_INT64
-from paceline.coordination.znodes import BrokerRegistration, ControllerRegistration, ProducerIdBlock
+from paceline.coordination.znodes import BrokerRegistration, ProducerIdBlock
 from paceline.model.identifiers import TopicPartition, new_id
 from paceline.runtime.flow import Flow, Zk
 
@@ -44,29 +44,9 @@ class Registered:
     """A registration node stands, owned by the session that asked."""
 
     czxid: int
-    """Of a broker: its broker epoch."""
+    """The broker epoch."""
     adopted: bool = False
     """The node was there already: an earlier reply of this session had been lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Won:
-    """This process is the active controller."""
-
-    controller_epoch: int
-    epoch_zk_version: int
-    """Version of ``/controller_epoch`` that fences every write of this controller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Another process is the active controller."""
-
-    controller_id: int | None
-    """None when what stands in ``/controller`` cannot be read."""
-
-
-Election = Won | Lost
 
 
 def expect(response: Response, path: str, *codes: ZkCode) -> None:
@@ -101,26 +81,13 @@ def register_broker(
 
     Source: spec/zookeeper.md section 5.1.
     """
-    broker_id = registration.broker_id
-    bump = SetData(znodes.broker_epoch_path(broker_id), str(session_id).encode("ascii"))
-    data = znodes.encode_broker(registration)
-    return (yield from _register(znodes.broker_path(broker_id), data, session_id, earlier_session_ids, (bump,)))
-
-
-def register_controller(
-    registration: ControllerRegistration, session_id: int, earlier_session_ids: Collection[int] = ()
-) -> Flow[Registered]:
-    """Publish a controller's endpoints in ``/controllers/ids``; otherwise like `register_broker`."""
-    path = znodes.controller_path(registration.controller_id)
-    data = znodes.encode_controller_registration(registration)
-    return (yield from _register(path, data, session_id, earlier_session_ids, ()))
-
-
-def _register(
-    path: str, data: bytes, session_id: int, earlier_session_ids: Collection[int], also: tuple[SetData, ...]
-) -> Flow[Registered]:
-    # The set_data is there for its stat: the answer to a create has no czxid.
-    operations: tuple[Operation, ...] = (Create(path, None, ephemeral=True), SetData(path, data, 0), *also)
+    path, epoch_path = znodes.broker_path(registration.broker_id), znodes.broker_epoch_path(registration.broker_id)
+    operations: tuple[Operation, ...] = (
+        Create(path, None, ephemeral=True),
+        # It is there for its stat, too: the answer to a create has no czxid.
+        SetData(path, znodes.encode_broker(registration), 0),
+        SetData(epoch_path, str(session_id).encode("ascii")),
+    )
     response = Response(ZkCode.OTHER)
     for _ in range(MAX_ATTEMPTS):
         (response,) = yield Zk([Multi(operations)])
@@ -130,8 +97,7 @@ def _register(
             return Registered(stat.czxid)
         expect(response, path, ZkCode.NODE_EXISTS, ZkCode.NO_NODE)
         if response.code is ZkCode.NO_NODE:
-            parents = [znodes.parent_paths(path)[-1], *(operation.path for operation in also)]
-            yield from ensure_paths(parents)
+            yield from ensure_paths([znodes.parent_paths(path)[-1], epoch_path])
             continue
         (found,) = yield Zk([Exists(path)])
         expect(found, path, ZkCode.NO_NODE)
@@ -191,46 +157,6 @@ def generate_broker_id(reserved_max: int = 1_000) -> Flow[int]:
     expect(response, path)
     stat: Stat = response.stat
     return reserved_max + stat.version
-
-
-def elect_controller(controller_id: int, session_id: int, wall_ms: int) -> Flow[Election]:
-    """Become the active controller, or learn who is (spec/zookeeper.md section 5.2).
-
-    Leaves an exists watch on ``/controller``; the winner's own creation fires it, so it reads again to watch further.
-    Whether an election with a lost reply was won is told by the session that owns ``/controller`` and by both nodes
-    having been written in the same transaction.
-    """
-    path, epoch_path = znodes.CONTROLLER, znodes.CONTROLLER_EPOCH
-    data = znodes.encode_active_controller(znodes.ActiveController(controller_id, wall_ms))
-    for _ in range(MAX_ATTEMPTS):
-        watched, controller, epoch = yield Zk([Exists(path, watch=True), GetData(path), GetData(epoch_path)])
-        for response, asked in ((watched, path), (controller, path), (epoch, epoch_path)):
-            expect(response, asked, ZkCode.NO_NODE)
-        if epoch.stat is None:
-            (created,) = yield Zk([Create(epoch_path, znodes.encode_controller_epoch(0))])
-            expect(created, epoch_path, ZkCode.NODE_EXISTS)
-            continue
-        controller_epoch = znodes.decode_controller_epoch(epoch_path, epoch.data)
-        if controller.stat is not None:
-            mine = controller.stat.ephemeral_owner == session_id and controller.stat.czxid == epoch.stat.mzxid
-            if mine:
-                return Won(controller_epoch, epoch.stat.version)
-            return Lost(_controller_id(path, controller.data))
-        raised = SetData(epoch_path, znodes.encode_controller_epoch(controller_epoch + 1), epoch.stat.version)
-        (response,) = yield Zk([Multi((Create(path, data, ephemeral=True), raised))])
-        expect(response, path, ZkCode.NODE_EXISTS, ZkCode.BAD_VERSION, ZkCode.NO_NODE)
-        if response.ok:
-            stat = response.results[1].stat
-            assert stat is not None
-            return Won(controller_epoch + 1, stat.version)
-    raise ZooKeeperRequestError(ZkCode.BAD_VERSION, path)
-
-
-def _controller_id(path: str, data: bytes | None) -> int | None:
-    try:
-        return znodes.decode_active_controller(path, data).controller_id
-    except MalformedZnodeError:
-        return None
 
 
 def propagate_isr_change(partitions: Iterable[TopicPartition]) -> Flow[None]:

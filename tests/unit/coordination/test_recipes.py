@@ -22,17 +22,13 @@ from paceline.coordination.isr_write import Conflict, JoinerEpochStale, Written,
 from paceline.coordination.memory import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.coordination.recipes import (
-    Lost,
     Registered,
-    Won,
     claim_producer_id_block,
-    elect_controller,
     ensure_paths,
     generate_broker_id,
     get_or_create_cluster_id,
     propagate_isr_change,
     register_broker,
-    register_controller,
 )
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
@@ -190,10 +186,7 @@ def test_registration_works_on_an_empty_ensemble() -> None:
     world = World(0)
     node = world.node()
     node.run(register_broker(broker(7), node.session_id))
-    controller = znodes.ControllerRegistration(1_000_000, (Endpoint("CONTROL", "c", 9084),), 1)
-    node.run(register_controller(controller, node.session_id))
-    data = world.data("/controllers/ids/1000000")
-    assert znodes.decode_controller_registration("/c", data, 1_000_000) == controller
+    assert znodes.decode_broker("/b", world.data("/brokers/ids/7"), 7).endpoints == broker(7).endpoints
 
 
 def test_the_cluster_id_is_made_once(world: World) -> None:
@@ -230,66 +223,6 @@ def test_generated_broker_ids_start_above_the_reserved_ones_and_differ(world: Wo
     assert [node.run(generate_broker_id()) for _ in range(3)] == [1001, 1002, 1003]
     node.ask(Delete(znodes.BROKER_SEQUENCE))
     assert node.run(generate_broker_id(5_000)) == 5001
-
-
-def test_the_first_election_gives_epoch_1_and_the_version_that_fences(world: World) -> None:
-    node = world.node()
-    won = node.run(elect_controller(1_000_000, node.session_id, 5))
-    assert won == Won(controller_epoch=1, epoch_zk_version=1)
-    assert (world.data("/controller_epoch"), world.version("/controller_epoch")) == (b"1", 1)
-    assert znodes.decode_active_controller("/controller", world.data("/controller")).controller_id == 1_000_000
-
-
-def test_of_many_candidates_one_wins_and_the_others_learn_who(world: World) -> None:
-    nodes = [world.node() for _ in range(4)]
-    outcomes = [
-        node.begin(elect_controller(1_000_000 + number, node.session_id, 5)) for number, node in enumerate(nodes)
-    ]
-    world.scheduler.run_until(lambda: all(outcomes))
-    winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome[0], Won)]
-    assert len(winners) == 1
-    losers = [outcome[0] for outcome in outcomes if isinstance(outcome[0], Lost)]
-    assert losers == [Lost(1_000_000 + winners[0])] * 3
-    assert world.data("/controller_epoch") == b"1"
-
-
-def test_an_election_whose_reply_was_lost_is_won(world: World) -> None:
-    node = world.node()
-    node.link.lose_next_reply(to=is_multi)
-    won = node.run(elect_controller(1_000_000, node.session_id, 5))
-    assert won == Won(controller_epoch=1, epoch_zk_version=1)
-    assert sum(write.change.path == "/controller_epoch" for write in world.writes) == 2
-
-
-def test_a_lost_reply_does_not_make_a_winner_of_an_earlier_session(world: World) -> None:
-    earlier, node = world.node(), world.node()
-    earlier.run(elect_controller(1_000_000, earlier.session_id, 5))
-    assert node.run(elect_controller(1_000_000, node.session_id, 5)) == Lost(1_000_000)
-
-
-def test_epochs_rise_by_one_with_every_controller(world: World) -> None:
-    epochs = []
-    for number in range(4):
-        node = world.node()
-        won = node.run(elect_controller(number, node.session_id, 5))
-        epochs.append((won.controller_epoch, won.epoch_zk_version))
-        node.expire()
-    assert epochs == [(1, 1), (2, 2), (3, 3), (4, 4)]
-
-
-def test_the_loser_is_told_when_the_controller_goes(world: World) -> None:
-    winner, loser = world.node(), world.node()
-    winner.run(elect_controller(1, winner.session_id, 5))
-    loser.run(elect_controller(2, loser.session_id, 5))
-    winner.expire()
-    world.scheduler.run_until(lambda: bool(loser.recorder.watch_events))
-    assert loser.recorder.watch_events[0].path == "/controller"
-
-
-def test_what_cannot_be_read_in_controller_still_is_somebody_elses(world: World) -> None:
-    world.node().ask(Create("/controller", b"garbage"), Create("/controller_epoch", b"4"))
-    node = world.node()
-    assert node.run(elect_controller(1, node.session_id, 5)) == Lost(None)
 
 
 def prepare_state(node: Node, data: bytes | None = None) -> LeaderAndIsr:
@@ -431,7 +364,6 @@ def test_isr_changes_are_propagated_in_one_sequential_node_or_in_few(world: Worl
     "make",
     [
         lambda node: register_broker(broker(1), node.session_id),
-        lambda node: elect_controller(1, node.session_id, 5),
         lambda node: claim_producer_id_block(1),
         lambda node: generate_broker_id(),
         lambda node: get_or_create_cluster_id(random.Random(1)),
