@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from paceline.controller.context import ControllerContext, Replica, ReplicaState
+from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from paceline.controller.failures import ControllerMovedError, IllegalStateError
 from paceline.controller.request_batch import RequestBatch
 from paceline.controller.state_commit import StateCommitter, StateWrite
@@ -214,7 +214,7 @@ class ReplicaStateMachine:
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         remaining = list(topic_partitions)
-        failed = set(topic_partitions) - context.seen_in_event if fence else ()
+        failed = {tp for tp in topic_partitions if not self._has_new_epoch(tp)} if fence else ()
         limit = self._committer.chunk_limit
         while remaining:
             yield from self._refresh_absentees(broker_id, remaining)
@@ -250,6 +250,15 @@ class ReplicaStateMachine:
                     remaining.append(topic_partition)
             limit = max(1, limit // 2)
         return {tp: removed[tp] for tp in topic_partitions if tp in removed}
+
+    def _has_new_epoch(self, topic_partition: TopicPartition) -> bool:
+        """Whether the running event has elected, or has found that there is no leader who could let anybody in."""
+        context = self._context
+        if topic_partition not in context.seen_in_event:
+            return False
+        # One that shuts down, or is not heard from, goes on leading where nobody can be elected in its place.
+        is_offline = context.partition_state(topic_partition) is PartitionState.OFFLINE
+        return not (is_offline and context.leadership[topic_partition].has_leader)
 
     def _has_lost_former_member(self, broker_id: int, topic_partition: TopicPartition) -> bool:
         """Whether a complete former member sits on a failed directory: its disk may be replaced by an empty one."""

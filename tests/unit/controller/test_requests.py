@@ -193,6 +193,20 @@ def test_q10_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> N
     assert cluster.children(znodes.LOG_DIR_EVENT_NOTIFICATION) == ()
 
 
+def test_a_failed_replica_outside_the_isr_is_fenced_from_a_leader_that_only_waits_to_be_replaced() -> None:
+    """It would let it in, go, and leave it as the only member of the ISR; the next disk there may be an empty one."""
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.change_isr("a-0", [1])
+    cluster.settle()
+    assert cluster.controlled_shutdown(1).remaining == (tp("a-0"),), "it leads on until it is gone"
+    cluster.brokers.failed_dirs[2].add(tp("a-0"))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
+    cluster.told()
+    cluster.settle()
+    assert cluster.state("a-0") == "1/1 isr [1] ce 1 v2"
+    assert "LAI a-0 1/1 [1]" in cluster.told()[1]
+
+
 @pytest.mark.parametrize("when", ["after the answer", "before the answer"])
 def test_a_topic_that_vanishes_leaves_no_trace_among_failed_directories(when: str) -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
