@@ -5,6 +5,7 @@ produce requests to it wait; both last one read. Changes are announced below ``/
 have missed some, so it reads everything again. Source: spec/zookeeper.md sections 1, 2.11, 2.12 and 8.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -19,6 +20,7 @@ from paceline.runtime.ports import Cancellable, Scheduler
 
 RETRY_MS: Final = 1_000
 _READS_AT_ONCE: Final = 500
+_ANNOUNCEMENT: Final = re.compile(znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2] + "[0-9]+")
 
 
 class TopicConfigs:
@@ -214,7 +216,9 @@ def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[tup
     """Return the newest announcement's name and what was announced after ``applied``, with a watch for more."""
     (listed,) = yield Zk([GetChildren(znodes.CONFIG_CHANGES, watch=True)])
     expect(listed, znodes.CONFIG_CHANGES)
-    fresh = sorted(child for child in listed.children if applied is None or child > applied)
+    # A foreign name would count as later than every announcement to come.
+    announced = (child for child in listed.children if _ANNOUNCEMENT.fullmatch(child))
+    fresh = sorted(child for child in announced if applied is None or child > applied)
     if not fresh:
         return applied, ()
     paths = [f"{znodes.CONFIG_CHANGES}/{child}" for child in fresh]

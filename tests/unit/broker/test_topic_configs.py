@@ -217,6 +217,17 @@ def test_a_partition_left_of_an_earlier_topic_gives_no_settings_to_the_next_of_i
     assert cluster[1].log(other).config.min_insync_replicas == 2
 
 
+def test_a_foreign_node_among_the_announcements_does_not_hide_the_next_ones() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), is_new=True)
+    configure(cluster, min_insync_replicas="2")
+    for foreign in ("zookeeper", "config_change_test"):
+        cluster.zk(Create(f"{znodes.CONFIG_CHANGES}/{foreign}", b"what is this?"))
+    cluster.time.run_until(lambda: min_isr(cluster) == 2, 1_000)
+    configure(cluster, min_insync_replicas="3")
+    cluster.time.run_until(lambda: min_isr(cluster) == 3, 1_000)
+
+
 def test_many_changes_at_once_end_in_the_last_one() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
