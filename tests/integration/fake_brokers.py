@@ -122,6 +122,8 @@ class Faults:
     """Broker that leaders send consumers to who say their rack."""
     follower_refuse: list[ErrorCode] = field(default_factory=list)
     """Errors for the next reads there."""
+    knows_nobody: int | None = None
+    """A broker that no controller has told anything yet."""
     isr: list[int] | None = None
     """In-sync replicas that metadata speaks of; None for all brokers."""
 
@@ -226,6 +228,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
 
     def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
         cluster = self.cluster
+        if cluster.faults.knows_nobody == self.node_id:
+            return meta.DescribeClusterResponse(cluster_id="fake", node_id=self.node_id)
         return meta.DescribeClusterResponse(
             cluster_id="fake",
             brokers=[
@@ -243,9 +247,10 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     def DescribeTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
         answer = meta.DescribeTopicsResponse()
         with self.cluster.lock:
-            names = list(request.topics) or sorted({tp.topic for tp in self.cluster.logs})
+            known = {} if self.cluster.faults.knows_nobody == self.node_id else self.cluster.logs
+            names = list(request.topics) or sorted({tp.topic for tp in known})
             for name in names:
-                logs = {tp: log for tp, log in self.cluster.logs.items() if tp.topic == name}
+                logs = {tp: log for tp, log in known.items() if tp.topic == name}
                 if not logs:
                     error = TopicError(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no such topic")
                     answer.topics.append(meta.TopicDescription(name=name, error=error))

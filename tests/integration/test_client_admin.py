@@ -99,6 +99,16 @@ def test_when_nobody_answers_the_error_comes_in_time_and_names_the_address() -> 
     assert time.monotonic() - began < 60
 
 
+def test_a_broker_that_knows_nobody_yet_is_passed_over(cluster: FakeCluster) -> None:
+    cluster.faults.knows_nobody = 1
+    bootstrap = [cluster.brokers[1].address, cluster.brokers[2].address]
+    with Admin(bootstrap) as admin:
+        assert [broker.broker_id for broker in admin.describe_cluster(10_000).brokers] == [1, 2]
+        assert "t" in admin.list_topics(10_000)
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic("new", 1, 1)], timeout_ms=10_000)
+
+
 def test_topics_are_described_by_partition(cluster: FakeCluster) -> None:
     cluster.move(TopicPartition("t", 1), None)
     with Admin(cluster.bootstrap) as admin:

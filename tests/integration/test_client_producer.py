@@ -278,6 +278,13 @@ def test_a_dead_bootstrap_address_is_skipped(cluster: FakeCluster) -> None:
         assert producer.send("one", b"a").result(60).offset == 0
 
 
+def test_a_bootstrap_broker_that_knows_nobody_yet_is_passed_over(cluster: FakeCluster) -> None:
+    cluster.faults.knows_nobody = 1
+    bootstrap = [cluster.brokers[1].address, cluster.brokers[2].address]
+    with Producer(bootstrap, linger_ms=0, max_block_ms=10_000) as producer:
+        assert producer.send("one", b"a").result(60).offset == 0
+
+
 def test_when_no_address_answers_the_error_names_them() -> None:
     with (
         Producer("127.0.0.1:1,127.0.0.1:2", max_block_ms=500) as producer,

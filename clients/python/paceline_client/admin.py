@@ -35,7 +35,7 @@ from paceline.v1.metadata_service_pb2 import (
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import address_of
 from paceline_client.admin_configs import ConfigAdmin
-from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named
+from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named, names_anybody
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
 from paceline_client.admin_records import RecordAdmin
@@ -203,7 +203,7 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
         Raises:
             BootstrapError: no address answered.
         """
-        answer = self._anywhere(describe_cluster_once, timeout_ms)
+        answer = self._anywhere(describe_cluster_once, timeout_ms, names_anybody)
         if not answer.brokers and answer.controller_host:
             # A standby controller knows who is active, and nothing else.
             limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
@@ -240,7 +240,7 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
         if from_controller:
             answer = self._on_controller(call, limit_ms, only_reads=True)
         else:
-            answer = self._anywhere(call, timeout_ms)
+            answer = self._anywhere(call, timeout_ms, lambda found: bool(found.topics))
             if any(int(wire.error.code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for wire in answer.topics):
                 # Brokers hear of a new topic a moment after its creation was answered; the controller knows.
                 with contextlib.suppress(PacelineError):

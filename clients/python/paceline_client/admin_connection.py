@@ -60,20 +60,34 @@ class AdminConnection:
         self._known: list[str] = []
         self._closed = False
 
-    def _anywhere(self, call: Callable[[Any, float], T], timeout_ms: int | None) -> T:
-        """Make a read-only call to whoever answers first."""
+    def _anywhere(
+        self,
+        call: Callable[[Any, float], T],
+        timeout_ms: int | None,
+        knows: Callable[[T], bool] = lambda _answer: True,
+    ) -> T:
+        """Make a read-only call to whoever answers first and ``knows``, else return what the first one answered.
+
+        A broker that is starting, or that no controller reaches, knows of nobody and of no topic.
+        """
         limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
 
         def round_of_addresses(left_s: float | None) -> T:
             problems = []
+            ignorant: list[T] = []
             for address in dict.fromkeys([*self._known, *self._bootstrap]):
                 try:
-                    return call(self._channel(address), min(left_s or ONE_CALL_S, ONE_CALL_S))
+                    answer = call(self._channel(address), min(left_s or ONE_CALL_S, ONE_CALL_S))
+                    if knows(answer):
+                        return answer
+                    ignorant.append(answer)
                 except grpc.RpcError as failure:
                     error = named(address, failure)
                     if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
                         raise error from failure
                     problems.append(str(error))
+            if ignorant:
+                return ignorant[0]
             raise BootstrapError(f"no address answered: {'; '.join(problems)}")
 
         return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses)
@@ -112,9 +126,9 @@ class AdminConnection:
         return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again)
 
     def _find_controller(self, timeout_s: float) -> str:
-        answer = self._anywhere(describe_cluster_once, int(timeout_s * 1000))
+        answer = self._anywhere(describe_cluster_once, int(timeout_s * 1000), _names_controller)
         self._known = [address_of(info.host, info.port) for info in answer.brokers]
-        if not answer.controller_host or not answer.controller_port:
+        if not _names_controller(answer):
             raise NotControllerError("no controller is active at the moment")
         self._controller = address_of(answer.controller_host, answer.controller_port)
         return self._controller
@@ -142,6 +156,15 @@ def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResp
         DescribeClusterRequest(), timeout=timeout_s
     )
     return answer
+
+
+def names_anybody(answer: DescribeClusterResponse) -> bool:
+    """Return whether an answer names a broker or the controller."""
+    return bool(answer.brokers) or _names_controller(answer)
+
+
+def _names_controller(answer: DescribeClusterResponse) -> bool:
+    return bool(answer.controller_host and answer.controller_port)
 
 
 def named(who: str, failure: grpc.RpcError) -> PacelineError:

@@ -25,6 +25,7 @@ from paceline_client.admin_connection import (
     checked,
     describe_cluster_once,
     named,
+    names_anybody,
 )
 from paceline_client.errors import sendable
 
@@ -128,7 +129,7 @@ class RecordAdmin(AdminConnection):
         self, topic_partitions: list[TopicPartition], found: dict[TopicPartition, DeletedRecords]
     ) -> dict[str, list[TopicPartition]]:
         """Return the partitions by the address of their leader; settle those that do not exist."""
-        cluster = self._anywhere(describe_cluster_once, int(ONE_CALL_S * 1000))
+        cluster = self._anywhere(describe_cluster_once, int(ONE_CALL_S * 1000), names_anybody)
         addresses = {info.id: address_of(info.host, info.port) for info in cluster.brokers}
         request = DescribeTopicsRequest(topics=list(dict.fromkeys(tp.topic for tp in topic_partitions)))
         described = self._anywhere(

@@ -192,7 +192,11 @@ class WatchAdmin(AdminConnection):
     def _watched(self, broker_id: int | None, timeout_s: float) -> str:
         if broker_id is None:
             return self._controller or self._find_controller(timeout_s)
-        answer = self._anywhere(describe_cluster_once, int(timeout_s * 1000))
+        answer = self._anywhere(
+            describe_cluster_once,
+            int(timeout_s * 1000),
+            lambda found: any(broker.id == broker_id for broker in found.brokers),
+        )
         for broker in answer.brokers:
             if broker.id == broker_id:
                 return address_of(broker.host, broker.port)

@@ -9,7 +9,12 @@ from typing import Final
 
 import grpc
 
-from paceline.model.errors import PacelineError, UnknownServerError, UnknownTopicOrPartitionError
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    PacelineError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
@@ -224,13 +229,17 @@ class MetadataRefresher:
                 _log.exception("a metadata listener failed")
 
     def _refresh(self, topics: Iterable[str]) -> bool:
-        """Ask addresses until one answers; False when none did, or none that knows brokers."""
+        """Ask addresses until one answers that knows brokers; False when none did."""
         problems: list[str] = []
         for address in self._candidates():
             if self._closed:
                 return True
             try:
-                return self._ask(address, list(topics))
+                if self._ask(address, list(topics)):
+                    return True
+                # A broker that is starting, or no controller reaches: what it does not know others may.
+                problems.append(f"{address} knows no brokers yet")
+                self._last_error = BrokerNotAvailableError("; ".join(problems))
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure)
                 problems.append(f"{address}: {error}")
@@ -256,6 +265,8 @@ class MetadataRefresher:
     def _ask(self, address: str, topics: list[str]) -> bool:
         stub = MetadataServiceStub(self._channels.get(address))
         cluster = stub.DescribeCluster(DescribeClusterRequest(), timeout=ONE_BROKER_TIMEOUT_S)
+        if not cluster.brokers:
+            return False
         described = []
         if topics:
             answer = stub.DescribeTopics(DescribeTopicsRequest(topics=topics), timeout=ONE_BROKER_TIMEOUT_S)
@@ -266,4 +277,4 @@ class MetadataRefresher:
                 self._cluster.update_topic(topic)
             self._last_error = None
             self._changed.notify_all()
-            return bool(self._cluster.brokers)
+            return True
