@@ -36,10 +36,6 @@ class MetadataSnapshot:
         """Return the topic's id as far as it is known."""
         return next((state.topic_id for state in self.topics.get(topic, {}).values()), None)
 
-    def topic_name(self, topic_id: str) -> str | None:
-        """Return the name of the topic with this id; a scan over topics, for admin requests."""
-        return next((topic for topic in self.topics if self.topic_id(topic) == topic_id), None)
-
     def registered_broker_epoch(self, broker_id: int) -> int | None:
         """Return a live broker's epoch; None when it is not alive, -1 when the controller did not say."""
         broker = self.brokers.get(broker_id)

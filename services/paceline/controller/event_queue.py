@@ -67,11 +67,6 @@ class EventQueue:
         for event, _ in waiting:
             event.preempt()
 
-    def clear_and_put(self, event: Event) -> None:
-        """Drop everything, then append one event."""
-        self.clear()
-        self.put(event)
-
     def close(self) -> None:
         """Drop everything and accept nothing more."""
         self._closed = True

@@ -206,11 +206,6 @@ class ControllerNode:
         return self._machine.active_controller
 
     @property
-    def busy_with(self) -> ev.ControllerState:
-        """What the event queue is handling."""
-        return self._queue.state
-
-    @property
     def metadata_revisions(self) -> MetadataRevisions:
         """When which topic changed, in this term; empty while not in office."""
         return self._parts.metadata_revisions

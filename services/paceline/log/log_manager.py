@@ -297,19 +297,6 @@ class LogManager:
         """
         return read_offsets(self._files, join(log_dir, HIGH_WATERMARK_CHECKPOINT))
 
-    def flush_epochs(self) -> int:
-        """Write the leader-epoch file of every log that knows more than its file; return how many."""
-        written = 0
-        for log in self.all_logs():
-            if log.epochs.dirty and not log.directory.is_offline:
-                try:
-                    self._files.make_directory(log.path)
-                    log.epochs.flush()
-                    written += 1
-                except OSError as error:
-                    log.directory.fail(error)
-        return written
-
     def _checkpoint_all(self, write: Callable[[LogDirectory], None]) -> None:
         for directory in self._directories:
             if directory.load_completed and not directory.is_offline:

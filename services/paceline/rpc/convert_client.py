@@ -193,17 +193,6 @@ def produce_result_to_proto(result: ProduceResult, address_of: AddressOf = no_ad
     )
 
 
-def produce_result_from_proto(message: pb.ProducePartitionResult) -> ProduceResult:
-    """Return the result."""
-    topic_partition = TopicPartition(message.topic, message.partition)
-    failure = failure_from_proto(message)
-    if failure is not None:
-        return ProduceResult(topic_partition, failure)
-    return ProduceResult(
-        topic_partition, None, message.base_offset, message.log_append_time_ms, message.log_start_offset
-    )
-
-
 def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
     """Return a client's fetch; waits are cut to 60 s, sizes of 0 mean 1 MiB. Offsets are the log's to judge.
 

@@ -66,13 +66,14 @@ def test_a_failing_event_does_not_stop_the_queue() -> None:
     assert log == ["begin 1", "begin 2", "end 2"]
 
 
-def test_clear_and_put_aborts_the_running_event_and_preempts_those_behind_it() -> None:
+def test_clearing_aborts_the_running_event_and_preempts_those_behind_it() -> None:
     queue, time, log, _ = queue_and_log()
     for number in (1, 2, 3):
         queue.put(Task(number, log))
     time.run_for(15)
     assert log == ["begin 1", "end 1", "begin 2"]
-    queue.clear_and_put(Task(9, log))
+    queue.clear()
+    queue.put(Task(9, log))
     time.run_for(100)
     assert log[3:] == ["aborted 2", "preempted 3", "begin 9", "end 9"]
 

@@ -651,16 +651,6 @@ def test_epochs_are_rebuilt_when_their_file_is_empty_or_gone(damage: bytes | Non
     assert loaded is not None and loaded.epochs.entries == known and known[0].start_offset == 0
 
 
-def test_epochs_without_records_are_flushed_in_the_background() -> None:
-    files = MemoryFiles()
-    found, _ = manager(files)
-    log = found.get_or_create(TP, None, True)
-    log.assign_leader_epoch(4, 0)
-    assert found.flush_epochs() == 1
-    assert bytes(files.contents[f"{DIRECTORY}/leader-epoch-checkpoint"]) == b"0\n1\n4 0\n"
-    assert found.flush_epochs() == 0
-
-
 def test_meta_properties_are_written_to_every_directory() -> None:
     files = MemoryFiles()
     found, _ = manager(files, dirs=["/d1", "/d2"])
