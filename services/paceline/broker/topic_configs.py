@@ -217,8 +217,11 @@ def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[tup
     (listed,) = yield Zk([GetChildren(znodes.CONFIG_CHANGES, watch=True)])
     expect(listed, znodes.CONFIG_CHANGES)
     # A foreign name would count as later than every announcement to come.
-    announced = (child for child in listed.children if _ANNOUNCEMENT.fullmatch(child))
-    fresh = sorted(child for child in announced if applied is None or child > applied)
+    announced = sorted(child for child in listed.children if _ANNOUNCEMENT.fullmatch(child))
+    if applied is not None and (not announced or announced[-1] < applied):
+        # The latest are never cleaned up: somebody has deleted the node, and its numbers begin anew.
+        applied = None
+    fresh = [child for child in announced if applied is None or child > applied]
     if not fresh:
         return applied, ()
     paths = [f"{znodes.CONFIG_CHANGES}/{child}" for child in fresh]

@@ -228,6 +228,22 @@ def test_a_foreign_node_among_the_announcements_does_not_hide_the_next_ones() ->
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 1_000)
 
 
+def test_announcements_that_begin_anew_are_heard() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), is_new=True)
+    for value in ("2", "3"):
+        configure(cluster, min_insync_replicas=value)
+    cluster.time.run_until(lambda: min_isr(cluster) == 3, 1_000)
+    # Somebody deletes the node, and with it the numbers; the next to register makes it again.
+    for child in cluster.server.tree.children(znodes.CONFIG_CHANGES):
+        cluster.delete(f"{znodes.CONFIG_CHANGES}/{child}")
+    cluster.delete(znodes.CONFIG_CHANGES)
+    cluster.zk(Create(znodes.CONFIG_CHANGES, None))
+    cluster.time.run_for(5_000)
+    configure(cluster, min_insync_replicas="4")
+    cluster.time.run_until(lambda: min_isr(cluster) == 4, 1_000)
+
+
 def test_many_changes_at_once_end_in_the_last_one() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
