@@ -235,7 +235,7 @@ def test_announcements_that_begin_anew_are_heard() -> None:
         configure(cluster, min_insync_replicas=value)
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 1_000)
     # Somebody deletes the node, and with it the numbers; the next to register makes it again.
-    for child in cluster.server.tree.children(znodes.CONFIG_CHANGES):
+    for child in cluster.server.tree.children(znodes.CONFIG_CHANGES) or ():
         cluster.delete(f"{znodes.CONFIG_CHANGES}/{child}")
     cluster.delete(znodes.CONFIG_CHANGES)
     cluster.zk(Create(znodes.CONFIG_CHANGES, None))
