@@ -534,9 +534,9 @@ class PartitionLog:
         self._segments.remove_above(offset)
         active = self._segments.active
         active.activate()
-        if active.truncate_to(offset) and offset < self._durability.recovery_point:
+        if active.truncate_to(offset) and offset <= self._durability.recovery_point:
             # Durable bytes that came back after a loss of power, in front of what follows now, would be a log that
-            # never was, and its epochs would not tell.
+            # never was, and its epochs would not tell. Nor would a clean stop flush where there is nothing to flush.
             self._files.sync(active.log_path)
         truncate_rows(self._files, self.txn_index_path(active), offset)
         self.epochs.truncate_from_end(offset)

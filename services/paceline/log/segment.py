@@ -420,6 +420,8 @@ class Segment(BatchFile):
         self.ended_in_an_append = removed > 0 and self.is_interrupted_append(on_disk, next_offset)
         if removed:
             self._files.truncate(self.log_path, self.size)
+            # There may be nothing left to flush; after a clean stop it must not come back.
+            self._files.sync(self.log_path)
         self.seal()
         self._bytes_since_index_entry = 0
         return removed

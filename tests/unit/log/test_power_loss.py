@@ -299,3 +299,41 @@ def test_an_append_that_has_to_be_flushed_is_durable_while_another_flush_is_unde
     disk.lose_power()
     _, again = start(disk, 1)
     assert contents(again) == [(0, 1, b"one"), (1, 1, b"two")] and again.topic_id == "A" * 22
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_cut_off_at_the_recovery_point_stays_cut_off_after_a_clean_stop(seed: int) -> None:
+    """It was on disk already: the flush that synced it was overtaken, or the kernel had written it back."""
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = start(disk, 1)
+    log.append_as_leader(batch(b"one"), 1, NOW_MS)
+    log.flush()
+    log.append_as_leader(batch(b"two"), 1, NOW_MS)
+    task = log.begin_flush()
+    assert task is not None
+    task.run()
+    log.truncate_to(1)
+    log.finish_flush(task)
+    manager.shutdown()
+    disk.lose_power()
+    found, again = start(disk, 2)
+    assert contents(again) == [(0, 1, b"one")] and not found.cut_after_clean_stop
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_recovery_cut_off_stays_cut_off_after_a_clean_stop(seed: int) -> None:
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
+    manager, log = start(disk, 1)
+    log.append_as_leader(batch(b"one"), 1, NOW_MS)
+    log.flush()
+    manager.checkpoint_recovery_points()
+    torn = batch(b"two", base_offset=1, leader_epoch=1)[:-3]
+    disk.append(log.segments[0].log_path, torn)
+    disk.sync(log.segments[0].log_path)
+    disk.crash_process()
+    manager, log = start(disk, 1)
+    assert contents(log) == [(0, 1, b"one")]
+    manager.shutdown()
+    disk.lose_power()
+    found, again = start(disk, 2)
+    assert contents(again) == [(0, 1, b"one")] and not found.cut_after_clean_stop
