@@ -179,7 +179,24 @@ def on_leader_and_isr_response(parts: ControllerParts, event: LeaderAndIsrRespon
         yield from on_replicas_become_offline(parts, lost, fence=True)
     come_back = [tp for tp in errors if tp in before and tp in online and context.knows(tp)]
     if come_back:
+        _tell_of_elections_since(parts, event, come_back)
         yield from _on_replicas_come_back(parts, come_back)
+
+
+def _tell_of_elections_since(
+    parts: ControllerParts, event: LeaderAndIsrResponseReceived, come_back: Sequence[TopicPartition]
+) -> None:
+    """Who was elected between request and answer told replicas that counted as online: this one was not among them."""
+    context = parts.context
+    answered = {partition.topic_partition: partition.leader_epoch for partition in event.request.partitions}
+    parts.batch.new_batch()
+    for topic_partition in come_back:
+        known, assignment = context.leadership.get(topic_partition), context.assignment(topic_partition)
+        if known is None or known.leader_epoch <= answered.get(topic_partition, known.leader_epoch):
+            continue
+        if event.broker_id in assignment.replicas and not context.is_queued_for_deletion(topic_partition.topic):
+            parts.batch.add_leader_and_isr((event.broker_id,), topic_partition, known, assignment, is_new=False)
+    parts.batch.send()
 
 
 def _on_replicas_come_back(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:

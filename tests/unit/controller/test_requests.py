@@ -207,6 +207,27 @@ def test_a_failed_replica_outside_the_isr_is_fenced_from_a_leader_that_only_wait
     assert "LAI a-0 1/1 [1]" in cluster.told()[1]
 
 
+def test_a_replica_that_is_healed_hears_of_who_was_elected_before_it_had_said_so() -> None:
+    cluster = cluster_with(("a", (1, 2)))
+    cluster.change_isr("a-0", [1])
+    cluster.brokers.failed_dirs[2].add(tp("a-0"))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
+    cluster.settle()
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.brokers.failed_dirs[2].clear()
+    cluster.brokers.silent.add(2)
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
+    cluster.settle()
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.told()
+    assert cluster.state("a-0").startswith("1/3 isr [1]"), "elected while 2 still counted as failed"
+    cluster.brokers.release(2)
+    cluster.settle()
+    assert [line for line in cluster.told()[2] if line.startswith("LAI")] == ["LAI a-0 1/3 [1]"]
+
+
 @pytest.mark.parametrize("when", ["after the answer", "before the answer"])
 def test_a_topic_that_vanishes_leaves_no_trace_among_failed_directories(when: str) -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
