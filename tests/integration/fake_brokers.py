@@ -171,6 +171,12 @@ class FakeCluster:
                 log = self.logs[TopicPartition(name, index)] = Log()
                 log.leader = 1 + index % len(self.brokers)
 
+    def grow(self, name: str, partitions: int) -> None:
+        """Add partitions until the topic has so many."""
+        with self.lock:
+            for index in range(partitions):
+                self.logs.setdefault(TopicPartition(name, index), Log())
+
     def move(self, topic_partition: TopicPartition, leader: int | None) -> None:
         with self.lock:
             self.logs[topic_partition].elect(leader)

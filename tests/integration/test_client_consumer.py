@@ -571,6 +571,25 @@ def test_partitions_added_later_are_read_from_their_beginning(cluster: FakeClust
         assert [(r.partition, r.value) for r in read(consumer, 1)] == [(1, b"first")]
 
 
+def test_a_partition_that_is_newer_than_what_is_known_is_asked_for(cluster: FakeCluster) -> None:
+    added = TopicPartition("one", 1)
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        cluster.grow("one", 2)
+        write(cluster, b"a", tp=added)
+        consumer.assign([ONE, added])
+        assert [record.value for record in read(consumer, 1)] == [b"a"]
+        cluster.grow("one", 3)
+        assert consumer.end_offsets([TopicPartition("one", 2)]) == {TopicPartition("one", 2): 0}
+
+
+def test_offsets_of_a_partition_that_does_not_exist_are_refused_soon(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap) as consumer:
+        for asked in (-1, 7):
+            with pytest.raises(UnknownTopicOrPartitionError, match=f"none is {asked}"):
+                consumer.end_offsets([ONE, TopicPartition("one", asked)], timeout_ms=20_000)
+
+
 def test_misuse_is_refused(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap, default_api_timeout_ms=3_000) as consumer:
         with pytest.raises(InvalidRequestError, match="nothing is assigned"):

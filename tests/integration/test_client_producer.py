@@ -298,6 +298,15 @@ def test_an_unknown_partition_is_refused(cluster: FakeCluster) -> None:
         producer.send("one", b"a", partition=1)
 
 
+def test_a_partition_that_is_newer_than_what_is_known_is_asked_for_before_it_is_refused(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        producer.send("one", b"a").result(60)
+        cluster.grow("one", 3)
+        assert producer.send("one", b"b", partition=1).result(60).offset == 0
+        cluster.grow("one", 4)
+        assert producer.send_many("one", [(None, b"c")], partition=3).result(60) == 1
+
+
 def test_a_name_no_topic_can_have_is_refused_at_once_and_keeps_nobody_else_waiting(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap) as producer:
         with pytest.raises(InvalidTopicError):

@@ -381,7 +381,7 @@ class Consumer:
             raise ClientClosedError("the consumer was made before a fork; make a new one in this process")
 
     def _check_partitions(self, topic: str, indexes: list[int]) -> None:
-        count = self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000)
+        count = self._metadata.wait_for_partition(topic, max(indexes), self._api_timeout_ms / 1000)
         wrong = [index for index in indexes if not 0 <= index < count]
         if wrong:
             raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, none is {wrong[0]}")

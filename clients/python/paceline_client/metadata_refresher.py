@@ -32,6 +32,8 @@ ONE_BROKER_TIMEOUT_S: Final = 5.0
 """Longest wait for one address before the next is asked."""
 MISSING_TOPIC_MAX_MS: Final = 5_000
 """How long a topic may be unknown to the brokers before waiting for it is given up: a new one needs a moment."""
+MISSING_PARTITION_MAX_MS: Final = 1_000
+"""The same for a partition of a topic that is known; it may have been added a moment ago."""
 BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadline_ms=None, max_attempts=1)
 
 
@@ -146,6 +148,23 @@ class MetadataRefresher:
                     self._wanted = True
                     self._changed.notify_all()
                 self._changed.wait(min(0.2, max(0.001, timeout_s - waited)))
+
+    def wait_for_partition(self, topic: str, index: int, timeout_s: float) -> int:
+        """Return the number of partitions of a topic; while it lacks this one it is asked for again, for a moment.
+
+        Raises:
+            PacelineError: as `wait_for_topic`.
+        """
+        until = time.monotonic() + min(timeout_s, MISSING_PARTITION_MAX_MS / 1000)
+        count = self.wait_for_topic(topic, timeout_s)
+        with self._changed:
+            while index >= count and (left := until - time.monotonic()) > 0 and not self._closed:
+                if not self._wanted:
+                    self._wanted = True
+                    self._changed.notify_all()
+                self._changed.wait(left)
+                count = self._cluster.partition_count(topic) or count
+        return count
 
     def wait_for_brokers(self, timeout_s: float) -> list[Broker]:
         """Return the live brokers, waiting for the first answer.

@@ -5,7 +5,13 @@ from typing import NamedTuple
 
 import grpc
 
-from paceline.model.errors import LeaderNotAvailableError, PacelineError, RequestTimedOutError, error_for
+from paceline.model.errors import (
+    LeaderNotAvailableError,
+    PacelineError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.retry import RetryPolicy, call_with_retry
@@ -77,12 +83,15 @@ class OffsetLookup:
         """Return the offset of every partition asked about.
 
         Raises:
+            UnknownTopicOrPartitionError: there is no such topic or partition.
             PacelineError: the last real cause when not all leaders answered within ``timeout_ms``.
         """
         open_queries = {TopicPartition(query.topic, query.partition): query for query in queries}
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for topic in sorted({tp.topic for tp in open_queries}):
-            self._metadata.wait_for_topic(topic, timeout_ms / 1000)
+        for tp in sorted(open_queries):
+            count = self._metadata.wait_for_partition(tp.topic, tp.partition, timeout_ms / 1000)
+            if not 0 <= tp.partition < count:
+                raise UnknownTopicOrPartitionError(f"topic {tp.topic} has {count} partitions, none is {tp.partition}")
 
         def attempt(left_s: float | None) -> None:
             self._ask_once(open_queries, found, min(left_s or 1.0, 5.0))

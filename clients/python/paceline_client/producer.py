@@ -196,7 +196,9 @@ class Producer:
             ProducerClosedError: the producer is closed.
             ProducerFatalError: the producer cannot go on; make a new one.
         """
-        route = self._routes.get(topic) or self._find_route(topic)
+        route = self._routes.get(topic)
+        if route is None or (partition is not None and partition >= route.count):
+            route = self._find_route(topic, partition)
         # The encoder takes a list alone; a record that was read has its headers in a tuple.
         pairs = list(headers) if headers else _NO_HEADERS
         with self._lock:
@@ -239,7 +241,9 @@ class Producer:
         batches: dict[int, ProducerBatch] = {}
         count = 0
         while chunk := list(itertools.islice(iterator, _CHUNK)):
-            route = self._routes.get(topic) or self._find_route(topic)
+            route = self._routes.get(topic)
+            if route is None or (partition is not None and partition >= route.count):
+                route = self._find_route(topic, partition)
             stamp = timestamp_ms if timestamp_ms is not None else time.time_ns() // 1_000_000
             with self._lock:
                 self._append_chunk(topic, route, chunk, partition, stamp, batches)
@@ -303,12 +307,13 @@ class Producer:
     def _next_sticky(self, topic: str, route: _Route) -> PartitionQueue:
         return route.queues[route.sticky.choose(self._metadata.available_partitions(topic), route.count)]
 
-    def _find_route(self, topic: str) -> _Route:
+    def _find_route(self, topic: str, partition: int | None = None) -> _Route:
+        """Return the partitions of a topic, this one among them unless it does not exist."""
         if self._closed:
             raise ProducerClosedError("the producer is closed")
         if os.getpid() != self._pid:
             raise ProducerClosedError("the producer was made before a fork; make a new one in this process")
-        count = self._metadata.wait_for_topic(topic, self._max_block_s)
+        count = self._metadata.wait_for_partition(topic, partition or 0, self._max_block_s)
         with self._lock:
             route = self._routes.get(topic)
             if route is None or route.count != count:
