@@ -23,7 +23,7 @@ from paceline.controller.storage import first_failure
 from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
-from paceline.coordination.interface import SetData, ZkCode
+from paceline.coordination.interface import ANY_VERSION, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
@@ -41,6 +41,9 @@ LOG = logging.getLogger(__name__)
 
 RETRY_MS = 10_000
 """How long a move that could not be finished waits before it is tried again, until it is done or the term ends."""
+
+WRITE_ATTEMPTS = 10
+"""How often a topic's node is read again when somebody else writes it between the look at it and its rewriting."""
 
 
 # what starts, resumes and ends a reassignment
@@ -450,9 +453,38 @@ def _stop_replicas(parts: ControllerParts, topic_partition: TopicPartition, brok
 
 
 def _write_topic(parts: ControllerParts, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+    """Write one partition's assignment into the topic's node, and leave alone what nobody here has heard of yet."""
     topic = topic_partition.topic
-    partitions = {**parts.context.topics[topic], topic_partition.partition: assignment}
-    yield from parts.storage.write_topic(topic, parts.context.topic_ids.get(topic), partitions)
+    path, topic_id = znodes.topic_path(topic), parts.context.topic_ids.get(topic)
+    for _ in range(WRITE_ATTEMPTS):
+        (found,) = yield from parts.storage.read_all([path])
+        added = _not_heard_of(parts, topic, path, found)
+        partitions = {**added, **parts.context.topics[topic], topic_partition.partition: assignment}
+        version = ANY_VERSION if found.stat is None else found.stat.version
+        # A topic made anew has the versions of its namesake, but no states yet.
+        state = [znodes.partition_state_path(topic_partition)] if topic_partition in parts.context.leadership else []
+        try:
+            yield from parts.storage.write_topic(topic, topic_id, partitions, version, state)
+            return
+        except UnexpectedResponseError as failure:
+            if failure.code is not ZkCode.BAD_VERSION:
+                raise
+    raise UnexpectedResponseError(ZkCode.BAD_VERSION, f"set {path}")
+
+
+def _not_heard_of(parts: ControllerParts, topic: str, path: str, found: Response) -> Mapping[int, ReplicaAssignment]:
+    """Return partitions that another tool has added: the news of them may wait behind this event."""
+    if not found.ok:
+        return {}
+    try:
+        node = znodes.decode_topic_assignment(path, found.data)
+    except MalformedZnodeError:
+        return {}
+    known_id = parts.context.topic_ids.get(topic)
+    if known_id and node.topic_id and node.topic_id != known_id:
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which is of a topic made anew,")
+    known = parts.context.topics[topic]
+    return {partition: node.partitions[partition] for partition in node.partitions if partition not in known}
 
 
 def _read_node(parts: ControllerParts) -> Flow[dict[TopicPartition, tuple[int, ...]]]:

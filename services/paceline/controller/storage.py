@@ -14,6 +14,7 @@ from paceline.controller.failures import ControllerMovedError, SessionLostError,
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import (
+    ANY_VERSION,
     Check,
     Create,
     Delete,
@@ -119,11 +120,19 @@ class Storage:
                 wanted.extend((yield from self.tree(path)))
         raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {wanted[-1]}")
 
-    def write_topic(self, topic: str, topic_id: str | None, partitions: dict[int, ReplicaAssignment]) -> Flow[None]:
-        """Rewrite a topic's node, whatever its version."""
+    def write_topic(
+        self,
+        topic: str,
+        topic_id: str | None,
+        partitions: dict[int, ReplicaAssignment],
+        version: int = ANY_VERSION,
+        others: Sequence[str] = (),
+    ) -> Flow[None]:
+        """Rewrite a topic's node, where it has this version and the ``others`` are there."""
         path = znodes.topic_path(topic)
         data = znodes.encode_topic_assignment(znodes.TopicAssignment(partitions, topic_id))
-        (response,) = yield from self.send_fenced([self.fenced(SetData(path, data))])
+        checks = [Check(other, ANY_VERSION) for other in others]
+        (response,) = yield from self.send_fenced([self.fenced(*checks, SetData(path, data, version))])
         if not response.ok:
             raise UnexpectedResponseError(first_failure(response)[1], f"set {path}")
 

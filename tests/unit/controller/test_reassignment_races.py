@@ -386,3 +386,51 @@ def test_a_leader_hears_of_its_epoch_when_a_move_could_not_be_taken_back(monkeyp
     assert cluster.data(PATH)["leader_epoch"] > before
     for broker_id in (1, 2, 3):
         assert cluster.brokers.epochs[broker_id][tp("a-0")] == cluster.data(PATH)["leader_epoch"]
+
+
+def add_partition(cluster: Cluster) -> None:
+    """Partition 1 of ``a`` by node: add it to what is there and write on that version, again when that has lost."""
+    path = znodes.topic_path("a")
+    node = cluster.server.tree.get(path)
+    assert node is not None and node.data is not None
+    value = json.loads(node.data)
+    value["partitions"]["1"] = [2, 3]
+
+    def answered(responses: list[Response]) -> None:
+        if not responses[0].ok:
+            add_partition(cluster)
+
+    cluster.tool.submit([SetData(path, json.dumps(value).encode(), node.version)], answered)
+
+
+@pytest.mark.parametrize("steps", range(30))
+def test_a_partition_that_another_tool_adds_is_not_lost_to_a_move(steps: int) -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    cluster.controller.alter_partition_reassignments({tp("a-0"): (2, 1)}, lambda _: None)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    add_partition(cluster)
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [2, 1], "1": [2, 3]}
+    assert cluster.state("a-1").startswith("2/0")
+
+
+@pytest.mark.parametrize("steps", range(30))
+def test_a_topic_made_anew_by_hand_is_not_overwritten_by_its_namesakes_move(steps: int) -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    cluster.controller.alter_partition_reassignments({tp("a-0"): (3, 1)}, lambda _: None)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    path, new = znodes.topic_path("a"), znodes.TopicAssignment({0: ReplicaAssignment((2,))}, "n" * 22)
+    tree = [PATH, znodes.partition_path(tp("a-0")), znodes.topic_partitions_path("a"), path]
+    cluster.tool.submit([*map(Delete, tree), Create(path, znodes.encode_topic_assignment(new))], lambda _: None)
+    cluster.time.run_for(2 * RETRY_MS)
+    assert cluster.data(path)["topic_id"] == "n" * 22
+    assert cluster.data(path)["partitions"] == {"0": [2]}
+    assert cluster.state("a-0").startswith("2/0")
