@@ -115,11 +115,12 @@ class ReplicaChecks:
         if leader is None or leader is log or leader.log_start_offset <= log.mirror.start:
             return 0
         start = leader.log_start_offset
-        own, committed = log.mirror.chain_at(start), record.committed.chain_at(start)
-        if own is None or committed is None or own == committed:
+        # What was committed before an unclean election may never have been in this leader's log.
+        own, wanted = log.mirror.chain_at(start), (leader.mirror if record.voided else record.committed).chain_at(start)
+        if own is None or wanted is None or own == wanted:
             return 0
         count = len(log.mirror.ends)
-        log.mirror.forget_below(start, committed)
+        log.mirror.forget_below(start, wanted)
         return count - len(log.mirror.ends)
 
     def _was_asked_for(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:

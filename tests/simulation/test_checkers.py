@@ -200,6 +200,22 @@ def test_two_histories_of_one_offset_and_epoch_are_reported(cluster: SimulatedCl
     assert violated(cluster) == ("R3b",)
 
 
+@pytest.mark.parametrize("crc", [5, 6])
+def test_a_follower_need_not_have_what_was_committed_before_an_unclean_election(
+    cluster: SimulatedCluster, crc: int
+) -> None:
+    record = prepared(cluster)
+    record.voided = "an unclean election"
+    record.committed.add(0, 2, 0, 9)
+    leader, follower = log((0, 2, 0, 5), (2, 3, 0, 7)), log((0, 2, 0, crc))
+    record.logs = {1: leader, 2: follower}
+    cluster.checks.replicas.appended(broker(1), leader, 0, False)
+    cast(Any, leader).log_start_offset = 2
+    follower.mirror.add(2, 3, 0, 7)
+    cluster.checks.replicas.appended(broker(2), follower, 1, False)
+    assert violated(cluster) == ()
+
+
 def test_epochs_that_fall_and_gaps_are_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     cluster.checks.replicas.appended(broker(1), log((0, 2, 1, 5), (3, 4, 0, 6)), 0, False)
