@@ -143,6 +143,9 @@ class Durability:
 
     def perform(self, task: FlushTask) -> None:
         """Do the slow part of a flush, see `FlushTask.run`."""
+        if self.is_over:
+            # The path may be another log's by now, whose epochs are not these.
+            return
         try:
             if task.epochs is not None:
                 self._epochs.write(task.epochs)

@@ -362,6 +362,25 @@ def test_deleting_a_log_during_its_flush_does_not_hurt_the_directory() -> None:
         log.append_as_leader(batch(b"a"), 0, NOW_MS)
 
 
+def test_a_flush_of_a_log_that_is_gone_leaves_the_epochs_of_the_next_one_alone() -> None:
+    files = MemoryFiles()
+    found, _ = manager(files)
+    log = found.get_or_create(TP, None, True)
+    log.append_as_leader(batch(b"a"), 3, NOW_MS)
+    task = log.begin_flush()
+    assert task is not None
+    found.delete(TP)
+    following = found.get_or_create(TP, None, True)
+    following.append_as_leader(batch(b"b"), 1, NOW_MS)
+    following.flush()
+    task.run()
+    log.finish_flush(task)
+    found.shutdown()
+    again = manager(files)[0].get(TP)
+    assert again is not None and again.epochs.entries == [(1, 0)]
+    assert [record.value for record in records_of(again)] == [b"b"]
+
+
 @pytest.mark.parametrize("sent", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("wanted", [Codec.ZSTD, Codec.SNAPPY])
 def test_what_is_recompressed_can_always_be_read(sent: Codec, wanted: Codec) -> None:
