@@ -42,7 +42,7 @@ from paceline.controller.standby import Standby
 from paceline.controller.takeover import Takeover
 from paceline.controller.topic_changes import on_partition_modifications, on_topic_change
 from paceline.coordination import znodes
-from paceline.coordination.errors import SessionLostError
+from paceline.coordination.errors import MalformedZnodeError, SessionLostError
 from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import EPOCH_DURING_DELETE
@@ -294,7 +294,10 @@ class ControllerMachine:
 
     def _startup(self) -> Flow[None]:
         yield from ensure_paths(znodes.PERSISTENT_NODES)
-        self.cluster_id = yield from get_or_create_cluster_id(self._parts.rng)
+        try:
+            self.cluster_id = yield from get_or_create_cluster_id(self._parts.rng)
+        except MalformedZnodeError as error:
+            LOG.error("the cluster keeps a controller though its id cannot be read: %s", error)
         yield from self._election.publish_address()
         yield from self._maybe_resign()
         yield from self._elect()

@@ -350,3 +350,10 @@ def test_a_malformed_controller_node_is_an_office_taken(data: bytes) -> None:
     cluster.zk(Delete(znodes.CONTROLLER))
     cluster.settle()
     assert node.is_active and cluster.data(znodes.CONTROLLER)["brokerid"] == CONTROLLER_ID + 1
+
+
+def test_a_damaged_cluster_id_keeps_nobody_from_office(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    cluster.zk(SetData(znodes.CLUSTER_ID, b"nonsense"))
+    fail_over(cluster)
+    assert_well(cluster, caplog, znodes.CLUSTER_ID)
