@@ -1,6 +1,9 @@
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -398,6 +401,44 @@ def test_flush_in_a_callback_is_refused_instead_of_waiting_for_itself(cluster: F
 
         producer.send("one", b"a", on_delivery=callback)
         wait_for(lambda: raised)
+
+
+def test_a_forked_child_is_told_that_the_producer_is_not_its_own(cluster: FakeCluster) -> None:
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold(lock: threading.RLock) -> None:
+        with lock:  # as the sender does now and then
+            held.set()
+            let_go.wait(60)
+
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        producer.send("one", b"a").result(60)
+        holder = threading.Thread(target=hold, args=(producer._lock,))
+        holder.start()
+        assert held.wait(60)
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            one, many = partial(producer.send, "one", b"b"), partial(producer.send_many, "one", [(None, b"b")])
+            for act in (one, many, producer.flush):
+                try:
+                    act()
+                except ProducerClosedError:
+                    refused += 1
+            producer.close()
+            os._exit(refused)
+        try:
+            deadline = time.monotonic() + 30
+            while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+                let_go.wait(0.01)
+            if not ended[0]:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        finally:
+            let_go.set()
+            holder.join(60)
+        assert (ended[0], os.waitstatus_to_exitcode(ended[1])) == (child, 3)
+        assert producer.send("one", b"c").result(60).offset == 1
 
 
 def test_many_threads_may_share_a_producer(cluster: FakeCluster) -> None:

@@ -309,16 +309,26 @@ class Producer:
 
     def _find_route(self, topic: str, partition: int | None = None) -> _Route:
         """Return the partitions of a topic, this one among them unless it does not exist."""
+        self._raise_if_forked()
         if self._closed:
             raise ProducerClosedError("the producer is closed")
-        if os.getpid() != self._pid:
-            raise ProducerClosedError("the producer was made before a fork; make a new one in this process")
         count = self._metadata.wait_for_partition(topic, partition or 0, self._max_block_s)
         with self._lock:
             route = self._routes.get(topic)
             if route is None or route.count != count:
                 route = self._make_route(topic, count)
             return route
+
+    def _raise_if_forked(self) -> None:
+        if os.getpid() != self._pid:
+            raise ProducerClosedError("the producer was made before a fork; make a new one in this process")
+
+    def _be_the_parents(self) -> None:
+        """In a forked child: no thread of ours is here, and whoever held the lock will not let it go."""
+        self._lock = threading.RLock()
+        self._space = threading.Condition(self._lock)
+        self._closed = True
+        self._routes = {}
 
     def _make_route(self, topic: str, count: int) -> _Route:
         queues = [self._accumulator.queue(TopicPartition(topic, index)) for index in range(count)]
@@ -357,9 +367,11 @@ class Producer:
         Raises:
             RequestTimedOutError: the time passed first.
             InvalidRequestError: called from a delivery callback, which would wait for itself.
+            ProducerClosedError: in a forked child, where nothing is sent.
         """
         if threading.current_thread() is self._sender.thread:
             raise InvalidRequestError("flush may not be called from a delivery callback")
+        self._raise_if_forked()
         timeout_s = self._delivery_s if timeout_s is None else timeout_s
         with self._lock:
             waiting = self._sender.unannounced() + self._accumulator.incomplete()
@@ -437,3 +449,13 @@ _open_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
 def _close_open_producers() -> None:
     for producer in list(_open_producers):
         producer.close(timeout_s=_AT_EXIT_S)
+
+
+def _leave_to_the_parent() -> None:
+    for producer in list(_open_producers):
+        producer._be_the_parents()
+    _open_producers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
