@@ -7,6 +7,8 @@ from paceline.controller.storage import Storage
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Response, ZkCode
+from paceline.log.log_config import LogConfig
+from paceline.model.errors import InvalidConfigError
 from paceline.runtime.flow import Flow
 
 LOG = logging.getLogger(__name__)
@@ -35,11 +37,12 @@ class UncleanElectionConfig:
         """Return ``min.insync.replicas`` of topics that have had it ever since they were made.
 
         Where the settings were changed later a smaller value may have been in force for a while, and a lone leader may
-        have committed under it. A topic whose configuration cannot be read is left out, too.
+        have committed under it. A topic whose configuration cannot be read, or says what makes no sense to brokers, is
+        left out, too; and what stands in ``/config/brokers`` does not count, for they take no such setting from there.
         """
-        found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default))
+        found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default), dynamic=False)
         unchanged = yield from self._unchanged(sorted(found))
-        return {topic: int(found[topic]) for topic in unchanged if found[topic].isdecimal()}
+        return {topic: int(found[topic]) for topic in unchanged if _is_minimum(found[topic])}
 
     def _unchanged(self, topics: list[str]) -> Flow[list[str]]:
         paths = [path for topic in topics for path in (znodes.topic_config_path(topic), znodes.topic_path(topic))]
@@ -52,12 +55,12 @@ class UncleanElectionConfig:
                 unchanged.append(topic)
         return unchanged
 
-    def _values(self, topics: Iterable[str], key: str, default: str) -> Flow[dict[str, str]]:
+    def _values(self, topics: Iterable[str], key: str, default: str, dynamic: bool = True) -> Flow[dict[str, str]]:
         wanted = sorted(topics)
         default_path = znodes.broker_config_path(None)
         paths = [default_path, *(znodes.topic_config_path(topic) for topic in wanted)]
         responses = yield from self._storage.read_all(paths)
-        for_all = _overrides(default_path, responses[0])
+        for_all = _overrides(default_path, responses[0]) if dynamic else {}
         found = {}
         for topic, path, response in zip(wanted, paths[1:], responses[1:], strict=True):
             own = _overrides(path, response)
@@ -68,6 +71,14 @@ class UncleanElectionConfig:
             elif for_all is not None:
                 found[topic] = for_all.get(key, default)
         return found
+
+
+def _is_minimum(text: str) -> bool:
+    try:
+        LogConfig.from_properties({MINIMUM_KEY: text})
+    except InvalidConfigError:
+        return False
+    return True
 
 
 def _overrides(path: str, response: Response) -> dict[str, str] | None:

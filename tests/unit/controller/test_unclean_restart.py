@@ -10,11 +10,14 @@ from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, SetData
 from paceline.model.control import LiveBroker
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
-def started(*topics: tuple[str, tuple[int, ...]], min_isr: int | None = 2) -> Cluster:
-    cluster = Cluster()
+def started(
+    *topics: tuple[str, tuple[int, ...]], min_isr: int | str | None = 2, config: ControllerConfig | None = None
+) -> Cluster:
+    cluster = Cluster(config)
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
     configs = {} if min_isr is None else {"min.insync.replicas": str(min_isr)}
@@ -84,6 +87,17 @@ def test_b17_without_a_complete_former_member_the_partition_stays_offline() -> N
 
 
 def test_b17_the_brokers_default_of_min_insync_replicas_counts_too() -> None:
+    settings = ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False, min_insync_replicas=2)
+    cluster = started(("a", (1, 2)), min_isr=None, config=settings)
+    kill(cluster, 2, 1)
+    cluster.start_broker(2)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
+
+
+def test_a_former_member_is_not_taken_for_complete_by_a_default_that_brokers_do_not_read() -> None:
+    """They take throttles from there and nothing else: the lone leader commits under their own setting, which is 1."""
     cluster = started(("a", (1, 2)), min_isr=None)
     default = znodes.broker_config_path(None)
     cluster.zk(Create(default, znodes.encode_config({"min.insync.replicas": "2"})))
@@ -91,7 +105,20 @@ def test_b17_the_brokers_default_of_min_insync_replicas_counts_too() -> None:
     cluster.start_broker(2)
     cluster.start_broker(1, unclean=True)
     cluster.settle()
-    assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
+    assert cluster.state("a-0").startswith("-1/")
+
+
+def test_a_former_member_is_not_taken_for_complete_by_a_value_that_brokers_pass_over() -> None:
+    cluster = started()
+    config = znodes.encode_config({"min.insync.replicas": "3000000000"})
+    cluster.zk(Create(znodes.topic_config_path("a"), config))
+    cluster.create_topic_node("a", [(1, 2)])
+    cluster.settle()
+    kill(cluster, 2, 1)
+    cluster.start_broker(2)
+    cluster.start_broker(1, unclean=True)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/")
 
 
 def test_b17_a_former_member_that_lost_its_own_tail_is_not_complete_any_more() -> None:
