@@ -64,10 +64,15 @@ class TopicValidator:
         self._context = context
         self._rng = rng
 
-    def place_all(self, topics: Sequence[NewTopic]) -> dict[str, dict[int, ReplicaAssignment] | PacelineError]:
-        """Return for each topic where its replicas go, or why it is refused."""
+    def place_all(
+        self, topics: Sequence[NewTopic], unheard: Iterable[str] = ()
+    ) -> dict[str, dict[int, ReplicaAssignment] | PacelineError]:
+        """Return for each topic where its replicas go, or why it is refused.
+
+        ``unheard`` are topics that have been written, and that the controller has not heard of yet.
+        """
         names = [topic.name for topic in topics]
-        taken = {collision_key(name): name for name in self._context.topics}
+        taken = {collision_key(name): name for name in (*unheard, *self._context.topics)}
         placed: dict[str, dict[int, ReplicaAssignment] | PacelineError] = {}
         budget = self._config.max_partitions_per_request
         for topic in topics:

@@ -22,6 +22,7 @@ def on_topic_change(parts: ControllerParts) -> Flow[None]:
     """Compare the topics listed with those known; new ones are created, vanished ones forgotten."""
     context = parts.context
     names = yield from parts.storage.topic_names()
+    parts.topic_requests.topics_listed()
     new = [topic for topic in names if topic not in context.topics]
     listed = set(names)
     vanished = [topic for topic in context.topics if topic not in listed]

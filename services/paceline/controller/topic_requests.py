@@ -88,12 +88,14 @@ class TopicRequests:
         """Partitions whose leader has not acknowledged, by topic with somebody waiting."""
         self._creations: dict[str, list[_Waiting]] = {}
         self._deletions: dict[str, list[_Waiting]] = {}
+        self._unheard: list[str] = []
+        """Topics written since the list of topics was read last: who asks for a name right behind may collide."""
 
     # creation
 
     def create(self, event: CreateTopics) -> Flow[None]:
         """Validate, write topic and configuration nodes; the topic watch does the rest."""
-        placed = self._validator.place_all(event.topics)
+        placed = self._validator.place_all(event.topics, self._unheard)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}
         errors: dict[str, PacelineError] = {}
@@ -104,6 +106,7 @@ class TopicRequests:
                 created[name] = ("" if event.validate_only else new_id(self._rng), outcome)
         if not event.validate_only:
             yield from self._write(created, by_name, errors)
+            self._unheard.extend(sorted(set(created) - set(errors)))
 
         def answer(waiting: _Waiting) -> None:
             results = []
@@ -175,6 +178,10 @@ class TopicRequests:
         first = SetData(path, config) if config_exists else Create(path, config)
         return self._storage.fenced(first, Create(znodes.topic_path(name), data))
 
+    def topics_listed(self) -> None:
+        """The list of topics has been read: the controller knows what was written before."""
+        self._unheard.clear()
+
     def leader_acknowledged(self, topic_partition: TopicPartition) -> None:
         """A leader has answered its LeaderAndIsr request."""
         open_partitions = self._unacknowledged.get(topic_partition.topic)
@@ -230,6 +237,7 @@ class TopicRequests:
         self._creations.clear()
         self._deletions.clear()
         self._unacknowledged.clear()
+        self._unheard.clear()
         for request in waiting:
             request.give_up(error)
 

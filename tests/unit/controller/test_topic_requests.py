@@ -233,3 +233,19 @@ def test_creating_a_topic_while_it_is_being_deleted_is_refused() -> None:
     (result,) = cluster.create(NewTopic("taken.name"))
     assert isinstance(result.error, TopicAlreadyExistsError)
     assert "being deleted" in str(result.error)
+
+
+def test_a_name_that_collides_with_one_written_a_moment_before_is_refused() -> None:
+    """The controller hears of a topic when it reads the list of topics, which waits behind the next request."""
+    cluster = Cluster()
+    cluster.start_broker(1)
+    cluster.start_controller()
+    answers: list[Any] = []
+    for name in ("a.b", "a_b", "a.b"):
+        cluster.controller.create_topics([NewTopic(name, assignments=((1,),))], 5_000, False, answers.append)
+    cluster.settle()
+    errors = {(result.name, type(result.error)) for (result,) in answers}
+    assert errors == {("a.b", type(None)), ("a_b", TopicAlreadyExistsError), ("a.b", TopicAlreadyExistsError)}
+    assert cluster.children(znodes.TOPICS) == ("a.b",)
+    cluster.delete("a.b")
+    assert cluster.create(NewTopic("a_b", assignments=((1,),)))[0].error is None
