@@ -71,6 +71,8 @@ class Registration:
         self._config = config
         self._endpoints = endpoints
         self._unclean_restart = unclean_restart
+        self._said_unclean = False
+        """Whether a registration of the present session says so, or tries to."""
         self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._rng = rng
@@ -104,6 +106,7 @@ class Registration:
         if self._session_id:
             self._earlier_session_ids.append(self._session_id)
         self._session_id = session_id
+        self._said_unclean = False
         self._cancel()
         self._register()
 
@@ -170,6 +173,7 @@ class Registration:
             yield from self._look_for_an_earlier_life()
             self._cluster_id = yield from get_or_create_cluster_id(self._rng)
         yield from self._check_endpoints()
+        self._said_unclean = self._said_unclean or self._unclean_restart
         registration = BrokerRegistration(
             broker_id=self._config.broker_id,
             endpoints=self._endpoints,
@@ -222,6 +226,9 @@ class Registration:
 
     def _succeeded(self, registered: BrokerRegistered) -> None:
         self._conflict_since_ms = None
+        if self._said_unclean and not self._unclean_restart:
+            # A controller took note of the registration before while this one was under way.
+            self._clear()
         self._on_registered(registered)
 
     def _failed(self, error: Exception) -> None:

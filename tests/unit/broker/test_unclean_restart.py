@@ -1,10 +1,15 @@
 """What a broker says of an unclean restart, and for how long (design 3.6)."""
 
+from typing import Any
+
 import pytest
 
+from paceline.broker import registration
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData
+from paceline.coordination.recipes import Registered, register_broker
 from paceline.model.control import ControllerStamp, UpdateMetadataRequest
+from paceline.runtime.flow import Flow, Sleep
 from tests.support.broker_cluster import CONTROLLER_ID, BrokerCluster
 from tests.unit.log.memory_files import MemoryFiles
 
@@ -54,6 +59,25 @@ def test_an_unclean_restart_nobody_took_note_of_is_said_again_in_the_next_sessio
     assert says_unclean(cluster)
     cluster.restart(1)
     assert says_unclean(cluster)
+
+
+def test_a_note_that_comes_while_a_new_session_registers_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = after_power_loss()
+    node = cluster[1].node
+    epoch = node.broker_epoch
+    noted = ControllerStamp(CONTROLLER_ID, cluster.controller_epoch, epoch)
+
+    def slow(*args: Any) -> Flow[Registered]:
+        # What this registration says has been decided; the answer to the one before comes now.
+        node.handle_control(UpdateMetadataRequest(noted, cluster.live(), ()))
+        yield Sleep(100)
+        return (yield from register_broker(*args))
+
+    monkeypatch.setattr(registration, "register_broker", slow)
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_until(lambda: node.broker_epoch != epoch, 10_000)
+    cluster.time.run_for(1_000)
+    assert not says_unclean(cluster), "no later request would have it taken back"
 
 
 def test_the_note_is_taken_once_however_many_requests_come() -> None:
