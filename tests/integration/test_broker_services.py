@@ -73,7 +73,7 @@ from paceline.runtime.lifecycle import ExitCode, StartupError
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import load_broker
 from paceline.v1 import log_service_pb2 as log_pb
-from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc, record_pb2
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 TP = TopicPartition("t", 0)
@@ -343,6 +343,24 @@ async def test_a_produce_refused_as_a_whole_on_a_stream_is_told_by_partition_and
     await stream.write(produce_of(b"x" * 200_000))
     answer = await stream.read()
     assert [(one.base_offset, one.HasField("error")) for one in answer.partitions] == [(7, False)]
+    stream.cancel()
+
+
+async def test_structured_records_that_take_long_to_encode_are_not_overtaken_on_their_stream(door: Door) -> None:
+    def request(key: bytes, *sizes: int) -> log_pb.ProduceRequest:
+        records = [record_pb2.Record(key=key, value=bytes(size)) for size in sizes]
+        part = log_pb.ProducePartition(topic="t", records=record_pb2.RecordList(records=records))
+        return log_pb.ProduceRequest(acks=log_pb.ACKS_LEADER, partitions=[part])
+
+    door.core.produce_answer = [ProduceResult(TP, None, 7, -1, 0)]
+    wrong = log_pb.ProduceRequest(partitions=[log_pb.ProducePartition(topic="t", records=record_pb2.RecordList())])
+    sent = {b"1": request(b"1", *[1_000] * 3_000), b"2": request(b"2", 1), b"3": request(b"3", *[1_000] * 3_000)}
+    stream = door.log().ProduceStream()
+    for message in (*sent.values(), wrong, request(b"4", 1), request(b"5", 1)):
+        await stream.write(message)
+    answers = [(await stream.read()).partitions[0].HasField("error") for _ in range(6)]
+    assert answers == [False, False, False, True, False, False]
+    assert [decode_batch(data[0].batch)[0].key for _, _, data in door.core.produced] == [b"1", b"2", b"3", b"4", b"5"]
     stream.cancel()
 
 

@@ -15,7 +15,7 @@ import grpc
 from paceline import __version__
 from paceline.broker.core_port import CoreHandle
 from paceline.broker.servicer_answers import AnswerBudget
-from paceline.broker.servicer_records import decode_on_loop, encode_on_loop
+from paceline.broker.servicer_records import Places, decode_on_loop, encode_on_loop
 from paceline.model.client_io import (
     DeleteRecordsResult,
     FetchRequest,
@@ -172,6 +172,7 @@ class LogServicer:
         self._scheduler = scheduler
         self._budget = budget
         self._answers = answers
+        self._places = Places()
         self._fetch_max_bytes = fetch_max_bytes
 
     def add_to(self, server: Any) -> None:
@@ -197,15 +198,23 @@ class LogServicer:
         call = wire.parse_produce(request)
         acks = convert.acks_from_proto(call.acks)
         timeout_ms = convert.timeout_from_proto(call.timeout_ms)
-        with self._budget.reserve(len(request)):
+        stream = context.context if isinstance(context, Exchange) else None
+        structured = any(part.batch is None for part in call.partitions)
+        with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
+            await place.come()
             data = await self._produce_data(call)
             del request, call  # what waits for replication holds its batches no longer than the log does
             if acks is RequiredAcks.NONE:
                 core.produce(acks, timeout_ms, data, _drop)
                 return b""
-            results: list[ProduceResult] = await answer_of(
-                lambda reply: core.produce(acks, timeout_ms, data, reply), timeout_ms, context
-            )
+
+            def append(reply: Callable[[list[ProduceResult]], None]) -> Cancel | None:
+                try:
+                    return core.produce(acks, timeout_ms, data, reply)
+                finally:
+                    place.leave()
+
+            results: list[ProduceResult] = await answer_of(append, timeout_ms, context)
         answer = pb.ProduceResponse(
             partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
         )

@@ -1,8 +1,12 @@
-"""Structured records to one batch, and batches to structured records; the log's codec does the work."""
+"""Structured records to one batch, and batches to structured records; the log's codec does the work.
+
+And the order of requests while that is done in a thread.
+"""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Final
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from paceline.log import record_batch
 from paceline.log.record_batch import MAX_INT64, NewRecord
@@ -92,3 +96,60 @@ async def decode_on_loop(batches: bytes, first_offset: int, budget_bytes: int) -
         return decode(batches, first_offset, budget_bytes)
     except UnicodeDecodeError as failure:
         raise CorruptMessageError(f"a header name is not UTF-8: {failure}") from None
+
+
+class Places:
+    """The order of requests on their streams, from the first with structured records on until none waits.
+
+    Records that are encoded in a thread would be overtaken by what comes behind them. All methods are for the event
+    loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Any, asyncio.Future[None]] = {}
+        """The place taken last on each stream, while it is taken."""
+
+    @contextlib.contextmanager
+    def place(self, stream: Any, takes_long: bool) -> Iterator["Place"]:
+        """Hold a place until the block ends, or `Place.leave`.
+
+        Args:
+            stream: what the request came on; None when nothing can come behind it.
+            takes_long: whether it may be overtaken before it is appended.
+        """
+        before = None if stream is None else self._last.get(stream)
+        if before is None and (stream is None or not takes_long):
+            yield _NO_PLACE
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last[stream] = mine
+
+        def leave() -> None:
+            if not mine.done():
+                mine.set_result(None)
+            if self._last.get(stream) is mine:
+                del self._last[stream]
+
+        try:
+            yield Place(before, leave)
+        finally:
+            leave()
+
+
+class Place:
+    """One request's place."""
+
+    __slots__ = ("_before", "leave")
+
+    def __init__(self, before: "asyncio.Future[None] | None", leave: Callable[[], None]) -> None:
+        self._before = before
+        self.leave = leave
+        """Let the next one append; may be called again."""
+
+    async def come(self) -> None:
+        """Wait until everything before has been appended or has failed."""
+        if self._before is not None:
+            await self._before
+
+
+_NO_PLACE: Final = Place(None, lambda: None)
