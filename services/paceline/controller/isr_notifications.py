@@ -29,9 +29,8 @@ def on_isr_change_notification(parts: ControllerParts) -> Flow[None]:
     if not paths:
         return
     changed = sorted({tp for notice in notices for tp in notice if parts.context.knows(tp)})
-    stale_elsewhere = changed
     try:
-        stale_elsewhere = yield from _refresh(parts, changed)
+        yield from _refresh(parts, changed)
         parts.send_update_metadata(parts.context.brokers, changed)
         yield from complete_finished_reassignments(parts, changed)
         yield from relieve_silent_leaders(parts, changed)
@@ -39,21 +38,20 @@ def on_isr_change_notification(parts: ControllerParts) -> Flow[None]:
         raise
     except Exception:
         LOG.exception("handling %d ISR changes failed", len(changed))
-    # Once the notices are gone nobody tells a standby, unless the journal does.
-    yield from parts.committer.touch(stale_elsewhere)
+    # Once the notices are gone nobody tells a standby, unless the journal does; also of what was known here already,
+    # from a look for another reason, for the standby may not have heard of that.
+    yield from parts.committer.touch(changed)
     yield from parts.storage.delete_fenced(paths)
 
 
-def _refresh(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[list[TopicPartition]]:
-    """Read states into the cache and return those that were not what the cache had."""
+def _refresh(parts: ControllerParts, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+    """Read states into the cache."""
     found = yield from parts.storage.partition_states(topic_partitions)
-    differing = [tp for tp in topic_partitions if found.get(tp) != parts.context.leadership.get(tp)]
     for topic_partition, state in found.items():
         before = parts.context.leadership.get(topic_partition)
         parts.context.remember(topic_partition, state)
         if before is not None and set(before.isr) != set(state.isr):
             parts.log.isr_changed(topic_partition, before.isr)
-    return differing
 
 
 def on_log_dir_event(parts: ControllerParts) -> Flow[None]:

@@ -365,6 +365,26 @@ def test_a_deleted_topic_is_forgotten_by_the_standby_as_well() -> None:
     assert knows_what_is_there(cluster, standby)
 
 
+def test_a_standby_is_behind_when_a_notice_told_the_controller_nothing_new() -> None:
+    """It had read the state for another reason, which reaches standbys by their streams alone."""
+    cluster, standby = pair()
+    cluster.create(NewTopic("c", assignments=((1, 2, 3),)))
+    cluster.change_isr("c-0", [1, 2])
+    cluster.settle()
+    leave_behind(cluster)
+    cluster.change_isr("c-0", [1], notify=False)
+    cluster.kill_broker(3)
+    cluster.settle()
+    assert context(cluster.controller).leadership[tp("c-0")].isr == (1,), "looked at since 3 is gone"
+    cluster.start_broker(3)
+    cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_set([tp("c-0")]), sequential=True))
+    cluster.settle()
+    assert cluster.children(znodes.ISR_CHANGE_NOTIFICATION) == ()
+    die(cluster)
+    assert context(standby).leadership[tp("c-0")].isr == (1,)
+    assert knows_what_is_there(cluster, standby)
+
+
 # streams
 
 
