@@ -193,12 +193,21 @@ class TopicDeletionManager:
         for _ in range(TREE_ATTEMPTS):
             if gone:
                 break
+            if (yield from self._is_made_anew(topic)):
+                raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was made anew,")
             actual = yield from self._storage.tree(znodes.topic_path(topic))
             gone = yield from self._delete_leaves_first(actual)
         if not gone:
             raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {znodes.topic_path(topic)}")
         yield from self._storage.delete_fenced([znodes.topic_config_path(topic)])
         yield from self._storage.delete_fenced([znodes.delete_topic_path(topic)])
+
+    def _is_made_anew(self, topic: str) -> Flow[bool]:
+        """Whether the topic is another one by now, of which the news still waits."""
+        found = yield from self._storage.topic_nodes([topic])
+        known_id = self._context.topic_ids.get(topic)
+        found_id = found[topic].topic_id if topic in found else None
+        return bool(known_id and found_id and found_id != known_id)
 
     @staticmethod
     def _tree(topic: str, partitions: Iterable[int]) -> list[str]:

@@ -1,16 +1,18 @@
 """Topics that vanish, and are made again, while the controller looks."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from paceline.controller.storage import Storage
+from paceline.controller.topic_admin import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Delete
+from paceline.coordination.interface import Create, Delete, Request
 from paceline.model.assignment import ReplicaAssignment
 from paceline.runtime.flow import Flow
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 NODE = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignment((1, 2))}, "t" * 22))
 
@@ -51,3 +53,24 @@ def test_a_topic_that_is_made_again_during_a_takeover_gets_its_leader(monkeypatc
     made_again_when_read(cluster, monkeypatch)
     cluster.start_controller(CONTROLLER_ID)
     assert cluster.state("t-0") == "1/0 isr [1, 2] ce 1 v0"
+
+
+@pytest.mark.parametrize("steps", range(20))
+def test_a_topic_made_anew_by_hand_is_not_deleted_in_its_namesakes_place(steps: int) -> None:
+    """Who is tired of waiting for a deletion removes its nodes and makes the topic again."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("t", assignments=((1, 2),)))
+    cluster.brokers.silent.add(1)
+    cluster.delete("t", timeout_ms=100)
+    cluster.brokers.release(1)
+    passed = itertools.count()
+    cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
+    path, state = znodes.topic_path("t"), znodes.partition_state_path(tp("t-0"))
+    tree = [state, znodes.partition_path(tp("t-0")), znodes.topic_partitions_path("t"), path]
+    by_hand: list[Request] = [*map(Delete, tree), Delete(znodes.delete_topic_path("t")), Create(path, NODE)]
+    cluster.tool.submit(by_hand, lambda _: None)
+    cluster.settle()
+    assert cluster.data(path)["topic_id"] == "t" * 22
+    assert cluster.state("t-0").startswith("1/0")
