@@ -134,6 +134,8 @@ class FakeCluster:
     def __init__(self, brokers: int = 2) -> None:
         self.lock = threading.Condition()
         self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[str, str] = {}
+        """Ids of topics that were made anew."""
         self.faults = Faults()
         self.brokers = {broker_id: FakeBroker(self, broker_id) for broker_id in range(1, brokers + 1)}
         self.controller = FakeBroker(self, CONTROLLER_ID)
@@ -170,6 +172,14 @@ class FakeCluster:
             for index in range(partitions):
                 log = self.logs[TopicPartition(name, index)] = Log()
                 log.leader = 1 + index % len(self.brokers)
+
+    def make_anew(self, name: str, partitions: int) -> None:
+        """Delete a topic and make another one of its name."""
+        with self.lock:
+            for topic_partition in [each for each in self.logs if each.topic == name]:
+                del self.logs[topic_partition]
+            self.topic_ids[name] = f"another-id-of-{name}"
+            self.topic(name, partitions)
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions until the topic has so many."""
@@ -264,7 +274,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                 answer.topics.append(
                     meta.TopicDescription(
                         name=name,
-                        topic_id=f"id-of-{name}",
+                        topic_id=self.cluster.topic_ids.get(name, f"id-of-{name}"),
                         partitions=[
                             meta.PartitionDescription(
                                 partition=tp.partition,

@@ -460,6 +460,19 @@ def test_many_threads_may_share_a_producer(cluster: FakeCluster) -> None:
         ]
 
 
+def test_a_topic_made_anew_with_fewer_partitions_gets_every_record(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=5_000) as producer:
+        keys = [b"key %d" % number for number in range(20)]
+        for key in keys:
+            producer.send("t", b"before", key=key).result(60)
+        cluster.make_anew("t", partitions=1)
+        producer._metadata.request()
+        wait_for(lambda: producer._routes["t"].count == 1)
+        assert sorted(producer.send("t", b"after", key=key).result(60).offset or 0 for key in keys) == list(range(20))
+        with pytest.raises(UnknownTopicOrPartitionError):
+            producer.send("t", b"nowhere", partition=1)
+
+
 def test_new_partitions_are_used_after_a_refresh(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"a").result(60)

@@ -428,7 +428,7 @@ class Producer:
         with self._lock:
             for topic, route in list(self._routes.items()):
                 count = self._metadata.partition_count(topic)
-                if count > route.count:
+                if count and count != route.count:  # fewer only where the topic was made anew
                     self._make_route(topic, count)
         self._sender.wake()
 
