@@ -115,6 +115,8 @@ class Faults:
     """What every fetch as a whole is refused with."""
     hold_produce: threading.Event | None = None
     """While it is not set, Produce waits."""
+    hold_metadata: threading.Event | None = None
+    """While it is not set, DescribeCluster waits."""
     no_streams: bool = False
     """Brokers know no ProduceStream, as those of another make might not."""
     forget_sessions: int = 0
@@ -142,6 +144,7 @@ class FakeCluster:
         self.standby = FakeBroker(self, CONTROLLER_ID + 1)
         self.next_producer_id = 100
         self.hide_leader_changes = False
+        self.metadata_requests = 0
         self.produce_requests = 0
         self.streamed_fetches = 0
         self.streamed_requests = 0
@@ -244,6 +247,9 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
 
     def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
         cluster = self.cluster
+        cluster.metadata_requests += 1
+        if cluster.faults.hold_metadata is not None:
+            cluster.faults.hold_metadata.wait(120)
         if cluster.faults.knows_nobody == self.node_id:
             return meta.DescribeClusterResponse(cluster_id="fake", node_id=self.node_id)
         return meta.DescribeClusterResponse(

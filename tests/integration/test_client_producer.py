@@ -357,6 +357,23 @@ def test_close_joins_every_thread(cluster: FakeCluster) -> None:
     assert not any("to-be-joined" in thread.name for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+def test_close_does_not_wait_for_a_broker_that_hangs(
+    cluster: FakeCluster, kind: type[Producer] | type[Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline_client.metadata_refresher.ONE_BROKER_TIMEOUT_S", 40.0)
+    go_on = cluster.faults.hold_metadata = threading.Event()
+    client = kind(cluster.bootstrap)
+    client._metadata.request()
+    wait_for(lambda: cluster.metadata_requests > 0)
+    begin = time.monotonic()
+    client.close()
+    took_s = time.monotonic() - begin
+    go_on.set()
+    assert took_s < 20
+    assert not client._metadata._thread.is_alive()
+
+
 def test_flush_ends_with_its_time(cluster: FakeCluster) -> None:
     cluster.faults.drop_before = ALWAYS
     producer = Producer(cluster.bootstrap)

@@ -337,8 +337,9 @@ class Consumer:
             self._closed = True
             self._news.notify_all()
         self._fetcher.close()
-        self._metadata.close()
+        self._metadata.stop()
         self._channels.close()
+        self._metadata.close()
 
     def __enter__(self) -> Self:
         return self

@@ -186,11 +186,15 @@ class MetadataRefresher:
                 self._changed.wait(min(left, 0.2))
             return [broker for _, broker in sorted(self._cluster.brokers.items())]
 
-    def close(self) -> None:
-        """Stop and join the thread."""
+    def stop(self) -> None:
+        """Ask nobody any more. A call under way ends when the channels are closed; `close` waits for that."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop and join the thread."""
+        self.stop()
         if threading.current_thread() is not self._thread:
             self._thread.join(ONE_BROKER_TIMEOUT_S + 1.0)
 

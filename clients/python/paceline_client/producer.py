@@ -402,8 +402,9 @@ class Producer:
         try:
             self._sender.close(self._delivery_s if timeout_s is None else timeout_s)
         finally:
-            self._metadata.close()
+            self._metadata.stop()
             self._channels.close()
+            self._metadata.close()
             self._sender.join_calls()
 
     def partitions_for(self, topic: str) -> int:
