@@ -17,7 +17,8 @@ import pytest_asyncio
 from paceline.controller.driver import ControllerServers
 from paceline.controller.driver_transport import GrpcControlTransport
 from paceline.controller.node import ControllerNode
-from paceline.controller.servicer import NodeHandle
+from paceline.controller.servicer import MetadataServicer, NodeHandle
+from paceline.controller.servicer_admin import AdminServicer
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Response
 from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -46,6 +47,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.server import Service, ThreadPoolRpcServer
+from paceline.rpc.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import load_controller
@@ -101,6 +103,7 @@ class Process:
     node: ControllerNode
     servers: ControllerServers
     transport: GrpcControlTransport
+    handle: NodeHandle
     address: str = ""
     control: str = ""
     channels: list[Any] = field(default_factory=list)
@@ -145,6 +148,7 @@ class World:
         arguments = ["--listeners", "CLIENT://127.0.0.1:0,CONTROL://127.0.0.1:0", "--controller-id", str(controller_id)]
         settings = load_controller([*arguments, "--zookeeper-connect", "unused:1"], {})
         handle = NodeHandle()
+        handle.tell_office(False)
         servers = ControllerServers(settings, handle, self.scheduler, Metrics())
         await servers.start()
         transport = GrpcControlTransport(self.scheduler.post)
@@ -156,9 +160,10 @@ class World:
             transport,
             random.Random(1),
             lambda change: None,
+            on_office=handle.tell_office,
         )
         addresses = {endpoint.listener: endpoint.address for endpoint in servers.advertised}
-        process = Process(node, servers, transport, addresses["CLIENT"], addresses["CONTROL"])
+        process = Process(node, servers, transport, handle, addresses["CLIENT"], addresses["CONTROL"])
         self.processes.append(process)
         with_early_call = process.metadata.DescribeCluster(metadata_pb.DescribeClusterRequest(), timeout=DEADLINE_S)
         with pytest.raises(grpc.aio.AioRpcError) as early:
@@ -239,6 +244,42 @@ async def test_a_topic_is_created_described_and_deleted(world: World) -> None:
         metadata_pb.DescribeTopicsRequest(topics=["nosuch"]), timeout=DEADLINE_S
     )
     assert unknown.topics[0].error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_controller_that_takes_office_says_nothing_of_topics_and_brokers_before_it_knows(world: World) -> None:
+    first = await world.start_controller(1_000_001)
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: len(first.node.describe_cluster().brokers) == 2)
+    await first.admin.CreateTopics(creation("a"), timeout=DEADLINE_S)
+    second = await world.start_controller(1_000_002)
+    metadata = MetadataServicer(second.handle, "CLIENT", 1_000_002, WatchHub("one"))
+    admin = AdminServicer(second.handle, "CLIENT")
+    first.node.stop()
+    answers: list[tuple[int, int, int, int]] = []
+    refusals: list[str] = []
+
+    def ask() -> bool:
+        if not second.node.is_active:
+            return False
+        try:
+            cluster, (topic,) = metadata._cluster(), metadata._topics(["a"])
+        except NotControllerError as error:
+            refusals.append(str(error))
+            with pytest.raises(NotControllerError):
+                metadata._changes("", frozenset())
+            with pytest.raises(NotControllerError):
+                admin._live_brokers()
+            return False
+        watched = metadata._changes("", frozenset()).topics
+        answers.append((len(cluster.brokers), len(topic.partitions), len(watched), len(admin._live_brokers())))
+        return len(answers) == 5
+
+    async with asyncio.timeout(DEADLINE_S):
+        while not ask():
+            await asyncio.sleep(0)
+    assert answers == [(2, 2, 1, 2)] * 5
+    assert set(refusals) == {"this controller is taking office"}
 
 
 async def test_per_topic_errors_are_in_the_answer(world: World) -> None:

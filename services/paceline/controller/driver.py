@@ -154,6 +154,7 @@ class ControllerProcess:
         self._scheduler = AsyncioScheduler(loop)
         self._metrics = Metrics()
         self._handle = NodeHandle()
+        self._handle.tell_office(False)
         self._hub = WatchHub(secrets.token_hex(6))
         self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics, self._hub)
         self._transport = GrpcControlTransport(self._scheduler.post)
@@ -210,6 +211,7 @@ class ControllerProcess:
             self._state_changed,
             self._event_handled,
             standby_transport=self._standby_transport,
+            on_office=self._handle.tell_office,
             on_takeover=self._taken_over,
         )
         self._node.metadata_revisions.on_change = self._hub.wake

@@ -38,6 +38,16 @@ class NodeHandle:
 
     def __init__(self) -> None:
         self._node: ControllerNode | None = None
+        self._in_office = True
+
+    def tell_office(self, in_office: bool) -> None:
+        """Say whether the node has read what it has to know to be in office; nothing said means that it has."""
+        self._in_office = in_office
+
+    @property
+    def is_taking_office(self) -> bool:
+        """Whether the node has been elected and knows little of the cluster yet."""
+        return self._node is not None and self._node.is_active and not self._in_office
 
     def set(self, node: ControllerNode) -> None:
         """Let calls through."""
@@ -62,9 +72,11 @@ def active_address(node: ControllerNode, listener: str) -> Endpoint | None:
 
 
 def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
-    """Return the error that sends a caller to the active controller."""
+    """Return the error that sends a caller to the active controller, or has it come again when that is this one."""
     active, endpoint = node.active_controller, active_address(node, listener)
-    error = NotControllerError("this controller is not active")
+    error = NotControllerError(
+        "this controller is taking office" if node.is_active else "this controller is not active"
+    )
     if active is not None:
         error = error.with_metadata(controller_id=active.controller_id)
     if endpoint is not None:
@@ -95,6 +107,8 @@ class MetadataServicer(WatchServicer):
 
     def _cluster(self) -> metadata_pb.DescribeClusterResponse:
         node = self._handle.get()
+        if self._handle.is_taking_office:
+            raise not_controller(node, self._listener)
         cluster = node.describe_cluster()
         controller = active_address(node, self._listener)
         brokers = []
@@ -132,7 +146,7 @@ class MetadataServicer(WatchServicer):
 
     def _check_active(self) -> None:
         node = self._handle.get()
-        if not node.is_active:
+        if not node.is_active or self._handle.is_taking_office:
             raise not_controller(node, self._listener)
 
     def _revisions(self) -> MetadataRevisions:
