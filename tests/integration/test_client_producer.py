@@ -175,6 +175,28 @@ def test_a_partition_without_leader_waits_and_says_so_in_the_end(cluster: FakeCl
     assert not error.maybe_appended
 
 
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+def test_who_waits_for_a_leader_asks_the_brokers_now_and_then(
+    cluster: FakeCluster, kind: type[Producer] | type[Consumer]
+) -> None:
+    one = TopicPartition("one", 0)
+    with kind(cluster.bootstrap) as client:
+        client.partitions_for("one")
+        cluster.move(one, None)
+        if isinstance(client, Consumer):
+            client.assign([one])
+        else:
+            future = client.send("one", b"a")
+        wait_for(lambda: client._metadata.leader_of(one) is None)
+        asked, begin = cluster.metadata_requests, time.monotonic()
+        wait_for(lambda: cluster.metadata_requests >= asked + 12)
+        assert time.monotonic() - begin > 1.2
+        cluster.move(one, 2)
+        wait_for(lambda: client._metadata.leader_of(one) is not None)
+        if isinstance(client, Producer):
+            assert future.result(60).offset == 0
+
+
 def test_the_delivery_timeout_raises_the_last_real_cause_with_the_broker(cluster: FakeCluster) -> None:
     cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
     with Producer(cluster.bootstrap, delivery_timeout_ms=3_000) as producer:

@@ -36,6 +36,12 @@ MISSING_PARTITION_MAX_MS: Final = 1_000
 """The same for a partition of a topic that is known; it may have been added a moment ago."""
 BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadline_ms=None, max_attempts=1)
 
+NO_NEWS_BACKOFF_MS: Final = 250
+"""Longest pause while brokers answer and tell nothing new: a client that waits for a leader hears of it so soon, and
+hundreds of them do not keep the brokers busy with their questions."""
+_CALM_S: Final = 2.0
+"""After so long without a question the next ones come in quick succession again."""
+
 
 class MetadataRefresher:
     """Cluster metadata with the thread that asks for it. Safe to share between threads.
@@ -222,7 +228,7 @@ class MetadataRefresher:
     # The thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
+        failures = no_news = 0
         quiet_until = 0.0
         refreshed = 0.0
         while True:
@@ -238,12 +244,17 @@ class MetadataRefresher:
                     return
                 self._wanted = False
                 topics = sorted(self._topics)
+                version = self._cluster.version
+            if now - refreshed > _CALM_S:
+                no_news = 0
             answered = self._refresh(topics)
             failures = 0 if answered else failures + 1
+            no_news = no_news + 1 if self._cluster.version == version else 0
             now = time.monotonic()
             refreshed = now
             # Even a good answer is not asked for again at once: many callers may want the same news.
-            quiet_until = now + BACKOFF.backoff_ms(max(1, failures), self._rng) / 1000
+            pause_ms = BACKOFF.backoff_ms(max(1, failures or no_news), self._rng)
+            quiet_until = now + (pause_ms if failures else min(pause_ms, NO_NEWS_BACKOFF_MS)) / 1000
             if not answered:
                 self.request()
             try:
