@@ -8,6 +8,7 @@ from paceline.broker.control_fence import ControlRequestDeferredError
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request
 from paceline.coordination.memory import AppliedWrite
+from paceline.log.retention import SegmentExtent
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, FetchResult, ProduceResult
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.errors import PacelineError
@@ -45,6 +46,9 @@ class BrokerLogWatcher:
 
     def log_start_moved(self, log: ObservedLog, before: int, high_watermark_before: int) -> None:
         self._checks.log_start_moved(self._life, log, before, high_watermark_before)
+
+    def retained(self, log: ObservedLog, offset: int, goes: list[SegmentExtent], wall_ms: int) -> None:
+        self._checks.retained(self._life, log, offset, goes, wall_ms)
 
     def set_aside(self, log: ObservedLog) -> None:
         self._checks.set_aside(self._life, log)

@@ -20,6 +20,9 @@ from tests.simulation.profile import Profile, draw_profile
 from tests.simulation.run import Run
 from tests.simulation.world import World
 
+_NEW_REGIMES_OFF: dict[str, Any] = {"evictions": 0, "retention_bytes": -1, "retention_ms": -1}
+"""What was drawn for the seeds of mutants that were hunted before there was more to draw."""
+
 
 class Patches:
     """Attributes replaced for a while."""
@@ -53,7 +56,7 @@ class Mutant:
 
     def profile(self, seed: int) -> Profile:
         """Return the profile of a seed, with the aim taken."""
-        return replace(draw_profile(World(seed)), **{"evictions": 0, **self.aimed})
+        return replace(draw_profile(World(seed)), **{**_NEW_REGIMES_OFF, **self.aimed})
 
 
 def _aim(*kinds: str, count: int = 10, **fields: Any) -> dict[str, Any]:
@@ -96,6 +99,7 @@ _STOPS = _aim("stop-broker", "stop-and-lose-power", "pause-broker", count=12) | 
 _DISKS_FAIL = _aim("failed-write", "failed-sync", "failed-write", count=12, flush_messages=1)
 _POWER_FAILS_AFTER_A_STOP = _aim("stop-and-lose-power", count=12, flush_messages=2**63 - 1)
 _DELETIONS = _aim("kill-leader", "bounce-broker", operation_kinds=("delete-records",), operation_count=14)
+_RETENTION = _aim("kill-leader", "bounce-broker", retention_bytes=0, checkpoint_interval_ms=500)
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -328,6 +332,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("records are deleted beyond the high watermark", also_broken.delete_uncommitted, ("R18",), 40, _DELETIONS),
     Mutant("a deletion of records is not durable", also_broken.log_starts_not_durable, ("R18",), 100, _DELETIONS),
     Mutant("follower ignores its leader's log start", also_broken.log_start_ignored, ("C13", "R18"), 40, _DELETIONS),
+    Mutant("retention takes what is not committed", also_broken.retain_by_log_end, ("R19",), 40, _RETENTION),
     # broker: clients
     Mutant("readers see what is not committed", broken.read_to_log_end, ("C9",), 10),
     Mutant("a send is acknowledged too early", broken.acknowledge_early, ("R7",), 10),

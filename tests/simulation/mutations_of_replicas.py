@@ -10,6 +10,7 @@ from paceline.broker.fetch import FetchHandler
 from paceline.broker.hosted_partition import HostedPartition
 from paceline.broker.produce import DelayedProduce
 from paceline.broker.replica_fetcher import ReplicaFetcher
+from paceline.log import partition_log, retention
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.log_directory import LogDirectory
 from paceline.log.log_manager import LogManager
@@ -214,6 +215,15 @@ def high_watermark_beyond_the_log(patches: "Patches") -> None:
 
 
 # Deleted records
+
+
+def retain_by_log_end(patches: "Patches") -> None:
+    """Retention takes what is not committed, too."""
+
+    def retained_from(segments: Any, config: Any, total_bytes: int, _high_watermark: int, wall_ms: int) -> int | None:
+        return retention.retained_from(segments, config, total_bytes, 2**63 - 1, wall_ms)
+
+    patches.set(partition_log, "retained_from", retained_from)
 
 
 def delete_uncommitted(patches: "Patches") -> None:

@@ -15,6 +15,7 @@ from paceline.log.append_info import AppendInfo
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
+from paceline.log.retention import SegmentExtent
 from paceline.log.segment import Segment
 from paceline.model.errors import CorruptMessageError
 from paceline.model.identifiers import TopicPartition
@@ -145,6 +146,9 @@ class LogWatcher(Protocol):
     def log_start_moved(self, log: "ObservedLog", before: int, high_watermark_before: int) -> None:
         """The log starts later than before."""
 
+    def retained(self, log: "ObservedLog", offset: int, goes: list[SegmentExtent], wall_ms: int) -> None:
+        """What lies below ``offset``, these segments, is about to go by the topic's settings."""
+
     def set_aside(self, log: "ObservedLog") -> None:
         """The log is kept under another name and belongs to nobody any more."""
 
@@ -210,6 +214,13 @@ class ObservedLog(PartitionLog):
             if self._high_watermark != high_watermark:
                 self.watcher.high_watermark_moved(self, high_watermark)
         return moved
+
+    def retained_from(self, wall_ms: int) -> int | None:
+        extents = list(self._segments.extents(self._log_end_offset)) if not self.directory.is_offline else []
+        offset = super().retained_from(wall_ms)
+        if offset is not None and self.watcher is not None:
+            self.watcher.retained(self, offset, [one for one in extents if one.end_offset <= offset], wall_ms)
+        return offset
 
     def truncate_to(self, offset: int) -> None:
         end, high_watermark = self._log_end_offset, self._high_watermark

@@ -83,6 +83,8 @@ class Profile:
     operation_count: int
     fault_ms: int
     """How long faults go on after the warm-up."""
+    retention_bytes: int = -1
+    retention_ms: int = -1
     evictions: int = 0
     """How often somebody deletes ``/controller`` by hand, once or twice each time, so that another is elected."""
 
@@ -121,6 +123,7 @@ class Profile:
             num_replica_fetchers=self.num_replica_fetchers,
             replica_high_watermark_checkpoint_interval_ms=self.checkpoint_interval_ms,
             log_flush_offset_checkpoint_interval_ms=self.checkpoint_interval_ms * 2,
+            log_retention_check_interval_ms=self.checkpoint_interval_ms,
             min_insync_replicas=self.min_insync_replicas,
             request_timeout_ms=self.request_timeout_ms,
             controlled_shutdown_retry_backoff_ms=500,
@@ -148,6 +151,8 @@ class Profile:
             flush_messages=self.flush_messages,
             file_delete_delay_ms=500,
             min_insync_replicas=self.min_insync_replicas,
+            retention_bytes=self.retention_bytes,
+            retention_ms=self.retention_ms,
         )
 
 
@@ -187,6 +192,8 @@ def draw_profile(world: World) -> Profile:
         operation_kinds=_pick(chance, OPERATION_WEIGHTS, chance.randint(1, 5)),
         operation_count=chance.choices((0, 3, 6, 10), (3, 4, 4, 2))[0],
         fault_ms=chance.choice((8_000, 15_000, 30_000)),
+        retention_bytes=world.chance("retention.bytes").choices((-1, 0, 2_000, 8_000), (17, 1, 1, 1))[0],
+        retention_ms=world.chance("retention.ms").choices((-1, 2_000, 10_000), (17, 1, 2))[0],
         evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
     )
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from paceline.broker.hosted_partition import HostedPartition
+from paceline.log.retention import SegmentExtent
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.observed_log import Mirror, ObservedLog
@@ -104,6 +105,26 @@ class ReplicaChecks:
             "R18", now <= high_watermark, f"{record}: {life.name} starts at {now}, committed is {high_watermark}"
         )
         self._was_asked_for(life, record, log)
+
+    def retained(
+        self, life: "BrokerLife", log: ObservedLog, offset: int, goes: list[SegmentExtent], wall_ms: int
+    ) -> None:
+        """Segments go by the topic's settings, on this broker alone: committed ones, too old or more than asked for."""
+        record = self._records.of_log(log)
+        if record is None:
+            return
+        config, left, wrong = log.config, log.size_bytes, []
+        for one in goes:
+            left -= one.size_bytes
+            is_too_old = 0 <= config.retention_ms < wall_ms - one.newest_ms
+            if not is_too_old and not 0 <= config.retention_bytes <= left:
+                wrong.append(one)
+        self._verdicts.check(
+            "R19",
+            offset <= log.high_watermark and not wrong,
+            f"{record}: {life.name} lets go of {wrong} up to {offset}, committed is {log.high_watermark}",
+        )
+        record.asked_start = max(record.asked_start, offset)
 
     def _forget_deleted(self, record: PartitionRecord, log: ObservedLog) -> int:
         """Leave out what a follower holds of its own below where its leader's log starts; return how many batches.

@@ -292,7 +292,10 @@ class BrokerCluster:
         self.shutting_down: set[int] = set()
         self.brokers: dict[int, BrokerUnderTest] = {}
         self._config = {"replica_socket_timeout_ms": 1_000, **config}
+        # Records of tests are as old as their timestamps, of 1970 for the most part.
         self._log_config = log_config or LogConfig()
+        if self._log_config.retention_ms == LogConfig().retention_ms:
+            self._log_config = replace(self._log_config, retention_ms=-1)
         self._decisions: dict[TopicPartition, LeaderAndIsrPartition] = {}
         self._zk = MemoryZooKeeper(self.server, self.time, session_timeout_ms=3_600_000)
         self._zk.start(lambda _event: None, lambda _event: None)

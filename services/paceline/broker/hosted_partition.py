@@ -277,6 +277,22 @@ class HostedPartition:
             self._host.news(self, News.LOG_START)
             self._host.log_start_moved(self)
 
+    def apply_retention(self, wall_ms: int) -> None:
+        """Let go of the segments that are too old or too many; followers do so on their own, and follow the leader.
+
+        Raises:
+            PacelineError: what the log said.
+        """
+        log = self.log
+        if log is None or log.directory.is_offline or not log.config.deletes:
+            return
+        offset = log.retained_from(wall_ms)
+        if offset is not None:
+            log.increment_log_start_offset(offset)
+            if self.is_leader:
+                self._host.news(self, News.LOG_START)
+            self._host.log_start_moved(self)
+
     def low_watermark(self) -> int | None:
         """Return the smallest log start offset among this leader and the live replicas, None while one is not known."""
         assert self.log is not None

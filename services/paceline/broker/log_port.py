@@ -132,6 +132,9 @@ class ReplicaLog(Protocol):
     def increment_log_start_offset(self, offset: int) -> object:
         """Move the log's start up, never down."""
 
+    def retained_from(self, wall_ms: int) -> int | None:
+        """Return from where on records stay by the topic's settings, None when all do."""
+
     def remove_segments_below_start(self) -> list[str]:
         """Let go of whole segments below the log's start; return their files, renamed."""
 

@@ -18,6 +18,7 @@ from paceline.broker.isr_writer import IsrWriter
 from paceline.broker.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.log_housekeeping import InlineWork, LogHousekeeping
 from paceline.broker.log_port import ReplicaLogs
+from paceline.broker.log_retention import LogRetention
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import MetricsSnapshot, snapshot_of
 from paceline.broker.node_flows import notify_log_dir_failure, read_controller_epoch
@@ -132,6 +133,7 @@ class BrokerNode:
             config.log_flush_offset_checkpoint_interval_ms,
             config.transactional_id_expiration_ms,
         )
+        self._retention = LogRetention(self.replica_manager, scheduler, config.log_retention_check_interval_ms)
         self.replica_manager.healing.tell_controller = self._replicas_changed
         self.replica_manager.topic_left = self._topic_left
         self._isr_writer = IsrWriter(
@@ -191,6 +193,7 @@ class BrokerNode:
         self._on_ready = on_ready
         self.replica_manager.start()
         self._housekeeping.start()
+        self._retention.start()
         self._heartbeats.start()
         self._schedule_propagation()
         self._zookeeper.start(self._session_changed, self._watch_fired)
@@ -225,6 +228,7 @@ class BrokerNode:
         self._topic_configs.stop()
         self._broker_configs.stop()
         # A log is not flushed twice at a time: closed during a flush it would lack what came after that began.
+        self._retention.stop()
         self._housekeeping.stop(self._close_logs)
 
     def _close_logs(self) -> None:

@@ -31,6 +31,7 @@ from paceline.log.record_batch import (
     control_record_type,
     stamp,
 )
+from paceline.log.retention import retained_from
 from paceline.log.segment import Segment
 from paceline.log.segment_list import SegmentList
 from paceline.log.segment_names import TXN_INDEX_SUFFIX, file_name
@@ -174,6 +175,31 @@ class PartitionLog:
         self.epochs.truncate_from_start(offset)
         return True
 
+    def retained_from(self, wall_ms: int) -> int | None:
+        """Return the offset from which on records stay by the topic's settings, None when all do (section 11).
+
+        When the active segment goes, too, the next one is begun before that, durably: a log always has one.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+            DamagedLogError: a segment's timestamps cannot be read.
+        """
+        self._check_online()
+        try:
+            # Behind a cut inside a batch the next append may begin below the log end: the active segment stays for it.
+            end = self._log_end_offset if self._physical_end == self._log_end_offset else None
+            segments = self._segments.extents(end)
+            offset = retained_from(segments, self.config, self.size_bytes, self._high_watermark, wall_ms)
+            if offset is not None and offset == end:
+                # Its name is all that tells where the log goes on when the others are gone.
+                self._files.create(self._roll(offset).log_path)
+                self._files.sync_directory(self._path)
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
+        except OSError as error:
+            self._fail(error)
+        return offset
+
     def remove_segments_below_start(self) -> list[str]:
         """Let go of the segments that lie below the log start offset as a whole; return their files, now ``.deleted``.
 
@@ -209,14 +235,21 @@ class PartitionLog:
             self._directory.fail(error)
 
     def assign_topic_id(self, topic_id: str) -> None:
-        """Adopt a topic id; it is written before the next append.
+        """Adopt a topic id; it is written before the first append, at once where there are records.
 
         Raises:
             InconsistentTopicIdError: the log belongs to another topic of the same name.
+            KafkaStorageError: storage failed; the directory is offline.
         """
         if self.topic_id is None:
             self.topic_id = topic_id
             self._topic_id_written = False
+            if self.size_bytes:
+                # They are led or followed from here on: the next process has to know whose they are.
+                try:
+                    self._write_topic_id(durable=True)
+                except OSError as error:
+                    self._fail(error)
         elif self.topic_id != topic_id:
             raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
 

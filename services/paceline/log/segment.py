@@ -226,6 +226,17 @@ class Segment(BatchFile):
         return self._largest
 
     @property
+    def newest_ms(self) -> int:
+        """The largest timestamp, or when the file was last written where no record has one, in wall clock.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: the file is not what it was.
+        """
+        timestamp = self.largest.timestamp
+        return timestamp if timestamp != NO_TIMESTAMP or not self.size else self._files.modified_ms(self.log_path)
+
+    @property
     def first_max_timestamp(self) -> int:
         """The maximum timestamp of the first batch, -1 when there is none: where rolling by time counts from."""
         if self._first_max_timestamp is None:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from paceline.log.files import Files
+from paceline.log.retention import SegmentExtent
 from paceline.log.segment import Segment
 from paceline.log.time_index import TimestampOffset
 from paceline.model.errors import CorruptMessageError
@@ -43,6 +44,19 @@ class SegmentList:
     def since(self, offset: int) -> list[Segment]:
         """Return the segment that holds ``offset`` and those behind it; all when every one is."""
         return self._segments[max(bisect_right(self.bases, offset) - 1, 0) :]
+
+    def extents(self, log_end_offset: int | None) -> Iterator[SegmentExtent]:
+        """Tell what retention looks at in each segment, oldest first; in the active one when the log end is given.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: what stands in a file is no batch.
+        """
+        for index, segment in enumerate(self._segments):
+            if segment is not self.active:
+                yield SegmentExtent(self.bases[index + 1], segment.size, segment.newest_ms)
+            elif log_end_offset is not None and segment.size:
+                yield SegmentExtent(log_end_offset, segment.size, segment.newest_ms)
 
     def add(self, segment: Segment) -> None:
         """Make ``segment`` the active one; its base offset is beyond those of the others."""

@@ -26,6 +26,7 @@ class BrokerConfig:
     num_replica_fetchers: int = 1
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_retention_check_interval_ms: int = 300_000
     transactional_id_expiration_ms: int = 604_800_000
     """What is known of an idempotent producer is forgotten when it has been idle for longer."""
     fetch_max_bytes: int = 57_671_680

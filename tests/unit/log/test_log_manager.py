@@ -615,6 +615,20 @@ def test_the_topic_id_is_synced_by_the_process_after_a_crash() -> None:
     assert any(op == "sync" and path.endswith("partition.metadata") for op, path in files.operations)
 
 
+def test_a_topic_id_given_to_records_is_known_to_the_next_process() -> None:
+    """They were led meanwhile; without it they would be nobody's again, and be set aside."""
+    files = MemoryFiles()
+    filled(files)
+    crash(files)
+    files.contents.pop(next((path for path in files.contents if path.endswith("partition.metadata")), ""), None)
+    found, _ = manager(files, SMALL)
+    log = found.get_or_create(TP, "B" * 22, False)
+    assert log.size_bytes
+    crash(files)
+    again = manager(files, SMALL)[0].get(TP)
+    assert again is not None and again.topic_id == "B" * 22
+
+
 def test_the_topic_id_of_a_log_that_was_stopped_empty_is_synced_with_its_first_records() -> None:
     files = MemoryFiles()
     logs, _ = manager(files, SMALL)

@@ -1,0 +1,155 @@
+"""Retention on leaders and followers: who lets go of what, and when (spec/log-format.md section 11)."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.broker import log_retention
+from paceline.log.log_config import LogConfig
+from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.log.segment import Segment
+from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
+from paceline.model.errors import CorruptMessageError, ErrorCode
+from paceline.model.identifiers import TopicPartition
+from tests.support.broker_cluster import TP, BrokerCluster
+
+RETENTION_MS = 60_000
+CHECK_MS = 20_000
+CONFIG = LogConfig(segment_bytes=200, file_delete_delay_ms=1_000, retention_ms=RETENTION_MS)
+"""Two or three batches to a segment."""
+
+
+def produce(cluster: BrokerCluster, value: bytes, age_ms: int = 0, tp: TopicPartition = TP) -> None:
+    answers: list[ProduceResult] = []
+    batch = encode_batch([NewRecord(cluster.time.wall_ms() - age_ms, b"k", value)])
+    cluster[1].node.produce(RequiredAcks.LEADER, 1_000, [ProduceData(tp, None, batch)], answers.extend)
+    cluster.time.run_until(lambda: bool(answers), 1_000)
+    assert answers[0].failure is None
+
+
+def led_by_1(config: LogConfig = CONFIG, replica_lag_time_max_ms: int = 30_000) -> BrokerCluster:
+    cluster = BrokerCluster(
+        log_config=config,
+        log_retention_check_interval_ms=CHECK_MS,
+        replica_lag_time_max_ms=replica_lag_time_max_ms,
+    )
+    cluster.decide(1, 4, (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    return cluster
+
+
+def starts(cluster: BrokerCluster) -> list[int]:
+    return [cluster[broker_id].log().log_start_offset for broker_id in (1, 2, 3)]
+
+
+def test_old_segments_go_on_every_replica_and_their_files_after_the_delay() -> None:
+    cluster = led_by_1()
+    for number in range(10):
+        produce(cluster, b"%d" % number, age_ms=RETENTION_MS if number < 5 else 0)
+    cluster.until_in_sync(1, 2, 3)
+    segments = [segment.base_offset for segment in cluster[1].log().segments]
+    first = max(base for base in segments if base <= 5)
+    cluster.time.run_until(lambda: starts(cluster) == [first] * 3, CHECK_MS + 1_000)
+    cluster.time.run_for(1_001)
+    for broker_id in (1, 2, 3):
+        assert not any(path.endswith(".deleted") for path in cluster[broker_id].files.contents)
+    (response,) = cluster[1].consume(0)
+    failure = response.results[0].failure
+    assert failure is not None and failure.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert cluster[2].values() == [b"%d" % number for number in range(first, 10)]
+
+
+def test_a_log_all_of_which_is_old_goes_on_at_its_end() -> None:
+    cluster = led_by_1()
+    for number in range(4):
+        produce(cluster, b"%d" % number)
+    cluster.until_in_sync(1, 2, 3)
+    cluster.time.run_until(lambda: starts(cluster) == [4, 4, 4], RETENTION_MS + CHECK_MS + 1_000)
+    produce(cluster, b"next")
+    cluster.until_in_sync(1, 2, 3)
+    assert cluster[3].values() == [b"next"] and cluster[3].log().log_end_offset == 5
+
+
+def test_what_is_not_committed_stays_however_old_it_is() -> None:
+    cluster = led_by_1(replace(CONFIG, min_insync_replicas=2), replica_lag_time_max_ms=600_000)
+    produce(cluster, b"0")
+    cluster.until_in_sync(1, 2, 3)
+    for broker_id in (2, 3):
+        cluster.cuts |= {(broker_id, 1), (1, broker_id)}
+    for number in range(1, 6):
+        produce(cluster, b"%d" % number)
+    cluster.time.run_for(RETENTION_MS + 2 * CHECK_MS)
+    assert cluster[1].log().high_watermark == 1
+    assert cluster[1].log().log_start_offset <= 1 and cluster[1].log().log_end_offset == 6
+
+
+def test_too_many_bytes_go_and_a_change_of_the_setting_counts_at_the_next_check() -> None:
+    cluster = led_by_1(replace(CONFIG, retention_ms=-1))
+    for number in range(12):
+        produce(cluster, b"%d" % number, age_ms=10 * RETENTION_MS)
+    cluster.until_in_sync(1, 2, 3)
+    cluster.time.run_for(2 * CHECK_MS)
+    assert starts(cluster) == [0, 0, 0]
+    for broker_id in (1, 2, 3):
+        log = cluster[broker_id].log()
+        log.config = replace(log.config, retention_bytes=300)
+    cluster.time.run_for(CHECK_MS)
+    assert all(300 <= cluster[broker_id].log().size_bytes < 300 + 200 for broker_id in (1, 2, 3))
+    assert len(set(starts(cluster))) == 1
+
+
+def test_without_the_policy_to_delete_everything_stays() -> None:
+    cluster = led_by_1(replace(CONFIG, cleanup_policy=frozenset({"compact"})))
+    for number in range(6):
+        produce(cluster, b"%d" % number)
+    cluster.time.run_for(RETENTION_MS + 2 * CHECK_MS)
+    assert starts(cluster) == [0, 0, 0]
+
+
+def test_the_first_check_waits_half_a_minute_and_none_comes_after_a_stop() -> None:
+    cluster = BrokerCluster((1,), log_config=replace(CONFIG, retention_ms=0))
+    cluster.decide(1, 4, (1,), is_new=True)
+    produce(cluster, b"0", age_ms=10)
+    cluster.time.run_for(log_retention.FIRST_CHECK_MS - 1_000)
+    assert cluster[1].log().log_start_offset == 0
+    cluster.time.run_for(1_000)
+    assert cluster[1].log().log_start_offset == 1
+    produce(cluster, b"1", age_ms=10)
+    cluster[1].node._retention.stop()
+    cluster.time.run_for(600_000)
+    assert cluster[1].log().log_start_offset == 1
+
+
+def test_partitions_beyond_the_first_slice_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_retention, "_PARTITIONS_AT_ONCE", 2)
+    cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=CHECK_MS)
+    partitions = [TopicPartition(TP.topic, number) for number in range(5)]
+    for tp in partitions:
+        cluster.decide(1, 0, (1,), is_new=True, tp=tp)
+        produce(cluster, b"x", age_ms=2 * RETENTION_MS, tp=tp)
+    cluster.time.run_for(CHECK_MS + 10)
+    assert [cluster[1].log(tp).log_start_offset for tp in partitions] == [1] * 5
+
+
+@pytest.mark.parametrize("error", [CorruptMessageError("not what was written"), OSError("broken")], ids=repr)
+def test_a_log_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=CHECK_MS)
+    partitions = [TopicPartition(TP.topic, number) for number in range(2)]
+    for tp in partitions:
+        cluster.decide(1, 0, (1,), is_new=True, tp=tp)
+        produce(cluster, b"x", age_ms=2 * RETENTION_MS, tp=tp)
+    bad = cluster[1].log(partitions[0]).segments[0]
+
+    def read(segment: Segment) -> int:
+        if segment is bad:
+            raise error
+        return segment.largest.timestamp
+
+    monkeypatch.setattr(Segment, "newest_ms", property(read))
+    cluster.time.run_for(CHECK_MS + 10)
+    manager = cluster[1].node.replica_manager
+    if isinstance(error, OSError):
+        assert partitions[0] in manager.offline, "its directory has failed"
+    else:
+        assert partitions[0] in manager.healing.damaged
+        assert cluster[1].log(partitions[1]).log_start_offset == 1
