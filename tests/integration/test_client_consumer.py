@@ -478,6 +478,28 @@ def test_errors_of_fetches_that_pass_are_ridden_out(cluster: FakeCluster) -> Non
     assert cluster.faults.fetch_refuse == []
 
 
+def test_a_partition_that_cannot_be_read_for_long_keeps_no_broker_busy(cluster: FakeCluster) -> None:
+    resting, reading = TopicPartition("t", 0), TopicPartition("t", 2)
+    assert cluster.logs[resting].leader == cluster.logs[reading].leader
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([resting, reading])
+        assert [consumer.position(tp) for tp in (resting, reading)] == [0, 0]
+        with cluster.lock:
+            log = cluster.logs.pop(resting)
+        state = consumer._assignment.state(resting)
+        wait_for(lambda: state.hindered_since_ms is not None)
+        hindered_s = (state.hindered_since_ms or 0) / 1000
+        wait_for(lambda: time.monotonic() > hindered_s + 2)
+        fetches, begin = cluster.streamed_fetches, time.monotonic()
+        wait_for(lambda: cluster.streamed_fetches >= fetches + 10)
+        assert time.monotonic() - begin > 1.2
+        with cluster.lock:
+            cluster.logs[resting] = log
+        write(cluster, b"a", tp=resting)
+        write(cluster, b"b", tp=reading)
+        assert {record.value for record in read(consumer, 2)} == {b"a", b"b"}
+
+
 def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> None:
     cluster.faults.fetch_refuse = [ErrorCode.INCONSISTENT_TOPIC_ID]
     with Consumer(cluster.bootstrap) as consumer:

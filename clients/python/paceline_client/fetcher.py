@@ -57,6 +57,8 @@ _BUSY_WAIT_MS: Final = 20
 _FEW_BYTES: Final = 64 * 1024
 """After a larger answer the next fetch does not wait until somebody has taken this one."""
 _BACKOFF_MS: Final = 50
+_LONGEST_BACKOFF_MS: Final = 500
+"""Pause between attempts at a partition that could not be read for some seconds."""
 _LEADER_ONLY_MS: Final = 10_000
 """How long only the leader is read after a follower could not be."""
 _NEWS_MS: Final = 1_000
@@ -249,7 +251,8 @@ class Fetcher:
         wait_ms = int(_LONGEST_SLEEP_S * 1000)
         full = self._assignment.buffered_bytes() >= config.max_buffered_bytes
         by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
-        left_out: set[int] = set()
+        left_out: dict[int, int] = {}
+        """Brokers of which partitions are left out now, with the time until one may be asked for."""
         for state in self._assignment.states():
             if state.position is None or state.paused or state.error is not None:
                 continue
@@ -260,11 +263,12 @@ class Fetcher:
                 continue
             leader = self._source_of(state, leader, now_ms)
             if now_ms < state.retry_at_ms:
-                wait_ms = min(wait_ms, state.retry_at_ms - now_ms)
-                left_out.add(leader.broker_id)
+                retry_ms = state.retry_at_ms - now_ms
+                wait_ms = min(wait_ms, retry_ms)
+                left_out[leader.broker_id] = min(retry_ms, left_out.get(leader.broker_id, retry_ms))
                 continue
             if full or state.buffered_bytes() >= 2 * config.max_partition_fetch_bytes:
-                left_out.add(leader.broker_id)
+                left_out[leader.broker_id] = min(_BUSY_WAIT_MS, left_out.get(leader.broker_id, _BUSY_WAIT_MS))
                 continue
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
         requests = []
@@ -274,7 +278,7 @@ class Fetcher:
             if now_ms < self._quiet_until.get(broker_id, 0):
                 wait_ms = min(wait_ms, self._quiet_until[broker_id] - now_ms)
                 continue
-            requests.append(self._request(leader, states, broker_id in left_out))
+            requests.append(self._request(leader, states, left_out.get(broker_id, config.fetch_max_wait_ms)))
         return requests, max(1, wait_ms)
 
     def _source_of(self, state: PartitionState, leader: Broker, now_ms: int) -> Broker:
@@ -306,7 +310,7 @@ class Fetcher:
         return self._config.client_rack
 
     def _request(
-        self, leader: Broker, states: list[PartitionState], others_left_out: bool
+        self, leader: Broker, states: list[PartitionState], longest_wait_ms: int
     ) -> tuple[_Outstanding, FetchRequest]:
         config = self._config
         wanted: dict[TopicPartition, WantedPartition] = {}
@@ -325,7 +329,7 @@ class Fetcher:
             leader, {state.topic_partition: (state.generation, state.fetch_offset) for state in states}
         )
         self._outstanding[leader.broker_id] = outstanding
-        wait_ms = min(config.fetch_max_wait_ms, _BUSY_WAIT_MS) if others_left_out else config.fetch_max_wait_ms
+        wait_ms = min(config.fetch_max_wait_ms, longest_wait_ms)
         return outstanding, _wire_request(config, session, wait_ms, self._rack_for(leader, states))
 
     def _send(self, outstanding: _Outstanding, request: FetchRequest) -> None:
@@ -519,7 +523,7 @@ class Fetcher:
         self._hinder(state, error)
         moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
         if not moved:
-            state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
+            self._try_later(state)
             self._metadata.request()
 
     def _out_of_range(self, state: PartitionState, wire: PartitionError) -> None:
@@ -631,7 +635,13 @@ class Fetcher:
         for tp in partitions:
             state = self._assignment.find(tp)
             if state is not None:
-                state.retry_at_ms = monotonic_ms() + _BACKOFF_MS
+                self._try_later(state)
+
+    def _try_later(self, state: PartitionState) -> None:
+        """Leave a partition alone for a quarter of the time for which it could not be read, within limits."""
+        now_ms = monotonic_ms()
+        hindered_ms = 0 if state.hindered_since_ms is None else now_ms - state.hindered_since_ms
+        state.retry_at_ms = now_ms + min(max(_BACKOFF_MS, hindered_ms // 4), _LONGEST_BACKOFF_MS)
 
 
 def _wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rack: str) -> FetchRequest:
