@@ -22,6 +22,8 @@ def quiet_run(seed: int, replication_factor: int = 3) -> Iterator[Run]:
     """A cluster of three brokers that has taken some records, with nothing broken and nobody sending."""
     profile = replace(
         draw_profile(World(seed)),
+        retention_bytes=-1,
+        retention_ms=-1,
         brokers=3,
         controllers=2,
         replication_factor=replication_factor,
