@@ -12,11 +12,17 @@ from typing import Any
 import grpc
 import pytest
 
-from paceline.model.errors import BrokerNotAvailableError, ErrorCode, NotLeaderOrFollowerError, RequestTimedOutError
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    ErrorCode,
+    MessageTooLargeError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+)
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
 from paceline.rpc.exchange import MAX_STREAMS, MAX_UNDER_WAY, Wait, exchange_handler
-from paceline.rpc.server import AioRpcServer, Service
+from paceline.rpc.server import DEFAULT_MAX_REQUEST_BYTES, AioRpcServer, Service
 from paceline.rpc.stream_call import CORE, CoreStreamCall, PublicStreamCall, open_stream_call
 from paceline.rpc.stream_caller import StreamCaller
 
@@ -196,6 +202,17 @@ async def test_requests_behind_one_that_fails_end_with_its_stream(
     assert await asker.outcome(first) == b"wait"
     assert isinstance(await asker.outcome(refused), NotLeaderOrFollowerError)
     assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
+
+
+@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+async def test_a_request_that_is_too_large_is_told_so_and_not_those_around_it(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first, large, behind = asker.begin(b"wait"), asker.begin(bytes(DEFAULT_MAX_REQUEST_BYTES + 1)), asker.begin(b"more")
+    assert isinstance(await asker.outcome(first), ConnectionBrokenError)
+    assert isinstance(await asker.outcome(large), MessageTooLargeError)
+    assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
+    assert await asker.ask(b"again") == b"again"
 
 
 async def test_a_request_that_is_not_answered_ends_with_its_deadline(

@@ -13,13 +13,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import grpc
+
 from paceline.model.errors import BrokerNotAvailableError, RequestTimedOutError
-from paceline.rpc.errors import ConnectionBrokenError
+from paceline.rpc.errors import ConnectionBrokenError, error_info
 from paceline.rpc.stream_call import StreamCall, open_stream_call
 
 OnDone = Callable[[bytes | Exception], None]
 """Takes the answer's bytes, or what prevented it: a `grpc.RpcError`, a `PacelineError`, or a surprise."""
 
+_RESOURCE_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
+_OWN_RECEIPT: Final = "CLIENT: Received"
+"""So gRPC begins about an answer that is too large for us."""
 _NO_DEADLINE: Final = float("inf")
 _FAREWELL_S: Final = 1.0
 """How long the server may take to end a stream that was idle; requests on the next one wait for that."""
@@ -32,7 +37,8 @@ class _Stream:
 
     def __init__(self) -> None:
         self.early: list[bytes] = []
-        self.waiting: deque[tuple[float, OnDone]] = deque()
+        self.waiting: deque[tuple[float, OnDone, int]] = deque()
+        """Deadline, who is told, and bytes of each request, oldest first."""
         self.call: StreamCall | None = None
         self.finished = False
         """Whether no more requests will be put on it."""
@@ -100,7 +106,7 @@ class StreamCaller:
                     stream = self._stream = _Stream()
                     self._streams.put(stream)
                 stream.used_s = time.monotonic()
-                stream.waiting.append((stream.used_s + timeout_s, on_done))
+                stream.waiting.append((stream.used_s + timeout_s, on_done, len(request)))
                 stream.send(request)
         if closed:
             on_done(BrokerNotAvailableError("the connection was closed"))
@@ -162,10 +168,10 @@ class StreamCaller:
                     self._stream = None
                 waiting, stream.waiting = stream.waiting, deque()
                 failure = stream.failure or failure
-            # A failure is that of the oldest request. What became of those behind it nobody says.
-            for _, on_done in waiting:
-                on_done(failure)
-                failure = ConnectionBrokenError("the stream ended before the answer")
+            # What became of the others nobody says.
+            whose = _whose(failure, [size for _, _, size in waiting])
+            for index, (_, on_done, _) in enumerate(waiting):
+                on_done(failure if index == whose else ConnectionBrokenError("the stream ended before the answer"))
 
     def _read(self, stream: _Stream) -> Exception:
         """Hand out answers until the stream ends; return why it did."""
@@ -184,7 +190,7 @@ class StreamCaller:
                 stream.opened(call)
             for answer in call.answers():
                 with self._lock:
-                    _, on_done = stream.waiting.popleft()
+                    _, on_done, _ = stream.waiting.popleft()
                 on_done(answer)
                 del answer, on_done  # megabytes, and the next answer may be long in coming
         except Exception as failure:
@@ -194,3 +200,13 @@ class StreamCaller:
                 call.cancel()
             call.drain()
         return ConnectionBrokenError("the stream was ended by the server")
+
+
+def _whose(failure: Exception, sizes: list[int]) -> int:
+    """Return the index of the request that a stream has failed for: the oldest, or the one gRPC found too large."""
+    if len(sizes) < 2 or not isinstance(failure, grpc.RpcError) or failure.code() is not _RESOURCE_EXHAUSTED:
+        return 0
+    said = failure.details() or ""
+    if error_info(failure) is not None or said.startswith(_OWN_RECEIPT):
+        return 0
+    return sizes.index(max(sizes))
