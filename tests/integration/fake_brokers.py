@@ -184,6 +184,9 @@ class FakeCluster:
             self.topic_ids[name] = f"another-id-of-{name}"
             self.topic(name, partitions)
 
+    def topic_id(self, name: str) -> str:
+        return self.topic_ids.get(name, f"id-of-{name}")
+
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions until the topic has so many."""
         with self.lock:
@@ -280,7 +283,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                 answer.topics.append(
                     meta.TopicDescription(
                         name=name,
-                        topic_id=self.cluster.topic_ids.get(name, f"id-of-{name}"),
+                        topic_id=self.cluster.topic_id(name),
                         partitions=[
                             meta.PartitionDescription(
                                 partition=tp.partition,
@@ -512,6 +515,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             if code is None and rack and faults.read_replica not in (None, self.node_id):
                 result.preferred_read_replica = faults.read_replica
                 return result
+        if code is None and wanted.topic_id not in ("", self.cluster.topic_id(tp.topic)):
+            code = ErrorCode.INCONSISTENT_TOPIC_ID
         if code is None and wanted.HasField("current_leader_epoch") and log is not None:
             if wanted.current_leader_epoch < log.epoch:
                 code = ErrorCode.FENCED_LEADER_EPOCH

@@ -478,6 +478,38 @@ def test_errors_of_fetches_that_pass_are_ridden_out(cluster: FakeCluster) -> Non
     assert cluster.faults.fetch_refuse == []
 
 
+@pytest.mark.parametrize("policy", ["earliest", "error"])
+def test_a_topic_made_anew_is_read_from_where_the_policy_says(cluster: FakeCluster, policy: str) -> None:
+    write(cluster, b"a", b"b")
+    with Consumer(cluster.bootstrap, auto_offset_reset=policy) as consumer:
+        consumer.assign([ONE])
+        consumer.seek(ONE, 0)
+        read(consumer, 2)
+        with cluster.lock:  # what it would read next is there in the new topic as well
+            cluster.make_anew("one", partitions=1)
+            write(cluster, b"x", b"y", b"z")
+        if policy == "error":
+            with pytest.raises(NoOffsetError):
+                read(consumer, 1)
+            consumer.seek(ONE, 0)
+        assert [record.value for record in read(consumer, 3)] == [b"x", b"y", b"z"]
+
+
+def test_a_topic_made_anew_that_metadata_knows_first_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    write(cluster, b"a", b"b")
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=50) as consumer:
+        consumer.assign([ONE])
+        read(consumer, 2)
+        consumer.pause([ONE])
+        wait_for(lambda: not consumer._fetcher._outstanding)
+        with cluster.lock:
+            cluster.make_anew("one", partitions=1)
+            write(cluster, b"x", b"y", b"z")
+        wait_for(lambda: consumer._metadata.request() or consumer._metadata.topic_id("one") == cluster.topic_id("one"))
+        consumer.resume([ONE])
+        assert [record.value for record in read(consumer, 3)] == [b"x", b"y", b"z"]
+
+
 def test_a_partition_that_cannot_be_read_for_long_keeps_no_broker_busy(cluster: FakeCluster) -> None:
     resting, reading = TopicPartition("t", 0), TopicPartition("t", 2)
     assert cluster.logs[resting].leader == cluster.logs[reading].leader
@@ -501,10 +533,10 @@ def test_a_partition_that_cannot_be_read_for_long_keeps_no_broker_busy(cluster: 
 
 
 def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> None:
-    cluster.faults.fetch_refuse = [ErrorCode.INCONSISTENT_TOPIC_ID]
+    cluster.faults.fetch_refuse = [ErrorCode.POLICY_VIOLATION]
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
-        with pytest.raises(Exception, match="INCONSISTENT_TOPIC_ID on purpose"):
+        with pytest.raises(Exception, match="POLICY_VIOLATION on purpose"):
             consumer.poll(timeout_ms=60_000)
 
 

@@ -64,7 +64,7 @@ class Consumer:
         Args:
             bootstrap: ``"host:port,host:port"`` or a list; dead ones are skipped.
             auto_offset_reset: "earliest", "latest" or "error": where to begin without a position, and where to go when
-                the position is out of range.
+                the position is out of range or the topic was deleted and made anew.
             fetch_min_bytes: a broker answers when it has this much, or after ``fetch_max_wait_ms``.
             fetch_max_wait_ms: longest wait of a fetch at the broker.
             fetch_max_bytes: limit of one answer.
@@ -258,7 +258,8 @@ class Consumer:
 
         Raises:
             LogTruncatedError: records that were handed out are gone; the next poll goes on where the logs agree.
-            NoOffsetError: the position is out of range, and ``auto_offset_reset`` is "error".
+            NoOffsetError: the position is out of range, or one in an earlier topic of the name, and
+                ``auto_offset_reset`` is "error".
             CorruptMessageError: a batch cannot be read.
             RequestTimedOutError: a partition could not be read for ``default_api_timeout_ms``; the message has the last
                 cause. The next poll goes on trying.

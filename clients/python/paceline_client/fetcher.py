@@ -19,6 +19,7 @@ from paceline.model.errors import (
     ErrorCode,
     FencedLeaderEpochError,
     FetchSessionIdNotFoundError,
+    InconsistentTopicIdError,
     InvalidFetchSessionEpochError,
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
@@ -93,6 +94,8 @@ class _Outstanding:
 
     broker: Broker
     asked: dict[TopicPartition, tuple[int, int]]
+    topic_ids: dict[TopicPartition, str]
+    """What each partition's topic was called besides its name."""
     call: Any = None
     """The call, when the broker has no stream for us."""
     stream: StreamCaller | None = None
@@ -326,7 +329,9 @@ class Fetcher:
             )
         session = self._sessions.setdefault(leader.broker_id, FetchSessionHandler()).build(wanted)
         outstanding = _Outstanding(
-            leader, {state.topic_partition: (state.generation, state.fetch_offset) for state in states}
+            leader,
+            {state.topic_partition: (state.generation, state.fetch_offset) for state in states},
+            {tp: each.topic_id for tp, each in wanted.items()},
         )
         self._outstanding[leader.broker_id] = outstanding
         wait_ms = min(config.fetch_max_wait_ms, longest_wait_ms)
@@ -432,7 +437,7 @@ class Fetcher:
             if state is None or outstanding.asked.get(state.topic_partition) != (state.generation, state.fetch_offset):
                 continue
             try:
-                self._take(state, fetched, broker)
+                self._take(state, fetched, broker, outstanding.topic_ids[state.topic_partition])
             except PacelineError as error:
                 state.error = error
 
@@ -484,7 +489,12 @@ class Fetcher:
         if state.error is not None:
             self._on_news()
 
-    def _take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker) -> None:
+    def _take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker, topic_id: str) -> None:
+        if fetched.error is None and topic_id:
+            if state.topic_id not in ("", topic_id):
+                self._made_anew(state)
+                return
+            state.topic_id = topic_id
         if fetched.error is not None:
             self._take_error(state, fetched.error, broker)
         elif fetched.preferred_read_replica is not None:
@@ -493,6 +503,15 @@ class Fetcher:
             state.truncated(*fetched.diverging)
         else:
             state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
+
+    def _made_anew(self, state: PartitionState) -> None:
+        """The position is one in an earlier topic of the name; what was fetched ahead of that comes first."""
+        if state.chunks:
+            self._try_later(state)
+            return
+        reset = self._config.auto_offset_reset
+        _log.warning("%s: the topic was made anew, going to the %s", state.topic_partition, reset.value)
+        state.seek_to(reset)
 
     def _send_away(self, state: PartitionState, replica: int) -> None:
         """Read from the follower the leader names, which knows who is in sync before metadata tells."""
@@ -516,7 +535,7 @@ class Fetcher:
         if isinstance(error, OffsetOutOfRangeError):
             self._out_of_range(state, wire)
             return
-        if not error.retriable and not isinstance(error, FencedLeaderEpochError):
+        if not error.retriable and not isinstance(error, (FencedLeaderEpochError, InconsistentTopicIdError)):
             state.error = error
             return
         self._note(error)

@@ -60,6 +60,7 @@ class PartitionState:
         "read_replica_version",
         "reset",
         "retry_at_ms",
+        "topic_id",
         "topic_partition",
     )
 
@@ -71,6 +72,8 @@ class PartitionState:
         """Leader epoch of the last record handed out, None after a seek."""
         self.reset = reset
         """Which end to look up while there is no position."""
+        self.topic_id = ""
+        """Topic that the position is one of, as a broker has confirmed it since the last jump; empty before."""
         self.fetch_offset = 0
         self.fetch_epoch: int | None = None
         self.generation = 0
@@ -128,6 +131,7 @@ class PartitionState:
     def _jump(self) -> None:
         self.generation += 1
         self.chunks.clear()
+        self.topic_id = ""
         self.error = None
         self.retry_at_ms = 0
         self.hindered_since_ms = None
