@@ -1,3 +1,5 @@
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -642,6 +644,44 @@ def test_offsets_of_a_partition_that_does_not_exist_are_refused_soon(cluster: Fa
         for asked in (-1, 7):
             with pytest.raises(UnknownTopicOrPartitionError, match=f"none is {asked}"):
                 consumer.end_offsets([ONE, TopicPartition("one", asked)], timeout_ms=20_000)
+
+
+def test_a_forked_child_is_told_that_the_consumer_is_not_its_own(cluster: FakeCluster) -> None:
+    write(cluster, b"a")
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold(lock: Any) -> None:
+        with lock:  # as the fetcher does now and then
+            held.set()
+            let_go.wait(60)
+
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([ONE])
+        holder = threading.Thread(target=hold, args=(consumer._lock,))
+        holder.start()
+        assert held.wait(60)
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for act in (consumer.poll, consumer.poll_batches, lambda: consumer.position(ONE)):
+                try:
+                    act()
+                except ClientClosedError:
+                    refused += 1
+            consumer.close()
+            os._exit(refused)
+        try:
+            deadline = time.monotonic() + 30
+            while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+                let_go.wait(0.01)
+            if not ended[0]:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        finally:
+            let_go.set()
+            holder.join(60)
+        assert (ended[0], os.waitstatus_to_exitcode(ended[1])) == (child, 3)
+        assert [record.value for record in read(consumer, 1)] == [b"a"]
 
 
 def test_misuse_is_refused(cluster: FakeCluster) -> None:

@@ -208,6 +208,7 @@ class Consumer:
             RequestTimedOutError: no leader said where the log begins or ends in time.
             NoOffsetError: there is none, and ``auto_offset_reset`` is "error".
         """
+        self._raise_if_closed()
         deadline = time.monotonic() + (self._api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         with self._lock:
             while True:
@@ -265,6 +266,7 @@ class Consumer:
                 cause. The next poll goes on trying.
             PacelineError: what a leader said that waiting does not cure.
         """
+        self._raise_if_closed()
         limit = self._max_poll_records if max_records is None else max_records
         deadline = time.monotonic() + timeout_ms / 1000
         with self._lock, self._fetcher.polling():
@@ -300,6 +302,7 @@ class Consumer:
         Raises:
             PacelineError: as `poll`, apart from what only decoding would show.
         """
+        self._raise_if_closed()
         deadline = time.monotonic() + timeout_ms / 1000
         with self._lock, self._fetcher.polling():
             while True:
@@ -331,7 +334,9 @@ class Consumer:
     # Closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop and join the threads. Later calls do nothing."""
+        """Stop and join the threads. Later calls do nothing, nor do calls in a forked child."""
+        if os.getpid() != self._pid:
+            return  # whoever holds the lock there will not let it go
         with self._lock:
             if self._closed:
                 return
