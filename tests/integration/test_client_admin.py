@@ -1,3 +1,4 @@
+import threading
 import time
 from collections.abc import Iterator
 
@@ -97,6 +98,21 @@ def test_when_nobody_answers_the_error_comes_in_time_and_names_the_address() -> 
     with Admin("127.0.0.1:1") as admin, pytest.raises(BootstrapError, match=r"127\.0\.0\.1:1"):
         admin.describe_cluster(timeout_ms=500)
     assert time.monotonic() - began < 60
+
+
+def test_brokers_that_hang_hold_no_call_up_beyond_its_time(cluster: FakeCluster) -> None:
+    go_on = cluster.faults.hold_metadata = threading.Event()
+    try:
+        with Admin(cluster.bootstrap) as admin:
+            asked, begin = cluster.metadata_requests, time.monotonic()
+            with pytest.raises(BootstrapError):
+                admin.describe_cluster(timeout_ms=2_000)
+            with pytest.raises(BootstrapError):
+                admin.delete_records({("t", 0): 0}, timeout_ms=2_000)
+            assert time.monotonic() - begin < 9
+            assert cluster.metadata_requests - asked >= len(cluster.brokers)
+    finally:
+        go_on.set()
 
 
 def test_a_broker_that_knows_nobody_yet_is_passed_over(cluster: FakeCluster) -> None:

@@ -3,6 +3,7 @@
 One rule for retries: a change that was sent is not sent again when its outcome is unknown.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -28,6 +29,8 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_MS: Final = 60_000
 DESCRIBE_TIMEOUT_MS: Final = 15_000
 ONE_CALL_S: Final = 5.0
+_WORTH_A_SHARE: Final = 3
+"""So many addresses share the time of a call; where more than that hang, the last ones get less."""
 _ADMIN_GRACE_S: Final = 2.0
 """An admin call may take its own timeout at the controller; ours ends this much later."""
 
@@ -75,9 +78,13 @@ class AdminConnection:
         def round_of_addresses(left_s: float | None) -> T:
             problems = []
             ignorant: list[T] = []
-            for address in dict.fromkeys([*self._known, *self._bootstrap]):
+            addresses = list(dict.fromkeys([*self._known, *self._bootstrap]))
+            deadline = time.monotonic() + (left_s or ONE_CALL_S)
+            for index, address in enumerate(addresses):
+                # One that hangs leaves time to the next ones.
+                share_s = max(0.001, deadline - time.monotonic()) / min(len(addresses) - index, _WORTH_A_SHARE)
                 try:
-                    answer = call(self._channel(address), min(left_s or ONE_CALL_S, ONE_CALL_S))
+                    answer = call(self._channel(address), min(share_s, ONE_CALL_S))
                     if knows(answer):
                         return answer
                     ignorant.append(answer)

@@ -93,7 +93,7 @@ class RecordAdmin(AdminConnection):
         """Ask every leader once, and settle what need not be asked again; raise why the rest has to be."""
         problem: PacelineError | None = None
         calls = []
-        for leader, topic_partitions in self._by_leader(list(open_partitions), found).items():
+        for leader, topic_partitions in self._by_leader(list(open_partitions), found, left_s).items():
             request = DeleteRecordsRequest(
                 partitions=[open_partitions[tp] for tp in topic_partitions], timeout_ms=max(1, int(left_s * 1000))
             )
@@ -126,15 +126,16 @@ class RecordAdmin(AdminConnection):
             raise problem or LeaderNotAvailableError(f"no leader is known of {', '.join(map(str, open_partitions))}")
 
     def _by_leader(
-        self, topic_partitions: list[TopicPartition], found: dict[TopicPartition, DeletedRecords]
+        self, topic_partitions: list[TopicPartition], found: dict[TopicPartition, DeletedRecords], left_s: float
     ) -> dict[str, list[TopicPartition]]:
         """Return the partitions by the address of their leader; settle those that do not exist."""
-        cluster = self._anywhere(describe_cluster_once, int(ONE_CALL_S * 1000), names_anybody)
+        budget_ms = int(min(left_s, ONE_CALL_S) * 1000)
+        cluster = self._anywhere(describe_cluster_once, budget_ms, names_anybody)
         addresses = {info.id: address_of(info.host, info.port) for info in cluster.brokers}
         request = DescribeTopicsRequest(topics=list(dict.fromkeys(tp.topic for tp in topic_partitions)))
         described = self._anywhere(
             lambda channel, left_s: MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s),
-            int(ONE_CALL_S * 1000),
+            budget_ms,
         )
         leaders = {
             TopicPartition(topic.name, one.partition): one.leader if one.HasField("leader") else -1
