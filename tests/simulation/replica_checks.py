@@ -105,6 +105,7 @@ class ReplicaChecks:
             "R18", now <= high_watermark, f"{record}: {life.name} starts at {now}, committed is {high_watermark}"
         )
         self._was_asked_for(life, record, log)
+        self._forget_deleted(record, log)
 
     def retained(
         self, life: "BrokerLife", log: ObservedLog, offset: int, goes: list[SegmentExtent], wall_ms: int
@@ -129,8 +130,8 @@ class ReplicaChecks:
     def _forget_deleted(self, record: PartitionRecord, log: ObservedLog) -> int:
         """Leave out what a follower holds of its own below where its leader's log starts; return how many batches.
 
-        A former leader may have records there that nobody else has. They are deleted with the answer that brings the
-        first records behind them.
+        A former leader may have records there that nobody else has. They are deleted with the answer that tells it of
+        that start, or brings the first records behind it.
         """
         leader = None if record.zk is None else record.logs.get(record.zk.leader)
         if leader is None or leader is log or leader.log_start_offset <= log.mirror.start:
@@ -201,6 +202,7 @@ class ReplicaChecks:
             return
         if now > record.thw:
             self._verdicts.fail("R8", f"{record}: {life.name} follows to {now}, committed is {record.thw}")
+        self._forget_deleted(record, log)
         known, own = record.committed.chain_at(now), log.mirror.chain_at(now)
         self._verdicts.exercise("R3")
         if known is not None and own is not None and known != own:

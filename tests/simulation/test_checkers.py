@@ -599,6 +599,22 @@ def test_a_log_start_that_nobody_asked_for_or_beyond_what_is_committed_is_report
     assert cluster.checks.verdicts.all["R18"].violations == 2
 
 
+@pytest.mark.parametrize("leader_start", [2, 0])
+def test_what_a_follower_has_of_its_own_below_its_leaders_start_is_nobodys(
+    cluster: SimulatedCluster, leader_start: int
+) -> None:
+    """It goes with the answer that also tells it what is committed."""
+    record = prepared(cluster)
+    record.committed.add(0, 2, 1, 5)
+    record.thw = record.asked_start = 2
+    leader, follower = log((0, 2, 1, 5), high_watermark=2), log((0, 2, 0, 6), high_watermark=2)
+    cast(Any, leader).log_start_offset = leader_start
+    record.logs = {1: leader, 2: follower}
+    following = SimpleNamespace(log=follower, is_leader=False)
+    cluster.checks.replicas.high_watermark_moved(broker(2, following), follower, 0)
+    assert violated(cluster) == (() if leader_start else ("R3",))
+
+
 def test_a_deletion_that_a_restart_takes_back_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     one = log((0, 2, 0, 5), high_watermark=2)
