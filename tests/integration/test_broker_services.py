@@ -505,6 +505,21 @@ def learn(core: SmallCore) -> None:
     )
 
 
+async def test_a_broker_that_nobody_has_told_of_the_cluster_says_nothing_about_topics(door: Door) -> None:
+    metadata = door.metadata()
+    for topics in ([], ["t"]):
+        refused = await failure_of(metadata.DescribeTopics(metadata_pb.DescribeTopicsRequest(topics=topics)))
+        assert isinstance(refused, BrokerNotAvailableError), refused
+    polled = await failure_of(metadata.PollMetadata(metadata_pb.PollMetadataRequest()))
+    watched = await failure_of(metadata.WatchMetadata(metadata_pb.WatchMetadataRequest()).read())
+    assert isinstance(polled, BrokerNotAvailableError) and isinstance(watched, BrokerNotAvailableError)
+    assert not (await metadata.DescribeCluster(metadata_pb.DescribeClusterRequest())).brokers
+    learn(door.core)
+    assert [
+        topic.name for topic in (await metadata.PollMetadata(metadata_pb.PollMetadataRequest())).changes.topics
+    ] == ["t"]
+
+
 async def test_every_listener_answers_with_its_own_addresses(door: Door) -> None:
     learn(door.core)
     inside = await door.metadata("CLIENT").DescribeCluster(metadata_pb.DescribeClusterRequest())

@@ -14,6 +14,7 @@ import grpc
 
 from paceline import __version__
 from paceline.broker.core_port import CoreHandle
+from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.servicer_answers import AnswerBudget
 from paceline.broker.servicer_records import Places, decode_on_loop, encode_on_loop
 from paceline.model.client_io import (
@@ -27,6 +28,7 @@ from paceline.model.client_io import (
 )
 from paceline.model.control import Endpoint, UpdateMetadataPartition
 from paceline.model.errors import (
+    BrokerNotAvailableError,
     InvalidRequestError,
     InvalidTopicError,
     NotControllerError,
@@ -391,7 +393,7 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
         """Describe topics."""
-        topics = self._core.get().metadata.snapshot.topics
+        topics = self._told().snapshot.topics
         names = list(convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")) or sorted(topics)
         return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
 
@@ -400,7 +402,18 @@ class MetadataServicer(WatchServicer):
         return [_topic_description(name, topics.get(name)) for name in names]
 
     def _revisions(self) -> MetadataRevisions:
-        return self._core.get().metadata.revisions
+        return self._told().revisions
+
+    def _told(self) -> MetadataCache:
+        """Return the metadata; before the first of it a broker would call every topic unknown.
+
+        Raises:
+            BrokerNotAvailableError: no controller has said anything yet.
+        """
+        metadata = self._core.get().metadata
+        if not metadata.snapshot.version:
+            raise BrokerNotAvailableError("no controller has told this broker of the cluster yet")
+        return metadata
 
     def _check_active(self) -> None:
         snapshot, endpoint = self._core.get().metadata.snapshot, self._listener.controller_address()
