@@ -86,6 +86,12 @@ class Mirror:
         start = max(self.start, other.start)
         return self._from(start) == other._from(start)
 
+    def begins(self, other: "Mirror") -> bool:
+        """Whether its batches are those that ``other`` begins with, as far down as both reach."""
+        start = max(self.start, other.start)
+        own = self._from(start)
+        return own == other._from(start)[: len(own)]
+
     def _from(self, offset: int) -> list[tuple[int, int, int, int]]:
         first = self.first_above(offset)
         return list(zip(self.bases[first:], self.ends[first:], self.epochs[first:], self.crcs[first:], strict=True))

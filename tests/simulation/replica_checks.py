@@ -438,7 +438,9 @@ class ReplicaChecks:
                 own = log.mirror.chain_at(log.mirror.end) if log.mirror.chains else known
                 # A truncation that was not durable may be undone; what comes back was once appended.
                 once = record.lineage.get((log.mirror.end, log.mirror.epochs[-1])) if log.mirror.epochs else None
-                if known is not None and own not in (known, once):
+                # Segments that came back with the power begin where nobody knows what lies below.
+                had = own in (known, once) if own is not None else log.mirror.begins(before.mirror)
+                if known is not None and not had:
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
             self._maybe_whole(record, life)
 

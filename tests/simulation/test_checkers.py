@@ -638,6 +638,15 @@ def test_a_mirror_that_begins_later_is_compared_by_the_chain_of_what_lies_below(
 # Controllers look
 
 
+@pytest.mark.parametrize(("crc", "expected"), [(6, True), (7, False)])
+def test_a_log_that_begins_lower_than_before_is_compared_where_both_reach(crc: int, expected: bool) -> None:
+    before, after = Mirror(2), Mirror(1)
+    for mirror, base, end, last in ((before, 2, 3, 6), (before, 3, 5, 8), (after, 1, 2, 5), (after, 2, 3, crc)):
+        mirror.add(base, end, 0, last)
+    assert after.begins(before) is expected
+    assert not before.begins(after), "it reaches further"
+
+
 def test_registrations_of_before_the_look_are_reported(cluster: SimulatedCluster) -> None:
     control, audit = cluster.checks.control, cluster.checks.zookeeper
     audit.registrations += [(1, 7), (2, 8), (1, None)]
