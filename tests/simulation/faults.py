@@ -46,6 +46,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults = _draw(world, profile, "fault", profile.fault_kinds, profile.fault_count)
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
+    faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 
@@ -90,6 +91,7 @@ class FaultInjector(Operations):
         cluster.server.start()
         for broker in cluster.brokers.values():
             broker.disk.heal()
+            broker.disk_is_slow = False
         self._operator.lift_throttles()
         for machine in cluster.machines:
             machine.link.heal()
@@ -183,6 +185,15 @@ class FaultInjector(Operations):
             else:
                 machine.stop()
             self._after(fault, machine.start)
+
+    def _slow_disk(self, fault: Fault) -> None:
+        machine = self._broker(fault)
+        machine.disk_is_slow = True
+
+        def recover() -> None:
+            machine.disk_is_slow = False
+
+        self._after(fault, recover)
 
     def _evict_controller(self, fault: Fault) -> None:
         """A term of office ends though its session goes on."""

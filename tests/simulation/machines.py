@@ -178,6 +178,31 @@ class ControllerMachine:
             life.scheduler.call_later(5, life.end)
 
 
+class DiskThread:
+    """Background work that takes its time: whoever asked for it goes on meanwhile."""
+
+    def __init__(self, life: "BrokerLife") -> None:
+        self._life = life
+        self._chance = life.cluster.world.chance(f"{life.name}/{life.number}/disk thread")
+
+    def run(self, work: "Callable[[], None]", on_done: "Callable[[Exception | None], None]") -> None:
+        """Do it some time from now, and say so some time after that."""
+        scheduler = self._life.scheduler
+
+        def do() -> None:
+            failure: Exception | None = None
+            try:
+                work()
+            except Exception as error:
+                failure = error
+            scheduler.call_later(self._wait_ms(), lambda: on_done(failure))
+
+        scheduler.call_later(self._wait_ms(), do)
+
+    def _wait_ms(self) -> float:
+        return self._chance.uniform(0, 1_500 if self._life.machine.disk_is_slow else 3)
+
+
 class BrokerLife(Life):
     """One life of one broker."""
 
@@ -213,6 +238,7 @@ class BrokerLife(Life):
             self._changed,
             self._fatal,
             unclean_restart=self.unclean,
+            background=DiskThread(self) if cluster.profile.slow_disks else None,
         )
 
     def _changed(self, change: StateChange) -> None:
@@ -240,6 +266,7 @@ class BrokerMachine:
         profile = cluster.profile
         self.link = SeededLink(cluster.world, self.name, profile.zk_delay_ms, profile.zk_requests_per_message)
         self.disk = SimulatedDisk(self._wall_ms, cluster.world.chance(f"disk/{self.name}"))
+        self.disk_is_slow = False
         self.life: BrokerLife | None = None
         self._lives = 0
         self._directories_lost = False

@@ -20,7 +20,7 @@ from tests.simulation.profile import Profile, draw_profile
 from tests.simulation.run import Run
 from tests.simulation.world import World
 
-_NEW_REGIMES_OFF: dict[str, Any] = {"evictions": 0, "retention_bytes": -1, "retention_ms": -1}
+_NEW_REGIMES_OFF: dict[str, Any] = {"evictions": 0, "retention_bytes": -1, "retention_ms": -1, "slow_disks": 0}
 """What was drawn for the seeds of mutants that were hunted before there was more to draw."""
 
 

@@ -85,6 +85,8 @@ class Profile:
     """How long faults go on after the warm-up."""
     retention_bytes: int = -1
     retention_ms: int = -1
+    slow_disks: int = 0
+    """How often a disk becomes slow. With 0 flushes take no time; else what is flushed goes on changing meanwhile."""
     evictions: int = 0
     """How often somebody deletes ``/controller`` by hand, once or twice each time, so that another is elected."""
 
@@ -194,6 +196,7 @@ def draw_profile(world: World) -> Profile:
         fault_ms=chance.choice((8_000, 15_000, 30_000)),
         retention_bytes=world.chance("retention.bytes").choices((-1, 0, 2_000, 8_000), (17, 1, 1, 1))[0],
         retention_ms=world.chance("retention.ms").choices((-1, 2_000, 10_000), (17, 1, 2))[0],
+        slow_disks=world.chance("slow disks").choices((0, 1, 4), (18, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
     )
 
@@ -218,6 +221,7 @@ def draw_wild_profile(world: World) -> Profile:
         producers=min(drawn.producers, 2),
         readers=1,
         brokers=max(drawn.brokers, chance.choice((1, 3, 3, 4))),
+        slow_disks=world.chance("slow disks").choices((0, 2, 8), (4, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 2, 6), (4, 1, 1))[0],
     )
 
