@@ -245,8 +245,10 @@ def test_a_leaders_view_has_all_it_knows_of_each_replica(local_cluster: LocalClu
 
 
 def test_every_documented_number_is_served_by_a_real_process(local_cluster: LocalCluster) -> None:
-    make(local_cluster, "counted", [1, 2])
-    fill(local_cluster, "counted", 10)
+    # Broker 2 leads one and follows in the other.
+    for topic, replicas in (("counted", [2, 1]), ("copied", [1, 2])):
+        make(local_cluster, topic, replicas)
+        fill(local_cluster, topic, 10)
     document = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     for node, title in ((local_cluster.broker(2), "Broker"), (active(local_cluster), "Controller")):
         names = numbers_named(document, title) | numbers_named(document, "Every process")
