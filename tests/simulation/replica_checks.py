@@ -317,6 +317,8 @@ class ReplicaChecks:
 
     def _became_leader(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord, leader_epoch: int) -> None:
         record.logs[life.broker_id] = log
+        # An empty log has no topic id on the disk: after a restart it is told only now whose it is.
+        record.root(log.mirror)
         is_new = leader_epoch not in record.leaders
         first = record.leaders.setdefault(leader_epoch, life.broker_id)
         self._verdicts.check(

@@ -318,6 +318,20 @@ def test_an_incomplete_leader_and_a_second_one_in_the_epoch_are_reported(cluster
     assert violated(cluster) == ("R1", "R5")
 
 
+@pytest.mark.parametrize("start", [2, 1])
+def test_an_empty_leader_that_begins_where_all_is_deleted_is_complete(cluster: SimulatedCluster, start: int) -> None:
+    record = prepared(cluster)
+    record.committed.add(0, 1, 0, 5)
+    record.committed.add(1, 2, 0, 6)
+    record.thw = 2
+    one = log()
+    one.mirror.begin_at(start)
+    cast(Any, one).log_end_offset = start
+    one.epochs.entries.append(EpochEntry(0, start))
+    cluster.checks.replicas._became_leader(broker(1), one, record, 0)
+    assert violated(cluster) == (() if start == 2 else ("R5",))
+
+
 @pytest.mark.parametrize("entries", [[], [(0, 1)], [(1, 2)]])
 def test_a_leader_whose_epoch_does_not_begin_at_its_log_end_is_reported(
     cluster: SimulatedCluster, entries: list[tuple[int, int]]
