@@ -171,7 +171,7 @@ class World:
         assert isinstance(from_rpc_error(early.value), ShuttingDownError), "calls before the node is there are refused"
         handle.set(node)
         node.start()
-        await self.until(lambda: node.active_controller is not None)
+        await self.until(lambda: node.active_controller is not None and not handle.is_taking_office)
         return process
 
     async def start_broker(self, broker_id: int, listening: bool = True) -> FakeReplicaManager:
