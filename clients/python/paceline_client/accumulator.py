@@ -30,9 +30,11 @@ from paceline.model.errors import (
     InvalidRequestError,
     MessageTooLargeError,
     NotEnoughReplicasAfterAppendError,
+    NotLeaderOrFollowerError,
     OutOfOrderSequenceNumberError,
     PacelineError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
@@ -43,6 +45,11 @@ from paceline_client.partition_queue import PartitionQueue
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 """Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
 
+_ALSO_AFTER_APPEND: Final = (NotLeaderOrFollowerError, UnknownTopicOrPartitionError)
+"""What a leader also says of a batch it has appended, when it is deposed, or its replica goes, before others have it.
+
+The next leader may have the batch.
+"""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _NO_HEADERS: Final[list[tuple[str, bytes | None]]] = []
 
@@ -360,7 +367,7 @@ class Accumulator:
         """
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
-        if not (answered and error.definite):
+        if not (answered and error.definite) or isinstance(error, _ALSO_AFTER_APPEND):
             batch.maybe_appended = True
         if isinstance(error, InvalidProducerEpochError):
             return self._fail_fatally(batch, error)

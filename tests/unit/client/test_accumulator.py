@@ -16,6 +16,7 @@ from paceline.model.errors import (
     OutOfOrderSequenceNumberError,
     PacelineError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client.accumulator import Accumulator, AccumulatorConfig
@@ -294,13 +295,18 @@ def test_batches_behind_a_refused_one_are_renumbered_under_a_new_id() -> None:
         accumulator.complete(expected, 5, None)
 
 
-def test_a_batch_that_may_be_in_the_log_is_never_renumbered() -> None:
+@pytest.mark.parametrize(
+    "unclear",
+    [RequestTimedOutError("no answer"), NotLeaderOrFollowerError("deposed"), UnknownTopicOrPartitionError("gone")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_batch_that_may_be_in_the_log_is_never_renumbered(unclear: PacelineError) -> None:
     accumulator = make()
     acknowledge_one(accumulator)
     fill(accumulator, 2)
     bad, b = (take(accumulator, 0)[0] for _ in range(2))
     accumulator.fail(bad, MessageTooLargeError("too large"), 0)
-    accumulator.fail(b, RequestTimedOutError("no answer"), 0)
+    accumulator.fail(b, unclear, 0)
     assert not accumulator.needs_producer_id()
     assert take(accumulator, 1_000) == [b]
     assert b.base_sequence == 2
@@ -498,6 +504,8 @@ class Simulation:
             return
         chance -= self.losses
         if chance < self.refusals:
+            if self.rng.random() < 0.5:
+                self.append_quietly(attempt)  # it led at first, and no more when the batch was to be replicated
             self.answer(lambda: self.fail(attempt, NotLeaderOrFollowerError("moved")))
             return
         chance -= self.refusals
