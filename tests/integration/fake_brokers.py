@@ -399,6 +399,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         tp = TopicPartition(piece.topic, piece.partition)
         result = pb.ProducePartitionResult(topic=tp.topic, partition=tp.partition, log_append_time_ms=-1)
         code = self._refusal(tp, self.cluster.faults.refuse) or self.cluster.faults.refuse_always
+        if code is None and piece.topic_id not in ("", self.cluster.topic_id(tp.topic)):
+            code = ErrorCode.INCONSISTENT_TOPIC_ID
         if code is None:
             appended = self.cluster.logs[tp].append(piece.batch)
             if not isinstance(appended, ErrorCode):

@@ -512,6 +512,40 @@ def test_a_topic_made_anew_with_fewer_partitions_gets_every_record(cluster: Fake
             producer.send("t", b"nowhere", partition=1)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["the producer hears of it later", "the producer has heard of it"])
+def test_a_topic_made_anew_takes_in_what_was_under_way_in_order(cluster: FakeCluster, known: bool) -> None:
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        producer.send("one", b"before").result(60)
+        hold = cluster.faults.hold_produce = threading.Event()
+        under_way = [] if known else [producer.send("one", b"%d" % number) for number in range(4)]
+        # The first one comes while the log of the new topic is not there yet.
+        cluster.faults.refuse = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        cluster.make_anew("one", partitions=1)
+        if known:
+            producer._metadata.request()
+            wait_for(lambda: producer._metadata.topic_id("one") == "another-id-of-one")
+            under_way = [producer.send("one", b"%d" % number) for number in range(4)]
+        hold.set()
+        assert [future.result(60).offset for future in under_way] == [0, 1, 2, 3]
+    assert cluster.values("one") == {0: [b"0", b"1", b"2", b"3"]}
+
+
+def test_nothing_is_written_to_a_topic_that_another_one_of_its_name_has_followed(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        producer.send("one", b"before").result(60)
+        cluster.topic_ids["one"] = "the-next-id"
+        producer._metadata.request()
+        wait_for(lambda: producer._metadata.topic_id("one") == "the-next-id")
+        cluster.topic_ids["one"] = "id-of-one"  # the leader has not been told yet
+        cluster.faults.hold_metadata = threading.Event()
+        late = producer.send("one", b"late")
+        wait_for(lambda: cluster.produce_requests >= 3)
+        assert cluster.values("one") == {0: [b"before"]}
+        cluster.topic_ids["one"] = "the-next-id"
+        assert late.result(60).offset == 1
+        cluster.faults.hold_metadata.set()
+
+
 def test_new_partitions_are_used_after_a_refresh(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"a").result(60)

@@ -10,6 +10,8 @@ How order and "exactly once" are kept for an idempotent producer, per partition:
   OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
 * Until the leader has acknowledged a first batch of this producer id, only one is in flight: a broker that does not
   know the id accepts any sequence, and would take the second batch before the first (replica-manager.md section 18).
+* Batches name the id of the topic that metadata shows. Where the topic was made anew they are refused until metadata
+  shows the new one, whose log knows no producer: again only one is in flight at first.
 * After a retriable failure only the oldest batch without outcome is sent, one at a time, until all have been resent.
   Later batches that overtook it on the way come back OUT_OF_ORDER and wait for their turn.
 * A batch that fails for good leaves a gap in the sequence. Batches behind it which are surely not in the log are
@@ -26,6 +28,7 @@ from typing import Final, NamedTuple
 
 from paceline.model.errors import (
     ErrorCode,
+    InconsistentTopicIdError,
     InvalidProducerEpochError,
     InvalidRequestError,
     MessageTooLargeError,
@@ -301,6 +304,12 @@ class Accumulator:
             return False
         return queue.acknowledged or not queue.unresolved
 
+    def locate(self, topic_partition: TopicPartition, topic_id: str) -> None:
+        """The topic of this name has this id at present; empty when that is not known."""
+        queue = self._queues[topic_partition]
+        if topic_id and queue.topic_id != topic_id:
+            queue.belong_to(topic_id)
+
     def drain(self, partitions: Iterable[TopicPartition], max_bytes: int, now_ms: int) -> list[ProducerBatch]:
         """Take at most one batch per partition, together at most ``max_bytes`` unless the first alone is larger.
 
@@ -403,7 +412,7 @@ class Accumulator:
     def _worth_another_attempt(self, error: PacelineError) -> bool:
         if isinstance(error, NotEnoughReplicasAfterAppendError):
             return self.config.enable_idempotence
-        return error.retriable
+        return error.retriable or isinstance(error, InconsistentTopicIdError)
 
     def _backoff_ms(self, attempts: int) -> int:
         return min(self.config.retry_backoff_ms << min(attempts - 1, 16), self.config.retry_backoff_max_ms)

@@ -78,6 +78,11 @@ class MetadataRefresher:
         with self._changed:
             return self._cluster.leader_of(topic_partition)
 
+    def leader_and_topic_id(self, topic_partition: TopicPartition) -> tuple[Broker | None, str]:
+        """Return the leader, None when none is known, and the id of the topic that it leads a partition of."""
+        with self._changed:
+            return self._cluster.leader_of(topic_partition), self._cluster.topic_id(topic_partition.topic)
+
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription | None:
         """Return what is known of a partition."""
         with self._changed:

@@ -24,12 +24,15 @@ class PartitionQueue:
         "producer_id",
         "retry_at_ms",
         "started",
+        "topic_id",
         "topic_partition",
         "unresolved",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
+        self.topic_id = ""
+        """Which of the topics that had this name batches are sent to, empty while that is not known."""
         self.open: ProducerBatch | None = None
         """The last of ``pending``, while records may still be added."""
         self.pending: deque[ProducerBatch] = deque()
@@ -46,6 +49,11 @@ class PartitionQueue:
         self.retry_at_ms = 0
         self.last_error: PacelineError | None = None
         """Why the partition could not be sent to, for batches that expire without an attempt."""
+
+    def belong_to(self, topic_id: str) -> None:
+        """Send to this topic from now on; a log of another one has heard of no producer yet."""
+        self.topic_id = topic_id
+        self.acknowledged = False
 
     def recovering(self) -> bool:
         """Return whether a drained batch waits to be sent again."""

@@ -270,11 +270,12 @@ class Sender:
             wait_ms = min(wait_ms, self._ask_again_ms - now_ms)
         by_leader: dict[int, tuple[Broker, list[TopicPartition]]] = {}
         for topic_partition in ready.partitions:
-            leader = self._metadata.leader_of(topic_partition)
+            leader, topic_id = self._metadata.leader_and_topic_id(topic_partition)
             if leader is None:
                 self._without_leader(topic_partition, now_ms)
                 wait_ms = min(wait_ms, 100)
                 continue
+            self._accumulator.locate(topic_partition, topic_id)
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(topic_partition)
         requests = []
         for broker_id, (leader, partitions) in by_leader.items():
@@ -298,7 +299,7 @@ class Sender:
     def _send(self, sent: _Sent) -> None:
         """Encode and send; every way this can fail ends in an answer."""
         try:
-            pieces = [ProducePiece(*batch.topic_partition, self._encoded(batch)) for batch in sent.batches]
+            pieces = [self._piece(batch) for batch in sent.batches]
             timeout_ms = self._config.request_timeout_ms
             body = encode_produce_request(
                 WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
@@ -371,10 +372,13 @@ class Sender:
         else:
             self._post(partial(self._succeeded, sent, response))
 
-    def _encoded(self, batch: ProducerBatch) -> bytes | bytearray:
+    def _piece(self, batch: ProducerBatch) -> ProducePiece:
+        queue: PartitionQueue = self._accumulator.queue(batch.topic_partition)
+        return ProducePiece(*batch.topic_partition, self._encoded(batch, queue), queue.topic_id)
+
+    def _encoded(self, batch: ProducerBatch, queue: PartitionQueue) -> bytes | bytearray:
         if batch.data is None:
             assert batch.encoder is not None
-            queue: PartitionQueue = self._accumulator.queue(batch.topic_partition)
             if batch.base_sequence is None:
                 batch.data = finish(batch.encoder, self._config.codec)
             else:
@@ -456,7 +460,7 @@ class Sender:
         )
         if moved and again:
             self._accumulator.retry_now(batch.topic_partition)
-        elif error.retriable:
+        elif again or error.retriable:
             self._metadata.request()
 
     # Producer id -------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class ProducePiece(NamedTuple):
     topic: str
     partition: int
     batch: bytes | bytearray
+    topic_id: str = ""
 
 
 @dataclass(slots=True)
@@ -67,6 +68,9 @@ def encode_produce_request(acks: int, timeout_ms: int, pieces: Iterable[ProduceP
         head = b"".join((b"\x0a", varint(len(topic)), topic))
         if piece.partition:
             head += b"\x10" + varint(piece.partition)
+        if piece.topic_id:
+            topic_id = piece.topic_id.encode()
+            head += b"".join((b"\x1a", varint(len(topic_id)), topic_id))
         head += b"\x22" + varint(len(piece.batch))
         parts.append(b"\x1a" + varint(len(head) + len(piece.batch)))
         parts.append(head)

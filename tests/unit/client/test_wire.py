@@ -7,7 +7,11 @@ from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.log_service_pb2 import EpochEndOffset, FetchPartitionResult, FetchResponse, ProduceRequest
 from paceline_client.wire import ProducePiece, decode_fetch_answer, encode_produce_request
 
-pieces = st.lists(st.builds(ProducePiece, st.text(max_size=10), st.integers(0, 2**31 - 1), st.binary(max_size=300)))
+pieces = st.lists(
+    st.builds(
+        ProducePiece, st.text(max_size=10), st.integers(0, 2**31 - 1), st.binary(max_size=300), st.text(max_size=40)
+    )
+)
 int64 = st.integers(-(2**63), 2**63 - 1)
 results = st.lists(
     st.builds(
@@ -28,7 +32,8 @@ results = st.lists(
 def test_a_produce_request_is_what_protobuf_reads(acks: int, timeout_ms: int, given_pieces: list[ProducePiece]) -> None:
     read = ProduceRequest.FromString(encode_produce_request(acks, timeout_ms, given_pieces))
     assert (read.acks, read.timeout_ms) == (acks, timeout_ms)
-    assert [(p.topic, p.partition, p.batch) for p in read.partitions] == [tuple(piece) for piece in given_pieces]
+    found = [(p.topic, p.partition, p.batch, p.topic_id) for p in read.partitions]
+    assert found == [tuple(piece) for piece in given_pieces]
     assert all(p.WhichOneof("data") == "batch" for p in read.partitions)
 
 
