@@ -22,6 +22,7 @@ from paceline.model.errors import (
     InvalidFetchSessionEpochError,
     NotControllerError,
     PacelineError,
+    UnknownServerError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.errors import AbortableStatus
@@ -117,6 +118,7 @@ class Faults:
     """While it is not set, Produce waits."""
     hold_metadata: threading.Event | None = None
     """While it is not set, DescribeCluster waits."""
+    no_producer_ids: bool = False
     no_streams: bool = False
     """Brokers know no ProduceStream, as those of another make might not."""
     forget_sessions: int = 0
@@ -146,6 +148,8 @@ class FakeCluster:
         self.hide_leader_changes = False
         self.metadata_requests = 0
         self.produce_requests = 0
+        self.producer_id_requests_s: list[float] = []
+        """When each came."""
         self.streamed_fetches = 0
         self.streamed_requests = 0
         """How many of them came over streams."""
@@ -360,6 +364,9 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
 
     def InitProducerId(self, request: Any, context: Any) -> Any:  # noqa: N802
         with self.cluster.lock:
+            self.cluster.producer_id_requests_s.append(time.monotonic())
+            if self.cluster.faults.no_producer_ids:
+                context.abort_with_status(AbortableStatus(UnknownServerError("the session was lost")))
             self.cluster.next_producer_id += 1
             return pb.InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)
 

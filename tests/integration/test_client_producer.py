@@ -259,6 +259,17 @@ def test_a_lost_sequence_is_fatal_and_later_sends_say_so(cluster: FakeCluster) -
             producer.send("one", b"c")
 
 
+def test_brokers_that_give_no_producer_id_are_asked_in_growing_intervals(cluster: FakeCluster) -> None:
+    asked_s = cluster.producer_id_requests_s
+    cluster.faults.no_producer_ids = True
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        waiting = producer.send("one", b"a")
+        wait_for(lambda: len(asked_s) >= 6)
+        cluster.faults.no_producer_ids = False
+        assert asked_s[5] - asked_s[4] > 0.5
+        assert waiting.result(60).offset == 0
+
+
 def test_a_full_buffer_blocks_and_then_refuses(cluster: FakeCluster) -> None:
     cluster.faults.hold_produce = threading.Event()
     producer = Producer(cluster.bootstrap, buffer_memory=10_000, max_block_ms=2_000, linger_ms=0)

@@ -7,6 +7,7 @@ thread only, without the lock.
 """
 
 import logging
+import random
 import threading
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error
+from paceline.rpc.retry import RetryPolicy
 from paceline.v1.log_service_pb2 import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -53,6 +55,7 @@ _log = logging.getLogger("paceline.client")
 WIRE_ACKS: Final = {RequiredAcks.ALL: ACKS_ALL, RequiredAcks.LEADER: ACKS_LEADER, RequiredAcks.NONE: ACKS_NONE}
 _LONGEST_SLEEP_S: Final = 1.0
 _PRODUCER_ID_TIMEOUT_S: Final = 5.0
+_PRODUCER_ID_BACKOFF: Final = RetryPolicy(deadline_ms=None, max_attempts=1)
 _ANSWER_GRACE_MS: Final = 1_000
 """The broker is asked to answer this much before our own deadline, so that its reason arrives."""
 _DEADLINE_CHECK_MS: Final = 250
@@ -134,6 +137,9 @@ class Sender:
         self._asking_for_id = False
         self._ask_again_ms = 0
         self._id_attempts = 0
+        self._id_failures = 0
+        """Since an id was given last."""
+        self._rng = random.Random()
         self._draining = False
         self._stopped = False
         self._sleeping = False
@@ -491,8 +497,10 @@ class Sender:
             error = LeaderNotAvailableError(f"{broker} gave no producer id: {reason or 'cancelled'}")
             for queue in self._accumulator.queues():
                 self._accumulator.note_obstacle(queue.topic_partition, error)
-            self._ask_again_ms = monotonic_ms() + 100
+            self._id_failures += 1
+            self._ask_again_ms = monotonic_ms() + int(_PRODUCER_ID_BACKOFF.backoff_ms(self._id_failures, self._rng))
             self._metadata.request()
             return
+        self._id_failures = 0
         answer = call.result()
         self._accumulator.set_producer_id(answer.producer_id, answer.producer_epoch)
