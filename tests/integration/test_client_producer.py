@@ -112,12 +112,15 @@ def test_callbacks_hear_of_every_record_once(cluster: FakeCluster) -> None:
         assert heard == [(offset, None) for offset in range(100)]
 
 
-def test_a_callback_that_raises_does_not_stop_the_others(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(
+    "raised", [RuntimeError("a user's mistake"), SystemExit(1)], ids=lambda one: type(one).__name__
+)
+def test_a_callback_that_raises_does_not_stop_the_others(cluster: FakeCluster, raised: BaseException) -> None:
     heard = []
 
     def callback(at: object, error: object) -> None:
         heard.append(at)
-        raise RuntimeError("a user's mistake")
+        raise raised
 
     with Producer(cluster.bootstrap) as producer:
         for _ in range(3):

@@ -260,7 +260,7 @@ class Sender:
             for index, callback in callbacks or ():
                 try:
                     callback(None if batch.error else batch.metadata(index), batch.error)
-                except Exception:
+                except BaseException:  # SystemExit, too: it would end the thread that everybody shares
                     _log.exception("a delivery callback failed")
             batch.announce()
 
