@@ -385,6 +385,24 @@ def test_close_gives_up_after_its_time(cluster: FakeCluster) -> None:
     assert isinstance(future.exception(0), ProducerClosedError)
 
 
+@pytest.mark.parametrize("how", ["close", "flush", "send"])
+def test_who_gives_up_waiting_hears_what_kept_records_from_their_log(cluster: FakeCluster, how: str) -> None:
+    cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
+    producer = Producer(cluster.bootstrap, buffer_memory=1, max_block_ms=100)
+    future = producer.send("one", b"a")
+    wait_for(lambda: cluster.produce_requests >= 2)
+    if how == "flush":
+        with pytest.raises(RequestTimedOutError, match=r"broker 1 .* one-0: NOT_ENOUGH_REPLICAS on purpose"):
+            producer.flush(0.1)
+    if how == "send":
+        with pytest.raises(BufferExhaustedError, match=r"broker 1 .* one-0: NOT_ENOUGH_REPLICAS on purpose"):
+            producer.send("one", b"b")
+    producer.close(timeout_s=0)
+    error = future.exception(0)
+    assert isinstance(error, ProducerClosedError) and isinstance(error.__cause__, NotEnoughReplicasError)
+    assert "broker 1 " in str(error)
+
+
 def test_close_joins_every_thread(cluster: FakeCluster) -> None:
     producer = Producer(cluster.bootstrap, client_id="to-be-joined")
     producer.send("one", b"a").result(60)

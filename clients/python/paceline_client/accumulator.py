@@ -42,7 +42,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import Headers, new_encoder, record_bytes
-from paceline_client.errors import DeliveryFailedError, ProducerFatalError, sendable
+from paceline_client.errors import DeliveryFailedError, ProducerClosedError, ProducerFatalError, sendable
 from paceline_client.partition_queue import PartitionQueue
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
@@ -441,11 +441,27 @@ class Accumulator:
         if isinstance(error, ProducerFatalError):
             self.fatal = self.fatal or error
         for batch in list(self._incomplete.values()):
-            self._resolve(batch, None, None, error)
+            self._resolve(batch, None, None, self._undelivered(batch, error))
         for queue in self._active.values():
             queue.open = None
             queue.pending.clear()
             queue.unresolved = deque(batch for batch in queue.unresolved if batch.on_wire)
+
+    def _undelivered(self, batch: ProducerBatch, error: PacelineError) -> PacelineError:
+        """Return the error of a producer that was closed with what has kept this batch from its log until then."""
+        cause = batch.last_error or self._queues[batch.topic_partition].last_error
+        if not isinstance(error, ProducerClosedError):
+            return error
+        unclear = "; it may be in the log" if batch.maybe_appended or batch.on_wire else ""
+        told = ProducerClosedError(f"{error}{unclear}{'' if cause is None else f'; {_named(cause)}'}")
+        told.__cause__ = cause
+        return told
+
+    def obstacle(self) -> str:
+        """Return what keeps some partition's batches from being delivered, in words; empty when nothing is known to."""
+        causes = (queue.last_error for queue in self._active.values() if queue.last_error is not None)
+        cause = next(causes, None)
+        return "" if cause is None else f"; {_named(cause)}"
 
     def expire(self, now_ms: int) -> None:
         """Fail what is older than the delivery timeout, attempts in flight included."""
@@ -474,10 +490,9 @@ class Accumulator:
 
     def _delivery_failed(self, queue: PartitionQueue, batch: ProducerBatch) -> DeliveryFailedError:
         cause = batch.last_error or queue.last_error or RequestTimedOutError("no broker answered yet")
-        reason = "" if cause.code is ErrorCode.UNKNOWN_SERVER_ERROR else f"{cause.code.name}: "
         return DeliveryFailedError(
             f"{batch.count} records of {batch.topic_partition} were not delivered within "
-            f"{self.config.delivery_timeout_ms} ms and {batch.attempts} attempts: {reason}{cause}",
+            f"{self.config.delivery_timeout_ms} ms and {batch.attempts} attempts: {_named(cause)}",
             batch.topic_partition,
             cause,
             batch.maybe_appended or batch.on_wire,
@@ -521,3 +536,7 @@ class Accumulator:
     def queues(self) -> Iterator[PartitionQueue]:
         """Yield the queues that have batches."""
         yield from self._active.values()
+
+
+def _named(cause: PacelineError) -> str:
+    return str(cause) if cause.code is ErrorCode.UNKNOWN_SERVER_ERROR else f"{cause.code.name}: {cause}"

@@ -352,6 +352,7 @@ class Producer:
                 raise BufferExhaustedError(
                     f"{self._accumulator.buffered_bytes} bytes wait for delivery, buffer_memory is "
                     f"{self._buffer_memory}, and nothing was delivered within {self._max_block_s:.1f} s"
+                    f"{self._accumulator.obstacle()}"
                 )
             self._sender.wake()
             self._space.wait(left)
@@ -380,8 +381,11 @@ class Producer:
             self._sender.wake()
             if not wait_for_all(waiting, timeout_s):
                 left = sum(batch.count for batch in waiting if not batch.announced)
+                with self._lock:
+                    obstacle = self._accumulator.obstacle()
                 raise RequestTimedOutError(
                     f"{left} records have no outcome, or callbacks that have not returned, after {timeout_s:.1f} s"
+                    f"{obstacle}"
                 )
         finally:
             with self._lock:
