@@ -15,6 +15,8 @@ EARLIEST_MARK: Final = -2
 """Stands for the earliest offset in JSON."""
 LATEST_MARK: Final = -1
 """Stands for the latest offset in JSON."""
+MAX_INT64: Final = 2**63 - 1
+_PARTITION_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ def parse_timestamp(option: str, text: str) -> AtTimestamp:
     """Return the meaning of ``startingTimestamp`` or ``endingTimestamp``, milliseconds since the Unix epoch.
 
     Raises:
-        InvalidOptionError: it is not a number of at least 0.
+        InvalidOptionError: it is not a number of at least 0 in 64 bits.
     """
     try:
         timestamp_ms = int(text.strip())
     except ValueError:
         timestamp_ms = -1
-    if timestamp_ms < 0:
+    if not 0 <= timestamp_ms <= MAX_INT64:
         raise InvalidOptionError(f"{option} must be milliseconds since the Unix epoch, not {text!r}")
     return AtTimestamp(option, timestamp_ms)
 
@@ -128,17 +130,29 @@ def _parse_partitions(option: str, text: str, lowest: int) -> dict[TopicPartitio
         if not isinstance(by_partition, dict):
             raise InvalidOptionError(f"{option} needs an object of partitions for {topic!r}, like {example}")
         for number, value in by_partition.items():
-            is_number = isinstance(value, int) and not isinstance(value, bool) and value >= lowest
-            if not (number.isascii() and number.isdigit() and is_number):
+            is_number = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= MAX_INT64
+            is_index = number.isascii() and number.isdigit() and len(number) <= _PARTITION_DIGITS
+            if not (is_index and is_number):
                 raise InvalidOptionError(f"{option}: {topic!r}, {number!r}: {value!r} is not a partition and its value")
-            found[TopicPartition(topic, int(number))] = value
+            tp = TopicPartition(topic, int(number))
+            if tp in found:
+                raise InvalidOptionError(f"{option}: {tp} is named twice")
+            found[tp] = value
     return dict(sorted(found.items()))
 
 
 def _parse_object(option: str, text: str, example: str) -> dict[str, Any]:
+    def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise InvalidOptionError(f"{option}: {name!r} is named twice")
+            found[name] = value
+        return found
+
     try:
-        parsed = json.loads(text)
-    except ValueError:
+        parsed = json.loads(text, object_pairs_hook=once_each)
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise InvalidOptionError(f"{option} is not JSON of the form {example}: {text!r}")

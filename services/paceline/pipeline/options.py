@@ -16,6 +16,7 @@ from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.offset_specs import (
     EARLIEST_MARK,
     LATEST_MARK,
+    MAX_INT64,
     AtOffsets,
     AtTimestamps,
     Earliest,
@@ -30,6 +31,7 @@ from paceline.pipeline.offset_specs import (
 ALL_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_COLUMNS: Final = ALL_COLUMNS[:-1]
 
+MAX_INT32: Final = 2**31 - 1
 MAX_FETCH_BYTES: Final = 32 * 1024 * 1024
 """Half of what our channels accept in one message."""
 
@@ -142,26 +144,17 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         columns=given.columns(),
         pushdown=given.flag("pushdown", False),
-        min_partitions=given.number("minPartitions", None),
-        max_records_per_partition=given.number("maxRecordsPerPartition", None),
-        max_tasks=given.number("maxTasks", None) or defaults.max_tasks,
-        target_task_bytes=given.number("targetTaskBytes", None) or defaults.target_task_bytes,
+        min_partitions=given.number("minPartitions", MAX_INT32),
+        max_records_per_partition=given.number("maxRecordsPerPartition", MAX_INT64),
+        max_tasks=given.number("maxTasks", MAX_INT32) or defaults.max_tasks,
+        target_task_bytes=given.number("targetTaskBytes", MAX_INT64) or defaults.target_task_bytes,
         fetch_max_bytes=given.number("paceline.fetch.max.bytes", MAX_FETCH_BYTES) or defaults.fetch_max_bytes,
         client_id=given.text("groupIdPrefix") or defaults.client_id,
-        poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", None) or defaults.poll_timeout_ms,
+        poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", MAX_INT64) or defaults.poll_timeout_ms,
         metadata_retries=given.count("fetchOffset.numRetries"),
         metadata_retry_interval_ms=given.number("fetchOffset.retryIntervalMs", 60_000)
         or defaults.metadata_retry_interval_ms,
     )
-
-
-def read_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns a read with these options has; every option's name is checked, no value but these two.
-
-    Raises:
-        InvalidOptionError: as `parse_options`.
-    """
-    return _Given(options).columns()
 
 
 class _Given:
@@ -197,21 +190,20 @@ class _Given:
 
     def count(self, name: str) -> int | None:
         """Return a number of at least 0, None when not given."""
-        return None if name not in self._values else self._integer(name, 0, None)
+        return None if name not in self._values else self._integer(name, 0, MAX_INT32)
 
-    def number(self, name: str, largest: int | None) -> int | None:
+    def number(self, name: str, largest: int) -> int | None:
         """Return a positive number, None when not given."""
         return None if name not in self._values else self._integer(name, 1, largest)
 
-    def _integer(self, name: str, smallest: int, largest: int | None) -> int:
+    def _integer(self, name: str, smallest: int, largest: int) -> int:
         text = self._values[name]
         try:
             number = int(text.strip())
         except ValueError:
             raise InvalidOptionError(f"{name} must be a whole number, not {text!r}") from None
-        if number < smallest or (largest is not None and number > largest):
-            bound = f"at least {smallest}" if largest is None else f"{smallest} to {largest}"
-            raise InvalidOptionError(f"{name} must be {bound}, not {number}")
+        if not smallest <= number <= largest:
+            raise InvalidOptionError(f"{name} must be {smallest} to {largest}, not {number}")
         return number
 
     def servers(self) -> tuple[str, ...]:
