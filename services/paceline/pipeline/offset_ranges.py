@@ -74,7 +74,11 @@ def pack(
 
 
 def _cut(ranges: Sequence[OffsetRange], weights: Sequence[float], count: int, slack: float) -> list[list[OffsetRange]]:
-    """Lay the ranges end to end, each record as long as its weight, and cut the line into ``count`` equal parts."""
+    """Lay the ranges end to end, each record as long as its weight, and cut the line into ``count`` equal parts.
+
+    There are never more parts than records.
+    """
+    count = min(count, sum(each.records for each in ranges))
     total = sum(each.records * weight for each, weight in zip(ranges, weights, strict=True))
     share = total / count
     tasks: list[list[OffsetRange]] = [[]]

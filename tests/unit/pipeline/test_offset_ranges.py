@@ -58,6 +58,11 @@ def test_more_tasks_can_be_asked_for_than_the_most() -> None:
     assert len(pack(ranges_of(3), 2, MIB, min_partitions=8)) == 3
 
 
+def test_more_tasks_than_records_are_never_made() -> None:
+    assert sizes(pack(ranges_of(14), 2, MIB, min_partitions=2**31 - 1)) == [1] * 14
+    assert sizes(pack(ranges_of(9, size=1e9), 2**31 - 1, 1)) == [1] * 9
+
+
 def test_no_task_has_more_records_than_allowed() -> None:
     assert sizes(pack(ranges_of(10, 10, 5), 1, MIB, max_records_per_partition=10)) == [8, 8, 9]
 
