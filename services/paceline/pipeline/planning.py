@@ -117,7 +117,7 @@ def _starts(
         _check_names(spec.option, spec.offsets, partitions)
         return {tp: earliest[tp] if at == EARLIEST_MARK else at for tp, at in spec.offsets.items()}
     starts = {}
-    for tp, offset in _at_times(cluster, spec, partitions).items():
+    for tp, offset in _at_times(cluster, spec, partitions, latest).items():
         if offset is None and not options.timestamp_strategy_latest:
             raise InvalidOptionError(
                 f"{tp} has no record at or after the starting time; set startingOffsetsByTimestampStrategy to latest "
@@ -136,18 +136,25 @@ def _ends(
         return {tp: latest[tp] if at == LATEST_MARK else at for tp, at in spec.offsets.items()}
     if isinstance(spec, AtTimestamp | AtTimestamps):
         # No record that young: everything is older, so read to the end.
-        return {tp: latest[tp] if at is None else at for tp, at in _at_times(cluster, spec, partitions).items()}
+        return {tp: latest[tp] if at is None else at for tp, at in _at_times(cluster, spec, partitions, latest).items()}
     return dict(latest)
 
 
 def _at_times(
-    cluster: Cluster, spec: OffsetSpec, partitions: Sequence[TopicPartition]
+    cluster: Cluster, spec: OffsetSpec, partitions: Sequence[TopicPartition], latest: _Offsets
 ) -> dict[TopicPartition, int | None]:
+    """Return where each time begins, None after the last record.
+
+    A record written since ``latest`` was asked counts as the end: the read ends before it, and nothing is lost.
+    """
     if isinstance(spec, AtTimestamps):
         _check_names(spec.option, spec.timestamps_ms, partitions)
-        return cluster.list_offsets(partitions, TIMESTAMP, spec.timestamps_ms)
-    assert isinstance(spec, AtTimestamp)
-    return cluster.list_offsets(partitions, TIMESTAMP, dict.fromkeys(partitions, spec.timestamp_ms))
+        times = spec.timestamps_ms
+    else:
+        assert isinstance(spec, AtTimestamp)
+        times = dict.fromkeys(partitions, spec.timestamp_ms)
+    found = cluster.list_offsets(partitions, TIMESTAMP, times)
+    return {tp: None if offset is None else min(offset, latest[tp]) for tp, offset in found.items()}
 
 
 def _check_names(option: str, named: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition]) -> None:
