@@ -188,19 +188,17 @@ class RangeFetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._skip_lost(cursor, part)
             return None
-        if code == ErrorCode.INCONSISTENT_TOPIC_ID:
-            self._give_up(cursor, f"topic {tp.topic} was deleted and made again")
-            return None
         failure = error_for(code, f"{tp} at offset {cursor.position}: {error.message}")
-        fenced = code == ErrorCode.FENCED_LEADER_EPOCH
-        if not failure.retriable and not fenced:
+        # Which topic of the name is the present one is for the metadata to say; the broker may be behind.
+        behind = code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INCONSISTENT_TOPIC_ID)
+        if not failure.retriable and not behind:
             raise failure
         hint = error.current_leader
         if error.HasField("current_leader") and hint.host and hint.port:
             cursor.address = f"{hint.host}:{hint.port}"
         else:
             self._stale_metadata = True
-        return LeaderNotAvailableError(str(failure)) if fenced else failure
+        return LeaderNotAvailableError(str(failure)) if behind else failure
 
     def _skip_lost(self, cursor: _Cursor, part: PartitionAnswer) -> None:
         """Move on to what the log still has, or fail."""

@@ -353,23 +353,6 @@ def truncated(partition: ServedPartition) -> None:
     ],
 )
 def test_records_lost_after_planning_are_an_error_in_the_task_unless_allowed(
-def test_a_time_found_among_records_newer_than_the_plan_is_no_loss() -> None:
-    """Ends are asked for first and times after; meanwhile records are written."""
-    for given, expected in (("endingTimestamp", [("t", 0, 0, 40)]), ("startingTimestamp", [])):
-        partition = GrowingPartition(log(100), high_watermark=40)
-        with ServedCluster({("t", 0): partition}) as served:
-            assert planned(reader(served, **{given: "1050"})) == expected
-            assert partition.high_watermark == 100
-
-
-class GrowingPartition(ServedPartition):
-    """Everything is committed at the moment somebody asks for a time."""
-
-    def offset_for_time(self, timestamp_ms: int) -> int | None:
-        self.high_watermark = self.batches[-1][0] + 1
-        return super().offset_for_time(timestamp_ms)
-
-
     happens: Callable[[ServedPartition], None], says: str, left: range
 ) -> None:
     for allowed in (False, True):
