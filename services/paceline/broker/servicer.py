@@ -43,6 +43,7 @@ from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.exchange import Exchange, exchange_handler
+from paceline.rpc.nested_crowds import refuse_nested_crowd
 from paceline.rpc.server import parsed, unary
 from paceline.rpc.turns import Turns
 from paceline.rpc.watch_hub import WatchHub
@@ -197,6 +198,7 @@ class LogServicer:
     async def produce(self, request: bytes, context: Any) -> bytes:
         """Append records."""
         core = self._core.get()
+        refuse_nested_crowd(request, pb.ProduceRequest)
         call = wire.parse_produce(request)
         acks = convert.acks_from_proto(call.acks)
         timeout_ms = convert.timeout_from_proto(call.timeout_ms)
@@ -227,6 +229,7 @@ class LogServicer:
         try:
             return await self.produce(request, context)
         except PacelineError as error:
+            refuse_nested_crowd(request, pb.ProduceRequest)  # once more, for that one must not be parsed
             context.reason = error.code.name
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))

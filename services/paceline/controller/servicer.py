@@ -22,6 +22,7 @@ from paceline.model.errors import (
 )
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert
+from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
 from paceline.rpc.watch_hub import WatchHub
 from paceline.rpc.watch_servicer import WatchServicer
 from paceline.v1 import errors_pb2
@@ -84,10 +85,15 @@ def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
     return error
 
 
+def short_message(error: PacelineError) -> str:
+    """Return what the error says, as long as a status may be: it may repeat all that was asked."""
+    return str(error)[:MAX_MESSAGE_CHARACTERS]
+
+
 def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
     if error is None:
         return None
-    return errors_pb2.TopicError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
+    return errors_pb2.TopicError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
 
 
 class MetadataServicer(WatchServicer):

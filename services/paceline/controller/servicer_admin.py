@@ -25,7 +25,7 @@ from paceline.controller.admin_values import (
     ResourceType,
 )
 from paceline.controller.events import PartitionReassignmentResult
-from paceline.controller.servicer import MAX_TOPICS, NodeHandle, not_controller, topic_error
+from paceline.controller.servicer import MAX_TOPICS, NodeHandle, not_controller, short_message, topic_error
 from paceline.controller.servicer_log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.model.control import LiveBroker
@@ -337,13 +337,13 @@ def _topic_partitions(messages: Sequence[admin_pb.TopicPartition]) -> list[Topic
 def _partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:
     if error is None:
         return None
-    return errors_pb2.PartitionError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
+    return errors_pb2.PartitionError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
 
 
 def _config_error(error: PacelineError | None) -> admin_pb.ConfigError | None:
     if error is None:
         return None
-    return admin_pb.ConfigError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
+    return admin_pb.ConfigError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
 
 
 def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:

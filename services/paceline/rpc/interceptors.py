@@ -15,13 +15,14 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
 from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.exchange import MAX_STREAMS, Answer, OpenStreams, answer_behind
+from paceline.rpc.nested_crowds import MAX_ELEMENTS, refuse_nested_crowd
 from paceline.rpc.turns import Turns
 
 _log = logging.getLogger("paceline.rpc")
@@ -37,16 +38,21 @@ class RequestObserver(Protocol):
 Parse = Callable[[bytes], Any]
 
 
-def typed_parser(parse: Parse | None, max_fields: int) -> Parse:
+def typed_parser(parse: Parse | None, max_fields: int, max_elements: int | None = None) -> Parse:
     """Return a parser to be called inside the handler, where its errors become statuses; gRPC calls them internal ones.
 
-    Handlers without a parser take the bytes and count for themselves.
+    ``max_fields`` bounds the fields of the message itself, ``max_elements`` the lists in all that it holds. Handlers
+    without a parser take the bytes and count for themselves.
     """
     if parse is None:
         return lambda data: data
+    owner = getattr(parse, "__self__", None)
+    message = owner if isinstance(owner, type) and issubclass(owner, Message) else None
 
     def parsed(data: bytes) -> Any:
         refuse_crowd(data, max_fields)
+        if message is not None and max_elements is not None:
+            refuse_nested_crowd(data, message, max_elements)
         try:
             return parse(data)
         except DecodeError as failure:
@@ -107,7 +113,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         if handler.request_streaming:
             answer = answer_behind(handler)
             return handler if answer is None else self._exchanges(method, answer)
-        parse = typed_parser(handler.request_deserializer, self._max_fields)
+        parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
         arrivals = self._arrivals_of(method)
         # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
         if handler.response_streaming:
