@@ -302,6 +302,23 @@ def test_a_time_after_the_last_record_is_an_error_unless_told_otherwise() -> Non
         assert lenient.partitions() == []
 
 
+def test_a_time_found_among_records_newer_than_the_plan_is_no_loss() -> None:
+    """Ends are asked for first and times after; meanwhile records are written."""
+    for given, expected in (("endingTimestamp", [("t", 0, 0, 40)]), ("startingTimestamp", [])):
+        partition = GrowingPartition(log(100), high_watermark=40)
+        with ServedCluster({("t", 0): partition}) as served:
+            assert planned(reader(served, **{given: "1050"})) == expected
+            assert partition.high_watermark == 100
+
+
+class GrowingPartition(ServedPartition):
+    """Everything is committed at the moment somebody asks for a time."""
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        self.high_watermark = self.batches[-1][0] + 1
+        return super().offset_for_time(timestamp_ms)
+
+
 def test_json_offsets_must_name_every_partition_and_no_other() -> None:
     with ServedCluster(two_topics()) as served:
         with pytest.raises(InvalidOptionError, match="missing: orders-1"):
@@ -383,6 +400,15 @@ def test_a_topic_deleted_after_planning_is_lost_even_when_made_again(again: bool
             else:
                 with pytest.raises(DataLossError, match="made again" if again else "does not exist any more"):
                     list(made.read(task))
+
+
+def test_a_broker_that_still_has_an_earlier_topic_of_the_name_is_asked_again() -> None:
+    partition = ServedPartition(log(50))
+    with ServedCluster({("t", 0): partition}) as served:
+        made = reader(served)
+        [task] = made.partitions()
+        partition.errors = [ErrorCode.INCONSISTENT_TOPIC_ID]
+        assert to_records(made.read(task)) == simple_records(50)
 
 
 # --- push-down
