@@ -221,6 +221,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         self.cluster = cluster
         self.node_id = node_id
         self.port = 0
+        self.told_port: int | None = None
+        """Where metadata says that it is, when not at its own."""
         self.server: Any = None
         self.sessions: dict[int, tuple[int, dict[TopicPartition, pb.FetchPartition]]] = {}
 
@@ -262,7 +264,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         return meta.DescribeClusterResponse(
             cluster_id="fake",
             brokers=[
-                meta.BrokerInfo(id=broker.node_id, host="127.0.0.1", port=broker.port)
+                meta.BrokerInfo(id=broker.node_id, host="127.0.0.1", port=broker.told_port or broker.port)
                 for broker in cluster.brokers.values()
                 if broker.alive
             ],

@@ -21,6 +21,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client import ClientClosedError, Consumer, ConsumerRecord, LogTruncatedError, NoOffsetError, Producer
 from paceline_client.metadata import ClusterMetadata
 from tests.integration.fake_brokers import FakeCluster, wait_for
+from tests.integration.tcp_proxy import TcpProxy
 
 ONE = TopicPartition("one", 0)
 
@@ -221,6 +222,24 @@ def test_a_consumer_follows_the_leader(cluster: FakeCluster) -> None:
         write(cluster, b"c")
         cluster.move(ONE, 1)
         assert [record.value for record in read(consumer, 1)] == [b"c"]
+
+
+def test_a_broker_that_is_elsewhere_now_is_read_while_its_old_address_hangs(cluster: FakeCluster) -> None:
+    leader = cluster.brokers[1]
+    proxy = TcpProxy("127.0.0.1", leader.port)
+    leader.told_port = proxy.port
+    write(cluster, b"a")
+    with Consumer(cluster.brokers[2].address, client_id="moves") as consumer:
+        consumer.assign([ONE])
+        read(consumer, 1)
+        proxy.cut()
+        leader.told_port = None
+        write(cluster, b"b")
+        consumer._metadata.request()
+        assert [record.value for record in read(consumer, 1, timeout_s=15)] == [b"b"]
+        proxy.sever()
+        wait_for(lambda: sum(thread.name.startswith("moves-fetcher-stream-") for thread in threading.enumerate()) == 1)
+    proxy.close()
 
 
 def test_a_restarted_broker_knows_no_session_and_nothing_is_missed(cluster: FakeCluster) -> None:

@@ -31,6 +31,7 @@ from paceline_client import (
 )
 from paceline_client.partitioner import partition_for_key
 from tests.integration.fake_brokers import ALWAYS, FakeCluster, wait_for
+from tests.integration.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
@@ -144,6 +145,24 @@ def test_a_leader_hint_is_followed_at_once(cluster: FakeCluster) -> None:
         producer.send("one", b"a").result(60)
         cluster.move(TopicPartition("one", 0), 2)
         assert producer.send("one", b"b").result(60).offset == 1
+
+
+def test_a_broker_that_is_elsewhere_now_is_written_to_while_its_old_address_hangs(cluster: FakeCluster) -> None:
+    leader = cluster.brokers[1]
+    proxy = TcpProxy("127.0.0.1", leader.port)
+    leader.told_port = proxy.port
+    with Producer(cluster.brokers[2].address, linger_ms=0, max_in_flight=1, client_id="moves") as producer:
+        producer.send("one", b"a").result(60)
+        producer.send("t", b"a", partition=0).result(60)
+        proxy.cut()
+        hanging = producer.send("one", b"b")
+        leader.told_port = None
+        producer._metadata.request()
+        assert producer.send("t", b"b", partition=0).result(15).offset == 1
+        proxy.sever()
+        assert hanging.result(60).offset == 1
+        wait_for(lambda: sum(thread.name.startswith("moves-sender-stream-") for thread in threading.enumerate()) == 1)
+    proxy.close()
 
 
 def test_without_a_hint_metadata_tells_the_new_leader(cluster: FakeCluster) -> None:

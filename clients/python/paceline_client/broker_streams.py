@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from paceline.rpc.channels import ChannelCache
@@ -44,6 +44,7 @@ class BrokerStreams:
         self._callers: dict[str, StreamCaller] = {}
         self._unknown: dict[str, float] = {}
         """Until when a broker is not asked for a stream."""
+        self._made = 0
         self._closed = False
 
     def get(self, address: str) -> StreamCaller | None:
@@ -57,7 +58,8 @@ class BrokerStreams:
             self._unknown.pop(address, None)
             caller = self._callers.get(address)
             if caller is None:
-                name = f"{self._name}-{len(self._callers) + 1}"
+                self._made += 1
+                name = f"{self._name}-{self._made}"
                 caller = self._callers[address] = StreamCaller(
                     self._channels.get(address), self._method, name, self._one_at_a_time
                 )
@@ -72,6 +74,15 @@ class BrokerStreams:
         """Give up overdue requests and end idle streams; to be called several times a second while requests are out."""
         for caller in list(self._callers.values()):
             caller.expire(IDLE_S)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """End the streams to all other addresses, and their threads: no broker is there any more."""
+        with self._lock:
+            gone = [self._callers.pop(address) for address in self._callers.keys() - addresses]
+            for address in self._unknown.keys() - addresses:
+                del self._unknown[address]
+        for caller in gone:
+            caller.close()
 
     def close(self) -> None:
         """End every stream and join its thread; requests without an answer end with an error."""

@@ -93,6 +93,7 @@ class _Outstanding:
     """A fetch under way, with the generation and offset each partition had when it was sent."""
 
     broker: Broker
+    address: str
     asked: dict[TopicPartition, tuple[int, int]]
     topic_ids: dict[TopicPartition, str]
     """What each partition's topic was called besides its name."""
@@ -129,15 +130,16 @@ class Fetcher:
         """Whether the next fetches wait for a poller to take what has come."""
         self._stopped = False
         self._answers: deque[Callable[[], None]] = deque()
-        self._sessions: dict[int, FetchSessionHandler] = {}
-        self._outstanding: dict[int, _Outstanding] = {}
+        self._sessions: dict[str, FetchSessionHandler] = {}
+        """By address, as what follows: what hangs at one does not hold up a broker that is at another now."""
+        self._outstanding: dict[str, _Outstanding] = {}
         self._looking_up: set[TopicPartition] = set()
         self._lookups: set[Any] = set()
         self._methods: dict[str, Any] = {}
         self._streams = BrokerStreams(channels, FETCH_STREAM_METHOD, f"{name}-stream", one_at_a_time=True)
         self._next_deadline_check_ms = 0
-        self._quiet_until: dict[int, int] = {}
-        self._failures: dict[int, int] = {}
+        self._quiet_until: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
         self.last_error: PacelineError | None = None
         """The last obstacle on the way to a leader, for messages of who waits."""
         self.failed: BaseException | None = None
@@ -230,6 +232,7 @@ class Fetcher:
             if now_ms >= self._next_deadline_check_ms:
                 self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
                 self._streams.expire()
+                self._leave_addresses()
             if answered:
                 self._on_news()
             if not requests:
@@ -239,6 +242,17 @@ class Fetcher:
         for outstanding, request in requests:
             self._send(outstanding, request)
         return True
+
+    def _leave_addresses(self) -> None:
+        """Forget where no broker is any more and nothing is under way."""
+        known = {broker.address for broker in self._metadata.brokers()}
+        if not known:
+            return
+        known |= self._outstanding.keys()
+        self._streams.keep(known)
+        for address in self._sessions.keys() - known:
+            for kept in (self._sessions, self._quiet_until, self._failures):
+                kept.pop(address, None)
 
     def _post(self, answer: Callable[[], None]) -> None:
         self._answers.append(answer)
@@ -276,10 +290,11 @@ class Fetcher:
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
         requests = []
         for broker_id, (leader, states) in by_leader.items():
-            if broker_id in self._outstanding:
+            address = leader.address
+            if address in self._outstanding:
                 continue
-            if now_ms < self._quiet_until.get(broker_id, 0):
-                wait_ms = min(wait_ms, self._quiet_until[broker_id] - now_ms)
+            if now_ms < self._quiet_until.get(address, 0):
+                wait_ms = min(wait_ms, self._quiet_until[address] - now_ms)
                 continue
             requests.append(self._request(leader, states, left_out.get(broker_id, config.fetch_max_wait_ms)))
         return requests, max(1, wait_ms)
@@ -327,22 +342,24 @@ class Fetcher:
                 None if known is None else known.leader_epoch,
                 state.fetch_epoch,
             )
-        session = self._sessions.setdefault(leader.broker_id, FetchSessionHandler()).build(wanted)
+        address = leader.address
+        session = self._sessions.setdefault(address, FetchSessionHandler()).build(wanted)
         outstanding = _Outstanding(
             leader,
+            address,
             {state.topic_partition: (state.generation, state.fetch_offset) for state in states},
             {tp: each.topic_id for tp, each in wanted.items()},
         )
-        self._outstanding[leader.broker_id] = outstanding
+        self._outstanding[address] = outstanding
         wait_ms = min(config.fetch_max_wait_ms, longest_wait_ms)
         return outstanding, _wire_request(config, session, wait_ms, self._rack_for(leader, states))
 
     def _send(self, outstanding: _Outstanding, request: FetchRequest) -> None:
         try:
-            stream = self._streams.get(outstanding.broker.address)
+            stream = self._streams.get(outstanding.address)
         except Exception:
             with self._lock:
-                self._outstanding.pop(outstanding.broker.broker_id, None)
+                self._outstanding.pop(outstanding.address, None)
                 if self._stopped:
                     return
             raise
@@ -358,7 +375,7 @@ class Fetcher:
     def _answered(self, outstanding: _Outstanding, request: FetchRequest, answer: bytes | Exception) -> None:
         """Take in what a stream brought, on its thread, so that who polls hears it without another hand-over."""
         if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self._streams.are_unknown(outstanding.broker.address)
+            self._streams.are_unknown(outstanding.address)
             self._call(outstanding, request)
             return
         outcome: FetchAnswer | Exception
@@ -381,12 +398,12 @@ class Fetcher:
     def _call(self, outstanding: _Outstanding, request: FetchRequest) -> None:
         """Fetch in a call of its own, from a broker that has no stream for us."""
         try:
-            call = self._method(outstanding.broker.address).future(
+            call = self._method(outstanding.address).future(
                 request, timeout=(self._config.request_timeout_ms + request.max_wait_ms) / 1000
             )
         except Exception:
             with self._lock:
-                self._outstanding.pop(outstanding.broker.broker_id, None)
+                self._outstanding.pop(outstanding.address, None)
                 if self._stopped:
                     return
             raise
@@ -415,8 +432,8 @@ class Fetcher:
 
     def _fetched(self, outstanding: _Outstanding, outcome: FetchAnswer | Exception, interrupted: bool) -> None:
         broker = outstanding.broker
-        self._outstanding.pop(broker.broker_id, None)
-        session = self._sessions[broker.broker_id]
+        self._outstanding.pop(outstanding.address, None)
+        session = self._sessions[outstanding.address]
         if interrupted:
             session.reset()
             return
@@ -424,7 +441,7 @@ class Fetcher:
             session.reset()
             self._fetch_failed(outstanding, outcome)
             return
-        self._failures.pop(broker.broker_id, None)
+        self._failures.pop(outstanding.address, None)
         answer = outcome
         session.answered(answer.session_id)
         refused = {TopicPartition(each.topic, each.partition) for each in answer.partitions if each.error is not None}
@@ -459,8 +476,8 @@ class Fetcher:
                 state.back_to_leader(monotonic_ms() + _LEADER_ONLY_MS)
             elif state is not None and asked == (state.generation, state.fetch_offset):
                 self._hinder(state, error, cured_by_waiting=error.retriable or isinstance(error, UnknownServerError))
-        attempts = self._failures[broker.broker_id] = self._failures.get(broker.broker_id, 0) + 1
-        self._quiet_until[broker.broker_id] = monotonic_ms() + min(1_000, _BACKOFF_MS << min(attempts - 1, 8))
+        attempts = self._failures[outstanding.address] = self._failures.get(outstanding.address, 0) + 1
+        self._quiet_until[outstanding.address] = monotonic_ms() + min(1_000, _BACKOFF_MS << min(attempts - 1, 8))
         self._metadata.request()
 
     def _note(self, error: PacelineError) -> None:

@@ -78,6 +78,7 @@ class _Sent:
     """A Produce request whose answer is awaited."""
 
     broker: Broker
+    address: str
     batches: list[ProducerBatch]
 
 
@@ -124,7 +125,8 @@ class Sender:
         self._wake = threading.Condition(lock)
         self._woken = False
         self._answers: deque[Callable[[], None]] = deque()
-        self._in_flight: dict[int, int] = {}
+        self._in_flight: dict[str, int] = {}
+        """Requests by address: what hangs at one does not hold up a broker that is at another now."""
         self._calls: set[Any] = set()
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
@@ -284,13 +286,14 @@ class Sender:
             self._accumulator.locate(topic_partition, topic_id)
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(topic_partition)
         requests = []
-        for broker_id, (leader, partitions) in by_leader.items():
-            if self._in_flight.get(broker_id, 0) >= self._config.max_in_flight:
+        for leader, partitions in by_leader.values():
+            address = leader.address
+            if self._in_flight.get(address, 0) >= self._config.max_in_flight:
                 continue
             batches = self._accumulator.drain(partitions, self._config.max_request_bytes, now_ms)
             if batches:
-                self._in_flight[broker_id] = self._in_flight.get(broker_id, 0) + 1
-                requests.append(_Sent(leader, batches))
+                self._in_flight[address] = self._in_flight.get(address, 0) + 1
+                requests.append(_Sent(leader, address, batches))
         return requests, wait_ms
 
     def _without_leader(self, topic_partition: TopicPartition, now_ms: int) -> None:
@@ -310,8 +313,8 @@ class Sender:
             body = encode_produce_request(
                 WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
             )
-            stream = self._streams.get(sent.broker.address)
-            method = self._method(sent.broker.address)
+            stream = self._streams.get(sent.address)
+            method = self._method(sent.address)
         except Exception as failure:
             self._post(partial(self._ended_oddly, sent, failure, answered=True))
             return
@@ -326,9 +329,17 @@ class Sender:
         if now_ms >= self._next_deadline_check_ms:
             self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
             self._streams.expire()
+            self._leave_addresses()
         if any(self._in_flight.values()):
             return self._next_deadline_check_ms - now_ms
         return int(_LONGEST_SLEEP_S * 1000)
+
+    def _leave_addresses(self) -> None:
+        """Forget where no broker is any more and nothing is under way."""
+        known = {broker.address for broker in self._metadata.brokers()}
+        if known:
+            self._in_flight = {address: count for address, count in self._in_flight.items() if count}
+            self._streams.keep(known | self._in_flight.keys())
 
     def _answered(self, sent: _Sent, unary: Callable[[], None], outcome: bytes | Exception) -> None:
         """Take in what a stream brought, on its thread."""
@@ -341,7 +352,7 @@ class Sender:
         elif not isinstance(outcome, grpc.RpcError):
             self._post(partial(self._not_answered, sent, outcome))
         elif outcome.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self._streams.are_unknown(sent.broker.address)
+            self._streams.are_unknown(sent.address)
             unary()
         else:
             self._post(partial(self._refused, sent, outcome))
@@ -431,14 +442,14 @@ class Sender:
         self._failed(sent, error, answered)
 
     def _failed(self, sent: _Sent, error: PacelineError, answered: bool) -> None:
-        self._in_flight[sent.broker.broker_id] -= 1
+        self._in_flight[sent.address] -= 1
         self._metadata.request()
         now_ms = monotonic_ms()
         for batch in sent.batches:
             self._accumulator.fail(batch, error, now_ms, answered)
 
     def _succeeded(self, sent: _Sent, response: ProduceResponse) -> None:
-        self._in_flight[sent.broker.broker_id] -= 1
+        self._in_flight[sent.address] -= 1
         if self._config.acks is RequiredAcks.NONE:
             for batch in sent.batches:
                 self._accumulator.complete(batch, None, None)

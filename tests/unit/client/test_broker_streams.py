@@ -1,5 +1,7 @@
 """The streams a client has to brokers: one to each, and none for a while where there was no room."""
 
+import threading
+import time
 from typing import Any
 
 from paceline.rpc.channels import ChannelCache
@@ -30,3 +32,24 @@ def test_a_broker_that_had_no_stream_for_us_is_tried_again_after_a_minute() -> N
     assert streams.get("a:1") is stream and streams.get("a:1") is stream
     streams.close()
     assert streams.get("c:1") is None
+
+
+def test_streams_to_addresses_that_are_left_end_with_their_threads() -> None:
+    streams = BrokerStreams(ChannelCache(lambda _address: Channel()), "/service/method", "left")
+    kept = streams.get("a:1")
+    streams.get("b:1")
+    streams.are_unknown("b:1")
+    streams.keep({"a:1", "c:1"})
+    wait_for_threads({"left-1"})
+    assert streams.get("a:1") is kept
+    assert streams.get("b:1") is not None
+    wait_for_threads({"left-1", "left-3"})
+    streams.close()
+    wait_for_threads(set())
+
+
+def wait_for_threads(names: set[str]) -> None:
+    deadline = time.monotonic() + 60
+    while (alive := {thread.name for thread in threading.enumerate() if thread.name.startswith("left-")}) != names:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.01)
