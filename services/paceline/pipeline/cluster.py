@@ -6,8 +6,9 @@ fork, and a worker that is used again finds its connections warm (spec/pipeline.
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
@@ -24,7 +25,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.fetch_wire import FETCH_METHOD, parse_fetch_answer
 from paceline.pipeline.options import ReadOptions
 from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, channel_options
-from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error, is_timeout
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
 
@@ -70,6 +71,19 @@ def _open_channel(address: str, client_id: str) -> Any:
     ours = {"grpc.primary_user_agent": client_id, "grpc.http2.max_frame_size": FRAME_BYTES}
     options = dict(channel_options(CLIENT_MAX_MESSAGE_BYTES)) | ours
     return grpc.insecure_channel(address, list(options.items()))
+
+
+def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
+    """Return the error behind a failed call, saying where it failed.
+
+    A status that gRPC made itself when a connection broke (CANCELLED, INTERNAL, UNKNOWN) is just that, so that the call
+    is made again.
+    """
+    error = from_rpc_error(failure)
+    unclear = type(error) is UnknownServerError and error_info(failure) is None
+    named = ConnectionBrokenError(f"{where}: {error}") if unclear else error_for(error.code, f"{where}: {error}")
+    named.__cause__ = failure
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +134,33 @@ class Cluster:
         except UnknownTopicOrPartitionError:
             return {name: self._topics[name] for name in names if name in self._topics}
 
-    def refresh(self, names: Sequence[str]) -> dict[str, TopicView]:
+    def refresh(self, names: Sequence[str], seconds: float | None = None) -> dict[str, TopicView]:
         """Ask for brokers and topics once more, at whichever server answers first.
+
+        Args:
+            names: topics to ask for; all when empty.
+            seconds: end earlier than the metadata deadline, for a caller that has less time left.
 
         Raises:
             PacelineError: no server answered in time, or a topic failed for another reason than being unknown.
         """
-        return call_with_retry(self._policy, lambda seconds: self._refresh_once(names, seconds))
+        policy = self._policy
+        if seconds is not None:
+            policy = replace(policy, deadline_ms=min(METADATA_DEADLINE_MS, int(seconds * 1000)))
+        return call_with_retry(policy, lambda left: self._refresh_once(names, left))
 
     def _refresh_once(self, names: Sequence[str], seconds: float | None) -> dict[str, TopicView]:
         failure: PacelineError = BrokerNotAvailableError("there is no server to ask")
+        until = time.monotonic() + (RPC_TIMEOUT_S if seconds is None else seconds)
         for address in self._servers():
             try:
-                return self._describe(address, names, min(RPC_TIMEOUT_S, seconds or RPC_TIMEOUT_S))
+                return self._describe(address, names, min(RPC_TIMEOUT_S, max(until - time.monotonic(), 0.001)))
             except grpc.RpcError as error:
-                mapped = from_rpc_error(error)
-                failure = error_for(mapped.code, f"{address}: {mapped}")
-                failure.__cause__ = error
+                last = named_failure(address, error)
+                # One that is silent says less than one that refused.
+                failure = failure if failure.__cause__ is not None and is_timeout(last) else last
+            if time.monotonic() >= until:
+                break
         raise failure
 
     def _servers(self) -> list[str]:
@@ -193,7 +217,7 @@ class Cluster:
         def ask(seconds: float | None) -> None:
             nonlocal left, first
             if not first or any(self.leader_address(tp) is None for tp in left):
-                self.refresh(sorted({tp.topic for tp in left}))
+                self.refresh(sorted({tp.topic for tp in left}), seconds)
             first = False
             failure = self._list_offsets_once(left, spec, timestamps_ms or {}, found, seconds or RPC_TIMEOUT_S)
             left = [tp for tp in left if tp not in found]
@@ -244,7 +268,7 @@ class Cluster:
         try:
             answer = stub.ListOffsets(request, timeout=min(RPC_TIMEOUT_S, seconds))
         except grpc.RpcError as error:
-            return from_rpc_error(error)
+            return named_failure(f"{address}: {partitions[0]}", error)
         failure: PacelineError | None = None
         for result in answer.partitions:
             tp = TopicPartition(result.topic, result.partition)

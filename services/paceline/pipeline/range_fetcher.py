@@ -6,6 +6,7 @@ error or skipped, as ``failOnDataLoss`` says. Source: spec/pipeline.md sections 
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,12 +23,11 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.batch_index import BatchIndex, FetchedSlice, index_batches
-from paceline.pipeline.cluster import UNKNOWN_TOPIC_ATTEMPTS, Cluster
+from paceline.pipeline.cluster import UNKNOWN_TOPIC_ATTEMPTS, Cluster, named_failure
 from paceline.pipeline.errors import DataLossError
 from paceline.pipeline.fetch_wire import FetchAnswer, PartitionAnswer
 from paceline.pipeline.offset_ranges import OffsetRange
 from paceline.pipeline.options import ReadOptions
-from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1 import log_service_pb2
 
@@ -92,12 +92,13 @@ class RangeFetcher:
 
     def _attempt(self, seconds: float | None) -> BatchIndex | None:
         """Fetch once; return None when losses that are allowed left nothing to read."""
+        until = time.monotonic() + (FETCH_TIMEOUT_S if seconds is None else seconds)
         if self._stale_metadata or any(not cursor.address for cursor in self._cursors):
-            self._refresh()
+            self._refresh(seconds)
         if not self._cursors:
             return None
         address, asked = self._next_request()
-        answer = self._fetch(address, asked, min(FETCH_TIMEOUT_S, seconds or FETCH_TIMEOUT_S))
+        answer = self._fetch(address, asked, min(FETCH_TIMEOUT_S, max(until - time.monotonic(), 0.001)))
         before = [cursor.position for cursor in asked]
         index, failure = self._take_in(asked, answer)
         self._cursors = [cursor for cursor in self._cursors if cursor.position < cursor.range.end]
@@ -152,7 +153,7 @@ class RangeFetcher:
             return answer
         except grpc.RpcError as error:
             self._stale_metadata = True
-            raise from_rpc_error(error) from error
+            raise named_failure(f"{address}: {self._describe(asked)}", error) from error
         except grpc.FutureCancelledError as error:
             raise OffsetNotAvailableError("the read was stopped") from error
         finally:
@@ -217,10 +218,10 @@ class RangeFetcher:
             raise _data_loss(cursor, why)
         cursor.position = cursor.range.end
 
-    def _refresh(self) -> None:
+    def _refresh(self, seconds: float | None) -> None:
         """Ask for the leaders again; a topic that stays away, or has another id, is lost."""
         names = sorted({cursor.range.topic for cursor in self._cursors})
-        found = self._cluster.refresh(names)
+        found = self._cluster.refresh(names, seconds)
         for name in names:
             self._times_missing[name] = 0 if name in found else self._times_missing.get(name, 0) + 1
         for cursor in self._cursors:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,13 +185,13 @@ def test_a_leader_that_moved_after_planning_is_found_without_a_hint() -> None:
         assert to_records(made.read(task)) == simple_records(50)
 
 
-@pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
-def test_a_broker_that_fails_is_tried_again_and_its_successor_found(status: grpc.StatusCode) -> None:
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"])
+def test_a_broker_that_fails_is_tried_again_and_its_successor_found(status: str) -> None:
     partition = ServedPartition(log(50))
     with ServedCluster({("t", 0): partition}, brokers=2) as served:
         made = reader(served)
         [task] = made.partitions()
-        served.failing_brokers[1] = status
+        served.failing_brokers[1] = grpc.StatusCode[status]
         partition.leader = 2
         assert to_records(made.read(task)) == simple_records(50)
 
@@ -207,11 +208,41 @@ def test_retries_end_with_the_poll_timeout_and_the_last_cause() -> None:
         assert 0.3 < time.monotonic() - started < 10
 
 
+def test_the_poll_timeout_holds_when_every_broker_is_gone() -> None:
+    with ServedCluster({("t", 0): ServedPartition(log(3_000))}, brokers=2) as served:
+        made = reader(served, **{"paceline.fetch.max.bytes": "5000", "kafkaConsumer.pollTimeoutMs": "600"})
+        [task] = made.partitions()
+        rows = made.read(task)
+        assert next(rows).num_rows > 0
+    started = time.monotonic()
+    with pytest.raises(BrokerNotAvailableError, match=r"127\.0\.0\.1:"):
+        list(rows)
+    assert time.monotonic() - started < 10
+
+
+def test_a_read_that_gives_up_names_broker_partition_and_offset() -> None:
+    with ServedCluster({("t", 0): ServedPartition(log(50))}) as served:
+        made = reader(served, startingOffsets='{"t": {"0": 7}}', **{"kafkaConsumer.pollTimeoutMs": "300"})
+        [task] = made.partitions()
+        served.failing_brokers[1] = grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(BrokerNotAvailableError, match=f"{served.bootstrap}: t-0 at offset 7: .*planned"):
+            list(made.read(task))
+
+
 def test_an_unreachable_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "METADATA_DEADLINE_MS", 500)
     source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(BrokerNotAvailableError, match=r"127\.0\.0\.1:1"):
         source.reader(source.schema()).partitions()
+
+
+def test_a_server_that_hangs_does_not_hide_why_the_others_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "METADATA_DEADLINE_MS", 500)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]}"
+        source = PacelineDataSource({"paceline.bootstrap.servers": servers, "subscribe": "t"})
+        with pytest.raises(BrokerNotAvailableError, match=r"127\.0\.0\.1:1: "):
+            source.reader(source.schema()).partitions()
 
 
 def test_a_dead_bootstrap_server_is_passed_over() -> None:
