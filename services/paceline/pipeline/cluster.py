@@ -36,6 +36,8 @@ FRAME_BYTES: Final = 1024 * 1024
 1 MiB 693 to 950 MB/s, 4 MiB 333 to 917, 8 MiB 377 to 430; a larger look-ahead alone helped 4 MiB as much. No effect on
 a whole read has been shown yet."""
 MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
+MAX_NAMES_PER_LOOKUP: Final = 10_000
+"""Brokers refuse requests that name more."""
 UNKNOWN_TOPIC_ATTEMPTS: Final = 3
 """A broker's cache may be a moment behind the creation of a topic, not longer."""
 
@@ -171,9 +173,12 @@ class Cluster:
     def _describe(self, address: str, names: Sequence[str], seconds: float) -> dict[str, TopicView]:
         stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
         cluster = stub.DescribeCluster(metadata_service_pb2.DescribeClusterRequest(), timeout=seconds)
-        answer = stub.DescribeTopics(metadata_service_pb2.DescribeTopicsRequest(topics=names), timeout=seconds)
+        described: list[metadata_service_pb2.TopicDescription] = []
+        for first in range(0, max(len(names), 1), MAX_NAMES_PER_LOOKUP):
+            asked = metadata_service_pb2.DescribeTopicsRequest(topics=names[first : first + MAX_NAMES_PER_LOOKUP])
+            described.extend(stub.DescribeTopics(asked, timeout=seconds).topics)
         found: dict[str, TopicView] = {}
-        for topic in answer.topics:
+        for topic in described:
             if topic.HasField("error"):
                 error = error_for(topic.error.code, f"{topic.name}: {topic.error.message}")
                 if not isinstance(error, UnknownTopicOrPartitionError):

@@ -80,6 +80,8 @@ class ServedCluster:
         self.topic_ids = {topic: f"id-of-{topic}".ljust(22, "0") for topic, _ in partitions}
         self.fetches: list[log_service_pb2.FetchRequest] = []
         self.fetching_brokers: list[int] = []
+        self.described: list[list[str]] = []
+        """The names of each DescribeTopics."""
         self.failing_brokers: dict[int, grpc.StatusCode] = {}
         self.hold_fetches: threading.Event | None = None
         self.gives_hints = True
@@ -211,6 +213,8 @@ class _MetadataService(metadata_service_pb2_grpc.MetadataServiceServicer):
 
     def DescribeTopics(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         response = metadata_service_pb2.DescribeTopicsResponse()
+        with self._cluster.lock:
+            self._cluster.described.append(list(request.topics))
         existing = {topic for topic, _ in self._cluster.partitions}
         for name in request.topics or sorted(existing):
             topic = response.topics.add(name=name)

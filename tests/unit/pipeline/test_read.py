@@ -229,6 +229,15 @@ def test_a_read_that_gives_up_names_broker_partition_and_offset() -> None:
             list(made.read(task))
 
 
+def test_a_lookup_names_no_more_topics_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "MAX_NAMES_PER_LOOKUP", 3)
+    partitions = {(f"t{number}", 0): ServedPartition(log(5)) for number in range(8)}
+    with ServedCluster(partitions) as served:
+        names = ",".join(topic for topic, _ in partitions)
+        assert len(read_all(reader(served, subscribe=names))) == 40
+        assert max(len(asked) for asked in served.described) == 3
+
+
 def test_an_unreachable_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "METADATA_DEADLINE_MS", 500)
     source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
