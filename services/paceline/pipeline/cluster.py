@@ -38,6 +38,7 @@ a whole read has been shown yet."""
 MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
 MAX_NAMES_PER_LOOKUP: Final = 10_000
 """Brokers refuse requests that name more."""
+MAX_SERVERS_TOLD: Final = 8
 UNKNOWN_TOPIC_ATTEMPTS: Final = 3
 """A broker's cache may be a moment behind the creation of a topic, not longer."""
 
@@ -101,8 +102,9 @@ class TopicView:
 class Cluster:
     """One cluster, reached through its bootstrap servers. Opens nothing until the first call."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._bootstrap = options.bootstrap_servers
+    def __init__(self, options: ReadOptions, more_servers: Sequence[str] = ()) -> None:
+        """``more_servers`` are asked when none of the bootstrap servers answers."""
+        self._bootstrap = (*options.bootstrap_servers, *more_servers)
         self._client_id = options.client_id
         self._policy = RetryPolicy(
             initial_backoff_ms=options.metadata_retry_interval_ms,
@@ -194,6 +196,10 @@ class Cluster:
         self._topics.update(found)
         self._good_address = address
         return found
+
+    def some_servers(self) -> tuple[str, ...]:
+        """Return a few of the brokers heard of, for readers that may find every bootstrap server gone."""
+        return tuple(sorted(self._addresses.values())[:MAX_SERVERS_TOLD])
 
     def topic(self, name: str) -> TopicView | None:
         """Return the topic as last described."""

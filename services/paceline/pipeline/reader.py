@@ -56,9 +56,11 @@ def spark_schema(columns: tuple[str, ...]) -> StructType:
 class OffsetRangesPartition(InputPartition):  # type: ignore[misc]
     """What one task reads."""
 
-    def __init__(self, ranges: "list[OffsetRange]") -> None:
+    def __init__(self, ranges: "list[OffsetRange]", servers: tuple[str, ...] = ()) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.servers = servers
+        """Brokers that planning heard of, beside the bootstrap servers."""
 
 
 class PacelineDataSource(DataSource):  # type: ignore[misc]
@@ -115,8 +117,9 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
         from paceline.pipeline.cluster import Cluster
         from paceline.pipeline.planning import plan_tasks
 
-        tasks = plan_tasks(self._options, Cluster(self._options), self._pushed)
-        return [OffsetRangesPartition(ranges) for ranges in tasks]
+        cluster = Cluster(self._options)
+        tasks = plan_tasks(self._options, cluster, self._pushed)
+        return [OffsetRangesPartition(ranges, cluster.some_servers()) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the task's records as Arrow record batches; nothing for the partition Spark makes of an empty plan."""
@@ -127,7 +130,8 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
         from paceline.pipeline.decode import decode_index
         from paceline.pipeline.range_fetcher import RangeFetcher, prefetched
 
-        fetcher = RangeFetcher(Cluster(self._options), partition.ranges, self._options)
+        cluster = Cluster(self._options, partition.servers)
+        fetcher = RangeFetcher(cluster, partition.ranges, self._options)
         answers = prefetched(fetcher)
         try:
             for index in answers:

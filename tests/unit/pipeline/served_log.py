@@ -108,6 +108,10 @@ class ServedCluster:
         for stopped in [server.stop(grace=0) for server in self._servers]:
             stopped.wait(5)
 
+    def stop(self, broker_id: int) -> None:
+        """End one broker; its port refuses connections from now on."""
+        self._servers[broker_id - 1].stop(grace=0).wait(5)
+
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.ports[1]}"

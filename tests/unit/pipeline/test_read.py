@@ -229,6 +229,17 @@ def test_a_read_that_gives_up_names_broker_partition_and_offset() -> None:
             list(made.read(task))
 
 
+def test_a_task_that_loses_every_bootstrap_server_asks_the_brokers_planning_heard_of() -> None:
+    partitions = {("t", number): ServedPartition(log(50)) for number in range(2)}
+    with ServedCluster(partitions, brokers=3) as served:
+        made = reader(served, **{"kafkaConsumer.pollTimeoutMs": "5000"})
+        [task] = made.partitions()
+        served.stop(1)
+        for partition in partitions.values():
+            partition.leader = 2
+        assert len(to_records(made.read(pickle.loads(pickle.dumps(task))))) == 100
+
+
 def test_a_lookup_names_no_more_topics_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "MAX_NAMES_PER_LOOKUP", 3)
     partitions = {(f"t{number}", 0): ServedPartition(log(5)) for number in range(8)}
