@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.log.compression import Codec, codec_of, decompress
-from paceline.model.errors import CorruptMessageError
+from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
 from paceline.pipeline.batch_index import (
     CODEC_MASK,
     CONTROL,
@@ -94,13 +94,11 @@ def _payloads(index: BatchIndex, wanted: Int64s) -> Iterator[tuple[bytes | bytea
 
 def _record_section(index: BatchIndex, row: int, first: int, last: int) -> bytes | bytearray:
     section = index.buffer[first:last]
-    codec = codec_of(int(index.attributes[row]))
-    if codec is Codec.NONE:
-        return section
     try:
-        return decompress(codec, section)
-    except CorruptMessageError as error:
-        raise CorruptMessageError(f"{describe_batch(index, row)}: {error}") from error
+        codec = codec_of(int(index.attributes[row]))
+        return section if codec is Codec.NONE else decompress(codec, section)
+    except (CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError) as error:
+        raise type(error)(f"{describe_batch(index, row)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +254,14 @@ def _timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.b
     base, delta = index.base_timestamp[fields.batch], fields.timestamp_delta
     limit = _MAX_TIMESTAMP_MS // 2
     own_time = ~append_time[fields.batch]
-    if ((_beyond(base, limit) | _beyond(delta, limit)) & own_time).any():
-        raise CorruptMessageError("a timestamp is out of range")
-    if _beyond(index.max_timestamp[append_time], limit).any():
-        raise CorruptMessageError("an append time is out of range")
-    times = np.where(own_time, base + np.where(own_time, delta, 0), index.max_timestamp[fields.batch])
+    appended = index.max_timestamp[fields.batch]
+    wrong = np.where(own_time, _beyond(base, limit) | _beyond(delta, limit), _beyond(appended, limit))
+    if wrong.any():
+        offset = int(fields.offset[np.argmax(wrong)])
+        raise CorruptMessageError(
+            f"the timestamp of offset {offset} is beyond what Spark holds; leave it out with the option columns"
+        )
+    times = np.where(own_time, base + np.where(own_time, delta, 0), appended)
     return times.astype(np.int64, copy=False)
 
 

@@ -315,12 +315,21 @@ def test_overlapping_batches_are_refused() -> None:
 def test_damaged_and_unknown_compression_is_a_typed_error() -> None:
     with pytest.raises(CorruptMessageError, match="batch at offset 0"):
         decoded(with_payload(b"no zstd frame", 1, attributes=4))
-    with pytest.raises(UnsupportedCompressionTypeError):
+    with pytest.raises(UnsupportedCompressionTypeError, match="t-0, batch at offset 0: codec 6"):
         decoded(with_payload(b"whatever", 1, attributes=6))
 
 
 def test_a_decompression_bomb_is_refused() -> None:
     bomb = encode([Expected(None, bytes(80 << 20), 0, 0, 0, ())], codec=4)
     assert len(bomb) < 100_000
-    with pytest.raises(MessageTooLargeError):
+    with pytest.raises(MessageTooLargeError, match=r"t-0, batch at offset 0: .*expands to more"):
         decoded(bomb)
+
+
+def test_a_time_that_spark_cannot_hold_is_named_and_can_be_left_out() -> None:
+    records = [Expected(None, b"v", offset, 1 << 62 if offset == 2 else 5, 0, ()) for offset in range(4)]
+    data = encode(records[:2]) + encode(records[2:])
+    with pytest.raises(CorruptMessageError, match=r"the timestamp of offset 2 is beyond what Spark holds.*columns"):
+        decoded(data)
+    batches = list(decode(data, whole(data), ("offset", "value")))
+    assert [number for batch in batches for number in batch["offset"].to_pylist()] == [0, 1, 2, 3]
