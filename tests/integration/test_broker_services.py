@@ -1,6 +1,7 @@
 """The broker's doors over real gRPC, with a small core behind them: conversion, addresses, limits, cancellation."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -10,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from paceline.broker.core_port import CoreHandle
@@ -721,7 +723,7 @@ async def test_those_who_watch_do_not_hold_the_few_control_threads(door: Door) -
         watch.cancel()
 
 
-async def test_reflection_lists_every_service_of_a_listener(door: Door) -> None:
+async def test_reflection_lists_every_service_of_a_clients_listener(door: Door) -> None:
     def services(listener: str) -> list[str]:
         with grpc.insecure_channel(door.address[listener]) as channel:
             return sorted(ProtoReflectionDescriptorDatabase(channel).get_services())
@@ -730,11 +732,23 @@ async def test_reflection_lists_every_service_of_a_listener(door: Door) -> None:
     expected = {
         "CLIENT": ["paceline.v1.LogService", "paceline.v1.MetadataService"],
         "EXTERNAL": ["paceline.v1.LogService", "paceline.v1.MetadataService"],
-        "REPLICATION": ["paceline.internal.v1.ReplicationService"],
-        "CONTROL": ["paceline.internal.v1.ReplicaManagerService"],
     }
     for listener, names in expected.items():
         assert await asyncio.to_thread(services, listener) == base + names
+
+
+async def test_streams_of_reflection_on_the_control_listener_keep_no_control_request_waiting(door: Door) -> None:
+    streams = []
+    for listener in ("CONTROL", "REPLICATION"):
+        for _ in range(CONTROL_THREADS):
+            stream = reflection_pb2_grpc.ServerReflectionStub(door._channel(listener)).ServerReflectionInfo()
+            with contextlib.suppress(grpc.RpcError):  # refused already
+                await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            streams.append(stream)
+    await door.control().StopReplica(control_pb.StopReplicaRequest(stamp=STAMP), timeout=60)
+    assert len(door.core.controls) == 1
+    for stream in streams:
+        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_a_port_in_use_is_said_in_words(door: Door) -> None:

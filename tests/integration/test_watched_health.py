@@ -16,7 +16,7 @@ WATCHERS = 12
 def test_watchers_that_leave_while_health_changes_hold_up_neither_it_nor_the_stop() -> None:
     def serve() -> None:
         for _ in range(ROUNDS):
-            server = ThreadPoolRpcServer("CONTROL", [], with_reflection=False)
+            server = ThreadPoolRpcServer("CONTROL", [])
             port = server.bind("127.0.0.1", 0)
             server.start()
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -104,7 +104,7 @@ class BrokerServers:
             self._replication_services() if replication else self._client_services(name),
             max_request_bytes=MAX_RESPONSE_BYTES if replication else keys.socket_request_max_bytes,
             observe=self._metrics.observe_request,
-            with_reflection=keys.reflection_enable,
+            with_reflection=keys.reflection_enable and not replication,
             arrivals_of=None if replication else self._arrivals_of,
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
             turns=self._turns,
@@ -138,6 +138,5 @@ class BrokerServers:
             "CONTROL",
             [Service("paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server))],
             observe=self._metrics.observe_request,
-            with_reflection=self._settings.keys.reflection_enable,
             threads=CONTROL_THREADS,
         )

@@ -140,7 +140,6 @@ class ControllerServers:
             "CONTROL",
             [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
             observe=self._metrics.observe_request,
-            with_reflection=self._settings.keys.reflection_enable,
             threads=CONTROL_THREADS,
         )
 

@@ -1,4 +1,4 @@
-"""Server ends: one server object per listener, with health and reflection, on a port that is surely ours.
+"""Server ends: one server object per listener, with health, on a port that is surely ours.
 
 `AioRpcServer` serves data and shares the node's event loop, `ThreadPoolRpcServer` serves control, which must never
 wait behind data. Both are built, bound (port 0 takes a free one), started and stopped the same way.
@@ -208,7 +208,10 @@ class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
 
 
 class ThreadPoolRpcServer:
-    """A thread-pool server of one listener, for control requests."""
+    """A thread-pool server of one listener, for control requests.
+
+    It has no reflection: each of its streams would keep one of the few threads for as long as its client likes.
+    """
 
     def __init__(
         self,
@@ -217,7 +220,6 @@ class ThreadPoolRpcServer:
         *,
         max_request_bytes: int = MAX_RESPONSE_BYTES,
         observe: RequestObserver = _ignore,
-        with_reflection: bool = True,
         threads: int = 4,
     ) -> None:
         self.listener = listener
@@ -234,8 +236,6 @@ class ThreadPoolRpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in services:
             service.add(self._server)
-        if with_reflection:
-            reflection.enable_server_reflection(_reflected(services), self._server)
 
     def bind(self, host: str, port: int) -> int:
         """Take the port, 0 for any free one, and return it.

@@ -69,7 +69,7 @@ class CommonKeys(BaseSettings):
     metrics_partitions_max: int = key(
         500, "partitions", "partitions of a broker, and topics, with series of their own; 0: none", ge=0, le=100_000
     )
-    reflection_enable: bool = key(True, "", "gRPC reflection on every listener")
+    reflection_enable: bool = key(True, "", "gRPC reflection on CLIENT and EXTERNAL")
     logging_format: Literal["console", "json"] = key("console", "", "form of the service's log")
     logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "least severity logged")
     state_change_log_path: OptionalText = key(None, "", "file of the state-change log; default: the service's log")
