@@ -9,6 +9,7 @@ checks know for where it begins (`Mirror.root`).
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Protocol
 
 from paceline.log.append_info import AppendInfo
@@ -222,10 +223,11 @@ class ObservedLog(PartitionLog):
         return moved
 
     def retained_from(self, wall_ms: int) -> int | None:
-        extents = list(self._segments.extents(self._log_end_offset)) if not self.directory.is_offline else []
         offset = super().retained_from(wall_ms)
         if offset is not None and self.watcher is not None:
-            self.watcher.retained(self, offset, [one for one in extents if one.end_offset <= offset], wall_ms)
+            # Only those that go, which were read just now: reading others may meet damage the log has not met.
+            extents = self._segments.extents(self._log_end_offset)
+            self.watcher.retained(self, offset, list(takewhile(lambda one: one.end_offset <= offset, extents)), wall_ms)
         return offset
 
     def truncate_to(self, offset: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.log.record_batch import iterate_headers
+from paceline.log.segment import Segment
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, Isolation, RequiredAcks
 from tests.simulation.clients import Producer
 from tests.simulation.health import stays_below_min_isr, why_not_quiet, why_not_whole
@@ -117,6 +118,25 @@ def test_a_flipped_byte_in_the_only_copy_is_left_alone() -> None:
         run._for(60_000)
         assert leader_of(run) is machine and why_not_whole(run.cluster) is None
         assert machine.life is not None and machine.life.logs.set_aside == []
+
+
+def test_the_checks_of_retention_read_no_segment_that_the_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with quiet_run(1) as run:
+        life = leader_of(run).life
+        log = life.logs.get(only_record(run).topic_partition) if life is not None else None
+        assert life is not None and log is not None and len(log.segments) > 3
+        read: list[int] = []
+        newest = Segment.newest_ms.fget  # type: ignore[attr-defined]
+
+        def noted(segment: Segment) -> int:
+            read.append(segment.base_offset)
+            return newest(segment)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(Segment, "newest_ms", property(noted))
+        first, second = log.segments[:2]
+        log.config = replace(log.config, retention_bytes=log.size_bytes - first.size)
+        assert log.retained_from(life.scheduler.wall_ms()) == second.base_offset
+        assert set(read) == {first.base_offset, second.base_offset}
 
 
 def test_a_damaged_only_copy_below_min_isr_is_not_expected_to_take_sends() -> None:
