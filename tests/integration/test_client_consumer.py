@@ -727,6 +727,24 @@ def test_misuse_is_refused(cluster: FakeCluster) -> None:
         Consumer(cluster.bootstrap, auto_offset_reset="sometimes")
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"fetch_min_bytes": -1},
+        {"fetch_min_bytes": 2**31},
+        {"fetch_max_wait_ms": -1},
+        {"fetch_max_bytes": 2**31},
+        {"max_partition_fetch_bytes": 2**31},
+        {"request_timeout_ms": -1},
+        {"client_rack": "\ud800"},
+    ],
+    ids=str,
+)
+def test_a_setting_that_no_fetch_can_carry_is_refused_at_once(setting: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        Consumer("localhost:1", **setting).close()
+
+
 def test_close_joins_every_thread_even_while_a_fetch_waits(cluster: FakeCluster) -> None:
     consumer = Consumer(cluster.bootstrap, fetch_max_wait_ms=120_000, client_id="to-be-joined")
     consumer.assign([ONE])

@@ -325,6 +325,11 @@ def test_idempotence_needs_acks_all() -> None:
         Producer("localhost:1", acks="leader", enable_idempotence=True)
 
 
+def test_a_time_that_no_request_can_carry_is_refused_at_once() -> None:
+    with pytest.raises(InvalidRequestError):
+        Producer("localhost:1", request_timeout_ms=2**31).close(0)
+
+
 @pytest.mark.parametrize("bootstrap", ["", "localhost", "localhost:no", ["a:1", "b"]])
 def test_addresses_that_make_no_sense_are_refused(bootstrap: str | list[str]) -> None:
     with pytest.raises(InvalidRequestError):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from paceline.log.record_batch import MAX_INT32
 from paceline.model.errors import (
     InvalidRequestError,
     PacelineError,
@@ -90,6 +91,11 @@ class Consumer:
             ) from None
         if min(fetch_max_bytes, max_partition_fetch_bytes, max_poll_records, max_buffered_bytes) < 1:
             raise InvalidRequestError("limits must be positive")
+        sent = (fetch_min_bytes, fetch_max_wait_ms, fetch_max_bytes, max_partition_fetch_bytes, request_timeout_ms)
+        if min(sent) < 0 or max(sent) > MAX_INT32:
+            raise InvalidRequestError(f"sizes and times of a fetch are from 0 to {MAX_INT32}, not {sent}")
+        with sendable("client_rack"):
+            client_rack.encode()
         name = client_id or f"paceline-consumer-{next(_names)}"
         addresses = parse_bootstrap(bootstrap)
         self._max_poll_records = max_poll_records

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self
 
+from paceline.log.record_batch import MAX_INT32
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
@@ -119,6 +120,8 @@ class Producer:
             raise InvalidRequestError('enable_idempotence needs acks="all"')
         if min(batch_size, buffer_memory, max_in_flight, delivery_timeout_ms, request_timeout_ms) < 1 or linger_ms < 0:
             raise InvalidRequestError("sizes, limits and timeouts must be positive, linger_ms not negative")
+        if request_timeout_ms > MAX_INT32:
+            raise InvalidRequestError(f"request_timeout_ms is at most {MAX_INT32}, not {request_timeout_ms}")
         self._name = client_id or f"paceline-producer-{next(_names)}"
         addresses = parse_bootstrap(bootstrap)
         sender_config = SenderConfig(
