@@ -328,6 +328,7 @@ class Accumulator:
             total += size
             if queue.pending and batch is queue.pending[0]:
                 self._start(queue, batch)
+            batch.topic_id = queue.topic_id
             batch.on_wire = True
             batch.was_oldest = queue.unresolved[0] is batch
             batch.attempts += 1
@@ -361,7 +362,8 @@ class Accumulator:
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
         queue.unresolved.remove(batch)
-        queue.acknowledged = True
+        if batch.topic_id == queue.topic_id:
+            queue.acknowledged = True
         queue.last_error = None
         self._resolve(batch, base_offset, log_append_time_ms, None)
 

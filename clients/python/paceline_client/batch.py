@@ -56,6 +56,7 @@ class ProducerBatch:
         "on_wire",
         "renumber",
         "sealed",
+        "topic_id",
         "topic_partition",
         "was_oldest",
     )
@@ -74,6 +75,8 @@ class ProducerBatch:
         self.base_sequence: int | None = None
         self.number = 0
         """How many batches of the partition were drained before this one."""
+        self.topic_id = ""
+        """The topic that the last attempt was for, empty when metadata does not show ids."""
         self.on_wire = False
         self.was_oldest = False
         """No earlier batch of the partition was without outcome when the last attempt was sent."""

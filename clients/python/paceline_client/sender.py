@@ -308,7 +308,9 @@ class Sender:
     def _send(self, sent: _Sent) -> None:
         """Encode and send; every way this can fail ends in an answer."""
         try:
-            pieces = [self._piece(batch) for batch in sent.batches]
+            pieces = [
+                ProducePiece(*batch.topic_partition, self._encoded(batch), batch.topic_id) for batch in sent.batches
+            ]
             timeout_ms = self._config.request_timeout_ms
             body = encode_produce_request(
                 WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
@@ -389,13 +391,10 @@ class Sender:
         else:
             self._post(partial(self._succeeded, sent, response))
 
-    def _piece(self, batch: ProducerBatch) -> ProducePiece:
-        queue: PartitionQueue = self._accumulator.queue(batch.topic_partition)
-        return ProducePiece(*batch.topic_partition, self._encoded(batch, queue), queue.topic_id)
-
-    def _encoded(self, batch: ProducerBatch, queue: PartitionQueue) -> bytes | bytearray:
+    def _encoded(self, batch: ProducerBatch) -> bytes | bytearray:
         if batch.data is None:
             assert batch.encoder is not None
+            queue: PartitionQueue = self._accumulator.queue(batch.topic_partition)
             if batch.base_sequence is None:
                 batch.data = finish(batch.encoder, self._config.codec)
             else:

@@ -112,6 +112,23 @@ def test_only_one_batch_is_in_flight_until_the_leader_knows_the_producer() -> No
     assert [len(take(accumulator, 0)) for _ in range(4)] == [1, 1, 1, 0]
 
 
+def test_only_one_batch_is_in_flight_until_the_leader_of_a_topic_made_anew_knows_the_producer() -> None:
+    accumulator = make()
+    accumulator.queue(TP)
+    accumulator.locate(TP, "one")
+    acknowledge_one(accumulator)
+    fill(accumulator, 5)
+    (before,) = take(accumulator, 0)
+    accumulator.locate(TP, "another")
+    assert take(accumulator, 0) == []
+    accumulator.complete(before, 1, None)  # by the log of the earlier topic
+    (first,) = take(accumulator, 0)
+    assert (before.topic_id, first.topic_id) == ("one", "another")
+    assert take(accumulator, 0) == []
+    accumulator.complete(first, 0, None)
+    assert [len(take(accumulator, 0)) for _ in range(4)] == [1, 1, 1, 0]
+
+
 def test_at_most_five_batches_have_a_sequence_and_no_outcome() -> None:
     accumulator = make()
     acknowledge_one(accumulator)
