@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from paceline import __version__
+from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _SLOW = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -185,7 +186,7 @@ class Metrics:
         build = self._made(Gauge, "build_info", "Always 1; the version is the label", ("version",))
         build.labels(__version__).set(1)
         self._requests: dict[str, Any] = {}
-        self._server: Any = None
+        self._server: MetricsEndpoint | None = None
 
     def observe_request(self, method: str, seconds: float, reason: str | None) -> None:
         """Count a finished call; this is the `RequestObserver` of the servers."""
@@ -223,17 +224,17 @@ class Metrics:
             MetricsError: the port is in use or the host is not ours.
         """
         try:
-            self._server, _ = start_http_server(port, host, self.registry)
+            self._server = MetricsEndpoint(host, port, self.registry)
         except OSError as failure:
             why = "is in use" if failure.errno == errno.EADDRINUSE else f"cannot be had: {failure.strerror}"
             raise MetricsError(f"metrics port {port} on {host} {why}") from None
-        return int(self._server.server_port)
+        self._server.start()
+        return self._server.server_port
 
     def close(self) -> None:
         """Close the endpoint."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
             self._server = None
 
     def _made(self, kind: Any, name: str, note: str, labels: tuple[str, ...] = (), **more: Any) -> Any:

@@ -1,0 +1,95 @@
+"""The HTTP endpoint that Prometheus reads, on threads of its own.
+
+The library's own server has a thread and a descriptor for every connection for as long as its client likes: one that
+says nothing, or went without a word, keeps both for the life of the process. Here silence has an end, and so has the
+number of connections.
+"""
+
+import logging
+import socket
+import sys
+import threading
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+LONGEST_SILENCE_S: Final = 10.0
+"""A connection on which nothing comes, or nothing is taken, for so long is closed."""
+MAX_CONNECTIONS: Final = 32
+"""At a time; each further one is closed at once."""
+
+_log = logging.getLogger("paceline.runtime.metrics")
+
+
+class MetricsEndpoint(ThreadingMixIn, WSGIServer):
+    """A server of one registry; it serves from `start` to `stop`."""
+
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(
+        self, host: str, port: int, registry: CollectorRegistry, longest_silence_s: float = LONGEST_SILENCE_S
+    ) -> None:
+        """Take the port, 0 for any free one.
+
+        Raises:
+            OSError: the port is in use or the host is not ours.
+        """
+        self.address_family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self.longest_silence_s = longest_silence_s
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__((str(address[0]), int(address[1])), _Handler)
+        self.set_app(make_wsgi_app(registry))
+
+    def start(self) -> None:
+        """Serve on a thread."""
+        threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+
+    def stop(self) -> None:
+        """Close the port; scrapes under way may go on."""
+        self.shutdown()
+        self.server_close()
+
+    def server_bind(self) -> None:
+        """Bind; without asking the name service for our own name, which may take long and is of no use here."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, if there is room for it."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve it, on that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong, unless it is that the client went, or kept silent."""
+        if not isinstance(sys.exception(), OSError):
+            _log.exception("a scrape by %s failed", client_address)
+
+
+class _Handler(WSGIRequestHandler):
+    server: MetricsEndpoint
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.longest_silence_s)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing: a scrape is no news."""

@@ -1,0 +1,85 @@
+"""The metrics endpoint and clients that mean no good, or went without a word."""
+
+import contextlib
+import socket
+import struct
+import threading
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from paceline.runtime.metrics import Metrics
+from tests.support.waiting import eventually
+
+WAIT_S = 60.0
+MOST = 32
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Any]:
+    metrics = Metrics()
+    metrics.serve("127.0.0.1", 0)
+    server: Any = metrics._server
+    yield server
+    metrics.close()
+
+
+def connected(server: Any) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_port), WAIT_S)
+
+
+def is_scraped(server: Any) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=WAIT_S) as answer:
+            return b"paceline_build_info" in answer.read()
+    except OSError:
+        return False
+
+
+def test_a_connection_on_which_nothing_comes_is_closed_and_its_thread_ends(endpoint: Any) -> None:
+    endpoint.longest_silence_s = 0.2
+    threads = threading.active_count()
+    with connected(endpoint) as silent:
+        silent.settimeout(5.0)
+        assert silent.recv(1) == b""
+    eventually(lambda: threading.active_count() <= threads, WAIT_S, "the connection's thread ends")
+
+
+def test_connections_beyond_the_limit_are_closed_at_once_and_scrapes_go_on_after_them(endpoint: Any) -> None:
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(connected(endpoint)) for _ in range(MOST + 8)]
+
+        def closed() -> int:
+            return sum(is_closed(one) for one in crowd)
+
+        eventually(lambda: closed() == 8, WAIT_S, "eight of them are closed")
+        assert threading.active_count() <= threads + MOST
+    eventually(lambda: is_scraped(endpoint), WAIT_S, "a scrape is answered")
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_a_client_that_resets_its_connection_leaves_nothing_in_the_log(
+    endpoint: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    threads = threading.active_count()
+    for _ in range(5):
+        connection = connected(endpoint)
+        eventually(lambda: threading.active_count() > threads, WAIT_S, "it is being served")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+        eventually(lambda: threading.active_count() <= threads, WAIT_S, "its thread ends")
+    assert is_scraped(endpoint)
+    assert capfd.readouterr().err == ""
+    assert caplog.records == []
