@@ -15,6 +15,7 @@ from paceline.model.errors import (
     InvalidRequestError,
     InvalidTopicError,
     RequestTimedOutError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -591,6 +592,38 @@ def test_a_refusal_of_the_whole_fetch_that_waiting_does_not_cure_is_raised_at_on
         consumer.assign([ONE])
         with pytest.raises(InvalidRequestError, match=r"broker 1 .*that is no fetch"):
             read(consumer, 1)
+
+
+def test_a_partition_out_of_reach_is_told_of_with_its_own_cause(cluster: FakeCluster) -> None:
+    leader = cluster.brokers[1]
+    proxy = TcpProxy("127.0.0.1", leader.port)
+    leader.told_port = proxy.port
+    write(cluster, b"a")
+    with Consumer(
+        cluster.brokers[2].address, request_timeout_ms=200, fetch_max_wait_ms=100, default_api_timeout_ms=1_500
+    ) as consumer:
+        cluster.faults.fetch_refuse = [ErrorCode.KAFKA_STORAGE_ERROR]
+        consumer.assign([ONE])
+        assert read(consumer, 1)[0].value == b"a"
+        proxy.cut()
+        with pytest.raises(RequestTimedOutError, match="one-0 could not be read for 1500 ms: broker 1 ") as told:
+            read(consumer, 1)
+        assert "KAFKA_STORAGE_ERROR" not in str(told.value)
+    proxy.close()
+
+
+def test_who_waits_for_a_position_hears_that_the_fetcher_has_failed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Consumer(cluster.bootstrap) as consumer:
+
+        def fails(now_ms: int) -> int:
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setattr(consumer._fetcher, "_look_up_positions", fails)
+        consumer.assign([ONE])
+        with pytest.raises(UnknownServerError, match="a bug"):
+            consumer.position(ONE, timeout_ms=30_000)
 
 
 def read_through_hindrances(consumer: Consumer) -> ConsumerRecord:

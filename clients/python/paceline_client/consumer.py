@@ -224,9 +224,13 @@ class Consumer:
                     return state.position
                 if state.error is not None:
                     raise state.take_error() or state.error
+                self._raise_if_failed()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._timed_out(f"no position of {topic_partition}")
+                    cause = state.hindrance or self._metadata.last_error
+                    raise RequestTimedOutError(
+                        f"no position of {topic_partition} in time: {cause or 'no answer'}"
+                    ) from cause
                 self._news.wait(left)
 
     def beginning_offsets(
@@ -375,8 +379,7 @@ class Consumer:
 
     def _raise_pending(self) -> None:
         self._raise_if_closed()
-        if self._fetcher.failed is not None:
-            raise UnknownServerError(f"the consumer's fetcher failed: {self._fetcher.failed!r}")
+        self._raise_if_failed()
         if not self._assignment.states():
             raise InvalidRequestError("nothing is assigned; call assign or subscribe first")
         for state in self._assignment.states():
@@ -386,6 +389,10 @@ class Consumer:
                 assert error is not None
                 self._fetcher.wake()
                 raise error
+
+    def _raise_if_failed(self) -> None:
+        if self._fetcher.failed is not None:
+            raise UnknownServerError(f"the consumer's fetcher failed: {self._fetcher.failed!r}")
 
     def _raise_if_closed(self) -> None:
         if self._closed:
@@ -420,12 +427,6 @@ class Consumer:
         with sendable():
             queries = [query_end(TopicPartition(*tp), reset) for tp in partitions]
         return plain_offsets(self._offsets.look_up(queries, self._api_timeout_ms if timeout_ms is None else timeout_ms))
-
-    def _timed_out(self, what: str) -> RequestTimedOutError:
-        cause = self._fetcher.last_error or self._metadata.last_error
-        error = RequestTimedOutError(f"{what} in time: {cause or 'no answer'}")
-        error.__cause__ = cause
-        return error
 
     def _tell_news(self) -> None:
         self._news.notify_all()

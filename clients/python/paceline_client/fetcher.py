@@ -16,7 +16,6 @@ from typing import Any, Final
 import grpc
 
 from paceline.model.errors import (
-    ErrorCode,
     FencedLeaderEpochError,
     FetchSessionIdNotFoundError,
     InconsistentTopicIdError,
@@ -24,7 +23,6 @@ from paceline.model.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
     PacelineError,
-    RequestTimedOutError,
     UnknownServerError,
     error_for,
 )
@@ -140,8 +138,6 @@ class Fetcher:
         self._next_deadline_check_ms = 0
         self._quiet_until: dict[str, int] = {}
         self._failures: dict[str, int] = {}
-        self.last_error: PacelineError | None = None
-        """The last obstacle on the way to a leader, for messages of who waits."""
         self.failed: BaseException | None = None
         """Why the thread died, if it did."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -448,7 +444,7 @@ class Fetcher:
         for tp in outstanding.asked.keys() - refused:
             reached = self._assignment.find(tp)
             if reached is not None:
-                reached.hindered_since_ms = None
+                reached.reached()
         for fetched in answer.partitions:
             state = self._assignment.find(TopicPartition(fetched.topic, fetched.partition))
             if state is None or outstanding.asked.get(state.topic_partition) != (state.generation, state.fetch_offset):
@@ -460,16 +456,9 @@ class Fetcher:
 
     def _fetch_failed(self, outstanding: _Outstanding, failure: BaseException) -> None:
         broker = outstanding.broker
-        error = (
-            named_error(broker, failure)
-            if isinstance(failure, grpc.RpcError)
-            else failure
-            if isinstance(failure, PacelineError)
-            else error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{broker}: {failure!r}")
-        )
+        error = named_error(broker, failure)
         if isinstance(error, (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)):
             return
-        self._note(error)
         for tp, asked in outstanding.asked.items():
             state = self._assignment.find(tp)
             if state is not None and state.read_replica == broker.broker_id:
@@ -480,18 +469,12 @@ class Fetcher:
         self._quiet_until[outstanding.address] = monotonic_ms() + min(1_000, _BACKOFF_MS << min(attempts - 1, 8))
         self._metadata.request()
 
-    def _note(self, error: PacelineError) -> None:
-        """Keep the last obstacle; that time ran out says less than what came before it."""
-        if self.last_error is None or not isinstance(error, RequestTimedOutError):
-            self.last_error = error
-
     def _hinder(self, state: PartitionState, error: PacelineError, cured_by_waiting: bool = True) -> None:
         """The partition cannot be read now: poll is told at once, or when waiting has not helped for long."""
         if not cured_by_waiting:
             state.error = error
             return
-        cause = (self.last_error or error) if isinstance(error, RequestTimedOutError) else error
-        state.hindered(cause, monotonic_ms(), self._config.hindrance_limit_ms)
+        state.hindered(error, monotonic_ms(), self._config.hindrance_limit_ms)
         if state.error is not None:
             self._on_news()
 
@@ -499,8 +482,12 @@ class Fetcher:
         self._metadata.request()
         tp = state.topic_partition
         known = self._metadata.partition(tp)
-        leader = None if known is None else known.leader
-        why = f"{tp} has no leader" if leader is None else f"broker {leader}, which leads {tp}, is not alive"
+        if known is None:
+            why = f"there is no {tp} any more"
+        elif known.leader is None:
+            why = f"{tp} has no leader"
+        else:
+            why = f"broker {known.leader}, which leads {tp}, is not alive"
         error = self._metadata.last_error or LeaderNotAvailableError(why)
         state.hindered(error, now_ms, self._config.hindrance_limit_ms)
         if state.error is not None:
@@ -544,7 +531,6 @@ class Fetcher:
         error = error_for(wire.code, f"{broker}: {tp}: {wire.message}")
         if state.read_replica == broker.broker_id:
             # Whatever a follower says, the leader knows better; also where the log begins and ends.
-            self._note(error)
             state.back_to_leader(monotonic_ms() + _LEADER_ONLY_MS)
             if not (wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)):
                 self._metadata.request()
@@ -555,7 +541,6 @@ class Fetcher:
         if not error.retriable and not isinstance(error, (FencedLeaderEpochError, InconsistentTopicIdError)):
             state.error = error
             return
-        self._note(error)
         self._hinder(state, error)
         moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
         if not moved:
@@ -649,14 +634,12 @@ class Fetcher:
                     state.seek(place.offset)
 
     def _lookup_failed(self, asked: dict[TopicPartition, int], error: PacelineError) -> None:
-        self._note(error)
         for tp, generation in asked.items():
             state = self._assignment.find(tp)
             if state is not None and state.generation == generation:
                 self._hinder(state, error, cured_by_waiting=error.retriable or isinstance(error, UnknownServerError))
 
     def _lookup_refused(self, state: PartitionState, error: PacelineError, wire: PartitionError) -> None:
-        self._note(error)
         if not error.retriable and not isinstance(error, FencedLeaderEpochError):
             state.error = error
             return

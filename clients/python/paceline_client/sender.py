@@ -90,12 +90,16 @@ def monotonic_ms() -> int:
 _REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
-def named_error(broker: Broker, failure: grpc.RpcError) -> PacelineError:
-    """Return the error behind a failed call with the broker named.
+def named_error(broker: Broker, failure: BaseException) -> PacelineError:
+    """Return the error behind a failed call, or a request on a stream, with the broker named.
 
     Statuses that gRPC makes itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as just that, so they
     are retried; the ones that would only come again are not.
     """
+    if not isinstance(failure, grpc.RpcError):
+        if isinstance(failure, PacelineError):
+            return type(failure)(f"{broker}: {failure}")
+        return UnknownServerError(f"{broker}: the request failed: {failure!r}")
     error = from_rpc_error(failure)
     unclear = error_info(failure) is None and isinstance(error, UnknownServerError) and failure.code() not in _REFUSALS
     named = (ConnectionBrokenError if unclear else type(error))(f"{broker}: {error}")
@@ -429,11 +433,7 @@ class Sender:
 
     def _not_answered(self, sent: _Sent, failure: Exception) -> None:
         """The stream has ended without an answer: its time was over, it was closed, or something went wrong."""
-        if isinstance(failure, PacelineError):
-            error: PacelineError = type(failure)(f"{sent.broker}: {failure}")
-        else:
-            error = UnknownServerError(f"{sent.broker}: the request failed: {failure!r}")
-        self._failed(sent, error, answered=False)
+        self._failed(sent, named_error(sent.broker, failure), answered=False)
 
     def _ended_oddly(self, sent: _Sent, failure: BaseException, answered: bool) -> None:
         """``answered`` says that the request surely did not leave."""

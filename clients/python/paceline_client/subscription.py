@@ -50,6 +50,7 @@ class PartitionState:
         "generation",
         "high_watermark",
         "hindered_since_ms",
+        "hindrance",
         "leader_only_until_ms",
         "log_start_offset",
         "paused",
@@ -87,6 +88,8 @@ class PartitionState:
         self.retry_at_ms = 0
         self.hindered_since_ms: int | None = None
         """When the attempts to read it began to fail, None while they do not."""
+        self.hindrance: PacelineError | None = None
+        """Why they fail; that time ran out says less than what came before it."""
         self.read_replica: int | None = None
         """Follower the leader has sent us to (KIP-392), None while the leader is read."""
         self.read_replica_until_ms = 0
@@ -134,16 +137,24 @@ class PartitionState:
         self.topic_id = ""
         self.error = None
         self.retry_at_ms = 0
-        self.hindered_since_ms = None
+        self.reached()
+
+    def reached(self) -> None:
+        """An attempt to read it has not failed."""
+        self.hindered_since_ms = self.hindrance = None
 
     def hindered(self, cause: PacelineError, now_ms: int, limit_ms: int) -> None:
         """An attempt to read failed in a way that waiting may cure; after ``limit_ms`` of nothing else poll tells."""
+        if self.hindrance is None or not isinstance(cause, RequestTimedOutError):
+            self.hindrance = cause
         if self.hindered_since_ms is None:
             self.hindered_since_ms = now_ms
         elif now_ms - self.hindered_since_ms >= limit_ms and self.error is None:
             self.hindered_since_ms = None
-            error = RequestTimedOutError(f"{self.topic_partition} could not be read for {limit_ms} ms: {cause}")
-            error.__cause__ = cause
+            error = RequestTimedOutError(
+                f"{self.topic_partition} could not be read for {limit_ms} ms: {self.hindrance}"
+            )
+            error.__cause__ = self.hindrance
             self.error = error
 
     def take_fetched(self, data: bytes, high_watermark: int, log_start_offset: int) -> None:
