@@ -532,6 +532,20 @@ def test_a_topic_made_anew_that_metadata_knows_first_is_read_from_its_beginning(
         assert [record.value for record in read(consumer, 3)] == [b"x", b"y", b"z"]
 
 
+def test_a_topic_made_anew_with_fewer_partitions_is_read_without_those_it_lost(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=1_000) as consumer:
+        for index in range(4):
+            write(cluster, b"%d" % index, tp=TopicPartition("t", index))
+        consumer.subscribe(["t"])
+        wait_for(lambda: all(state.chunks for state in consumer._assignment.states()))
+        cluster.make_anew("t", partitions=1)
+        wait_for(lambda: consumer._metadata.partition_count("t") == 1)
+        assert len(read(consumer, 4)) == 4  # fetched before, and handed out all the same
+        wait_for(lambda: not consumer.poll(timeout_ms=100) and len(consumer.assignment()) == 1)
+        write(cluster, b"anew", tp=TopicPartition("t", 0))
+        assert [record.value for record in read(consumer, 1)] == [b"anew"]
+
+
 def test_a_partition_that_cannot_be_read_for_long_keeps_no_broker_busy(cluster: FakeCluster) -> None:
     resting, reading = TopicPartition("t", 0), TopicPartition("t", 2)
     assert cluster.logs[resting].leader == cluster.logs[reading].leader

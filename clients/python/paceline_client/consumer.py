@@ -153,7 +153,8 @@ class Consumer:
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read every partition of these topics.
 
-        Partitions that are added to a topic later are read too, from their beginning.
+        Partitions that are added to a topic later are read too, from their beginning; those that it has no more when
+        it was made anew are not.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
@@ -435,7 +436,10 @@ class Consumer:
         """Take in new partitions of subscribed topics and let the fetcher look at new leaders."""
         with self._lock:
             for topic in self._topics:
-                for index in range(self._metadata.partition_count(topic)):
+                count = self._metadata.partition_count(topic)
+                for index in range(count):
                     self._assignment.add(TopicPartition(topic, index), OffsetReset.EARLIEST)
+                if count:  # fewer only where the topic was made anew
+                    self._assignment.drop_beyond(topic, count)
             self._news.notify_all()
         self._fetcher.wake()

@@ -272,6 +272,13 @@ class Assignment:
         """Read one more."""
         self._states.setdefault(topic_partition, PartitionState(topic_partition, reset))
 
+    def drop_beyond(self, topic: str, count: int) -> None:
+        """Read no partition of a topic from number ``count`` on, once what was fetched ahead of it is handed out."""
+        gone = [tp for tp, state in self._states.items() if tp.topic == topic and tp.partition >= count]
+        for topic_partition in gone:
+            if not self._states[topic_partition].chunks:
+                del self._states[topic_partition]
+
     def state(self, topic_partition: TopicPartition) -> PartitionState:
         """Return one partition's state.
 
