@@ -160,6 +160,16 @@ def test_sql_reads_a_topic_as_a_view(spark: Any, served: ServedCluster) -> None:
     assert spark.sql("SELECT count(*), max(offset) FROM numbers").first() == (4_000, 999)
 
 
+def test_a_table_of_the_catalog_is_refused_with_advice(spark: Any, served: ServedCluster) -> None:  # noqa: F811
+    """Spark 4.3 hands a table's options over when it is created, and none of them when it is read."""
+    statement = (
+        "CREATE TABLE topic_numbers USING paceline OPTIONS "
+        f"('paceline.bootstrap.servers' '{served.bootstrap}', subscribe 'numbers') COMMENT 'not to be' "
+    )
+    assert "use CREATE TEMPORARY VIEW" in failure(lambda: spark.sql(statement))
+    assert not spark.catalog.tableExists("topic_numbers")
+
+
 # --- push-down
 
 

@@ -36,6 +36,9 @@ MAX_FETCH_BYTES: Final = 32 * 1024 * 1024
 """Half of what our channels accept in one message."""
 
 _STREAM_ONLY = "only a streaming query has it; use maxRecordsPerPartition or endingOffsets in a batch query"
+_NO_TABLE = (
+    "CREATE TABLE is refused: Spark keeps a table's options to itself when the table is read; use CREATE TEMPORARY VIEW"
+)
 _PLAINTEXT = "connections are plaintext in this version; remove it"
 REFUSED: Final[Mapping[str, str]] = {
     "paceline.auto.offset.reset": "use startingOffsets instead; what happens to lost records is failOnDataLoss",
@@ -162,6 +165,9 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values: dict[str, str] = {}
+        if "provider" in {given.lower() for given in options}:
+            # Spark adds properties of the table when one is created, "provider" always; reading it, it gives nothing.
+            raise InvalidOptionError(_NO_TABLE)
         for given, value in options.items():
             name = _canonical_name(given)
             if name in self._values and self._values[name] != value:
