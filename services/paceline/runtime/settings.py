@@ -22,6 +22,7 @@ from paceline.model.settings import BrokerConfig, ControllerConfig
 from paceline.runtime.settings_keys import KEYS, MAX_INT64, BrokerKeys, CommonKeys, ControllerKeys, key_name
 from paceline.runtime.settings_listeners import advertised_listeners, parse_listeners
 from paceline.runtime.settings_sources import Setting, SettingsError, from_environment, from_file, from_flags
+from paceline.runtime.settings_zookeeper import zookeeper_problems
 
 __all__ = ["BrokerSettings", "ControllerSettings", "ProcessOptions", "SettingsError", "load_broker", "load_controller"]
 
@@ -121,7 +122,7 @@ def load_broker(arguments: Sequence[str], environment: Mapping[str, str]) -> Bro
         SettingsError: a key is unknown, a value is not acceptable, or values contradict each other.
     """
     keys, origins, options = _load(BrokerKeys, arguments, environment)
-    problems: list[str] = []
+    problems = zookeeper_problems(keys.zookeeper_connect)
     listeners = parse_listeners("broker", keys.listeners, problems)
     advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
     problems.extend(_broker_contradictions(keys))
@@ -145,7 +146,7 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
     brokers, _, _ = _load(BrokerKeys, arguments, environment)
     plain = _topic_defaults(_validated(BrokerKeys, {"zookeeper.connect": keys.zookeeper_connect}))
     shared = {key: value for key, value in _topic_defaults(brokers).items() if value != plain.get(key)}
-    problems: list[str] = []
+    problems = zookeeper_problems(keys.zookeeper_connect)
     listeners = parse_listeners("controller", keys.listeners, problems)
     advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
     if problems:
