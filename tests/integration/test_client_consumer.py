@@ -2,7 +2,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from paceline.model.errors import (
     ErrorCode,
     InvalidRequestError,
     InvalidTopicError,
+    PacelineError,
     RequestTimedOutError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -475,6 +476,31 @@ def test_looking_up_offsets_waits_for_a_leader_and_then_says_why_not(cluster: Fa
             consumer.end_offsets([ONE], timeout_ms=3_000)
         threading.Timer(0.3, cluster.move, [ONE, 2]).start()
         assert consumer.end_offsets([ONE], timeout_ms=60_000) == {ONE: 0}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.subscribe(["late", "nothing"]),
+        lambda consumer: consumer.assign([("late", 0), ("nothing", 0)]),
+        lambda consumer: consumer.end_offsets([TopicPartition("late", 0)], timeout_ms=3_000),
+    ],
+    ids=["subscribe", "assign", "end_offsets"],
+)
+def test_waiting_for_one_topic_leaves_the_next_wait_what_is_left_of_the_time(
+    cluster: FakeCluster, call: Callable[[Consumer], object]
+) -> None:
+    def create() -> None:
+        cluster.topic("late")
+        cluster.move(TopicPartition("late", 0), None)
+
+    with Consumer(cluster.bootstrap, default_api_timeout_ms=3_000) as consumer:
+        consumer.subscribe(["one"])
+        began = time.monotonic()
+        threading.Timer(2.0, create).start()
+        with pytest.raises(PacelineError, match=r"nothing|late-0 has no leader"):
+            call(consumer)
+        assert 2.0 < time.monotonic() - began < 4.5
 
 
 def test_a_position_that_cannot_be_found_ends_in_a_timeout(cluster: FakeCluster) -> None:

@@ -142,8 +142,9 @@ class Consumer:
             UnknownTopicOrPartitionError: there is no such topic or partition.
         """
         wanted = [TopicPartition(*tp) for tp in partitions]
+        deadline = time.monotonic() + self._api_timeout_ms / 1000
         for topic in sorted({tp.topic for tp in wanted}):
-            self._check_partitions(topic, [tp.partition for tp in wanted if tp.topic == topic])
+            self._check_partitions(topic, [tp.partition for tp in wanted if tp.topic == topic], deadline)
         with self._lock:
             self._raise_if_closed()
             self._topics = ()
@@ -160,7 +161,8 @@ class Consumer:
             UnknownTopicOrPartitionError: there is no such topic.
         """
         names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
-        counts = {topic: self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000) for topic in names}
+        deadline = time.monotonic() + self._api_timeout_ms / 1000
+        counts = {topic: self._metadata.wait_for_topic(topic, _seconds_until(deadline)) for topic in names}
         with self._lock:
             self._raise_if_closed()
             self._topics = tuple(names)
@@ -401,8 +403,8 @@ class Consumer:
         if os.getpid() != self._pid:
             raise ClientClosedError("the consumer was made before a fork; make a new one in this process")
 
-    def _check_partitions(self, topic: str, indexes: list[int]) -> None:
-        count = self._metadata.wait_for_partition(topic, max(indexes), self._api_timeout_ms / 1000)
+    def _check_partitions(self, topic: str, indexes: list[int], deadline: float) -> None:
+        count = self._metadata.wait_for_partition(topic, max(indexes), _seconds_until(deadline))
         wrong = [index for index in indexes if not 0 <= index < count]
         if wrong:
             raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, none is {wrong[0]}")
@@ -443,3 +445,7 @@ class Consumer:
                     self._assignment.drop_beyond(topic, count)
             self._news.notify_all()
         self._fetcher.wake()
+
+
+def _seconds_until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

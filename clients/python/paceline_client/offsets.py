@@ -1,5 +1,6 @@
 """Looking up offsets at the leaders: earliest, latest, by time. Blocking, with a deadline."""
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -86,10 +87,12 @@ class OffsetLookup:
             UnknownTopicOrPartitionError: there is no such topic or partition.
             PacelineError: the last real cause when not all leaders answered within ``timeout_ms``.
         """
+        deadline = time.monotonic() + timeout_ms / 1000
         open_queries = {TopicPartition(query.topic, query.partition): query for query in queries}
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for tp in sorted(open_queries):
-            count = self._metadata.wait_for_partition(tp.topic, tp.partition, timeout_ms / 1000)
+            left_s = max(0.0, deadline - time.monotonic())
+            count = self._metadata.wait_for_partition(tp.topic, tp.partition, left_s)
             if not 0 <= tp.partition < count:
                 raise UnknownTopicOrPartitionError(f"topic {tp.topic} has {count} partitions, none is {tp.partition}")
 
@@ -97,7 +100,8 @@ class OffsetLookup:
             self._ask_once(open_queries, found, min(left_s or 1.0, 5.0))
 
         if open_queries:
-            call_with_retry(RetryPolicy(deadline_ms=timeout_ms, initial_backoff_ms=50), attempt)
+            left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+            call_with_retry(RetryPolicy(deadline_ms=left_ms, initial_backoff_ms=50), attempt)
         return found
 
     def _ask_once(
