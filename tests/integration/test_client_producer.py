@@ -281,6 +281,24 @@ def test_a_lost_sequence_is_fatal_and_later_sends_say_so(cluster: FakeCluster) -
             producer.send("one", b"c")
 
 
+def test_what_is_appended_beside_a_fatal_batch_is_told_so(cluster: FakeCluster) -> None:
+    cluster.topic("many", partitions=4)
+    partitions = (0, 2)  # of one leader
+    with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
+        for partition in partitions:
+            producer.send("many", b"first", partition=partition)
+        producer.flush(60)
+        cluster.faults.refuse = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        with producer._lock:  # so that both go in one request
+            futures = {partition: producer.send("many", b"second", partition=partition) for partition in partitions}
+            producer._accumulator.flushing += 1
+        producer._sender.wake()
+        errors = {partition: future.exception(60) for partition, future in futures.items()}
+    told = [partition for partition, error in errors.items() if error is None]
+    assert [partition for partition in partitions if cluster.values("many")[partition] == [b"first", b"second"]] == told
+    assert len(told) == 1
+
+
 def test_brokers_that_give_no_producer_id_are_asked_in_growing_intervals(cluster: FakeCluster) -> None:
     asked_s = cluster.producer_id_requests_s
     cluster.faults.no_producer_ids = True

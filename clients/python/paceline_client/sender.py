@@ -455,19 +455,24 @@ class Sender:
             return
         results = {TopicPartition(result.topic, result.partition): result for result in response.partitions}
         now_ms = monotonic_ms()
+        refused = []
         for batch in sent.batches:
-            self._take_result(sent, batch, results.get(batch.topic_partition), now_ms)
+            result = results.get(batch.topic_partition)
+            if result is None or result.HasField("error"):
+                refused.append((batch, result))
+                continue
+            appended_ms = result.log_append_time_ms if result.log_append_time_ms >= 0 else None
+            self._accumulator.complete(batch, result.base_offset, appended_ms)
+        # Last, for one that is fatal takes every batch without outcome along.
+        for batch, result in refused:
+            self._take_refusal(sent, batch, result, now_ms)
 
-    def _take_result(
+    def _take_refusal(
         self, sent: _Sent, batch: ProducerBatch, result: ProducePartitionResult | None, now_ms: int
     ) -> None:
         if result is None:
             error: PacelineError = UnknownServerError(f"{sent.broker}: the answer leaves out {batch.topic_partition}")
             self._accumulator.fail(batch, error, now_ms, answered=False)
-            return
-        if not result.HasField("error"):
-            appended_ms = result.log_append_time_ms if result.log_append_time_ms >= 0 else None
-            self._accumulator.complete(batch, result.base_offset, appended_ms)
             return
         error = error_for(result.error.code, f"{sent.broker}: {batch.topic_partition}: {result.error.message}")
         again = self._accumulator.fail(batch, error, now_ms)
