@@ -154,8 +154,8 @@ class Consumer:
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read every partition of these topics.
 
-        Partitions that are added to a topic later are read too, from their beginning; those that it has no more when
-        it was made anew are not.
+        Partitions that are added to a topic later are read too, from their beginning; those that it lacks when it was
+        made anew are not waited for.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
@@ -175,7 +175,7 @@ class Consumer:
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions being read."""
         with self._lock:
-            return [state.topic_partition for state in self._assignment.states()]
+            return [state.topic_partition for state in self._assignment.states() if not state.absent]
 
     def partitions_for(self, topic: str) -> int:
         """Return how many partitions a topic has."""
@@ -437,12 +437,8 @@ class Consumer:
     def _metadata_changed(self) -> None:
         """Take in new partitions of subscribed topics and let the fetcher look at new leaders."""
         with self._lock:
-            for topic in self._topics:
-                count = self._metadata.partition_count(topic)
-                for index in range(count):
-                    self._assignment.add(TopicPartition(topic, index), OffsetReset.EARLIEST)
-                if count:  # fewer only where the topic was made anew
-                    self._assignment.drop_beyond(topic, count)
+            counts = {topic: self._metadata.partition_count(topic) for topic in self._topics}
+            self._assignment.has_grown_to({topic: count for topic, count in counts.items() if count})
             self._news.notify_all()
         self._fetcher.wake()
 

@@ -271,8 +271,7 @@ class Fetcher:
                 continue
             leader = self._metadata.leader_of(state.topic_partition)
             if leader is None:
-                self._leaderless(state, now_ms)
-                wait_ms = min(wait_ms, _BACKOFF_MS)
+                wait_ms = min(wait_ms, self._leaderless(state, now_ms))
                 continue
             leader = self._source_of(state, leader, now_ms)
             if now_ms < state.retry_at_ms:
@@ -478,7 +477,10 @@ class Fetcher:
         if state.error is not None:
             self._on_news()
 
-    def _leaderless(self, state: PartitionState, now_ms: int) -> None:
+    def _leaderless(self, state: PartitionState, now_ms: int) -> int:
+        """Ask for its leader; return when to look again, in ms."""
+        if state.absent:
+            return int(_LONGEST_SLEEP_S * 1000)
         self._metadata.request()
         tp = state.topic_partition
         known = self._metadata.partition(tp)
@@ -492,6 +494,7 @@ class Fetcher:
         state.hindered(error, now_ms, self._config.hindrance_limit_ms)
         if state.error is not None:
             self._on_news()
+        return _BACKOFF_MS
 
     def _take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker, topic_id: str) -> None:
         if fetched.error is None and topic_id:
@@ -593,8 +596,7 @@ class Fetcher:
                 continue
             leader = self._metadata.leader_of(tp)
             if leader is None:
-                self._leaderless(state, now_ms)
-                wait_ms = min(wait_ms, _BACKOFF_MS)
+                wait_ms = min(wait_ms, self._leaderless(state, now_ms))
                 continue
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
         for leader, states in by_leader.values():

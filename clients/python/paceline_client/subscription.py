@@ -1,7 +1,7 @@
 """Where a consumer stands in each partition: position, what is fetched ahead, what went wrong. Pure."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -43,6 +43,7 @@ class PartitionState:
     """One assigned partition. The consumer holds its lock around every call."""
 
     __slots__ = (
+        "absent",
         "chunks",
         "error",
         "fetch_epoch",
@@ -83,6 +84,8 @@ class PartitionState:
         self.high_watermark: int | None = None
         self.log_start_offset: int | None = None
         self.paused = False
+        self.absent = False
+        """Whether the topic has no such partition at present: nobody is told that it cannot be read."""
         self.error: PacelineError | None = None
         """To be raised by the next poll, once."""
         self.retry_at_ms = 0
@@ -267,17 +270,24 @@ class Assignment:
         """Read exactly these partitions; those that stay keep their position."""
         wanted = list(dict.fromkeys(partitions))
         self._states = {tp: self._states.get(tp) or PartitionState(tp, reset) for tp in wanted}
+        for state in self._states.values():
+            state.absent = False
 
     def add(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
         """Read one more."""
         self._states.setdefault(topic_partition, PartitionState(topic_partition, reset))
 
-    def drop_beyond(self, topic: str, count: int) -> None:
-        """Read no partition of a topic from number ``count`` on, once what was fetched ahead of it is handed out."""
-        gone = [tp for tp, state in self._states.items() if tp.topic == topic and tp.partition >= count]
-        for topic_partition in gone:
-            if not self._states[topic_partition].chunks:
-                del self._states[topic_partition]
+    def has_grown_to(self, counts: Mapping[str, int]) -> None:
+        """Read so many partitions of these topics, new ones from their beginning; what a topic lacks rests.
+
+        Fewer than before are those of a topic that was made anew, or of the earlier one in the answer of a broker that
+        lags behind. So the place in them is kept.
+        """
+        for topic, count in counts.items():
+            for index in range(count):
+                self.add(TopicPartition(topic, index), OffsetReset.EARLIEST)
+        for (topic, index), state in self._states.items():
+            state.absent = index >= counts.get(topic, index + 1)
 
     def state(self, topic_partition: TopicPartition) -> PartitionState:
         """Return one partition's state.
@@ -295,7 +305,7 @@ class Assignment:
         return self._states.get(topic_partition)
 
     def states(self) -> list[PartitionState]:
-        """Return all states in the order of assignment."""
+        """Return all states in the order of assignment, of partitions that are absent, too."""
         return list(self._states.values())
 
     def in_turn(self) -> list[PartitionState]:

@@ -150,6 +150,20 @@ def test_partitions_that_stay_assigned_keep_their_place_and_are_served_in_turn()
         assignment.state(others[0])
 
 
+def test_a_partition_that_a_lagging_broker_does_not_show_keeps_its_place() -> None:
+    assignment = Assignment()
+    assignment.assign([], OffsetReset.LATEST)
+    assignment.has_grown_to({"t": 2, "u": 1})
+    last = assignment.state(TopicPartition("t", 1))
+    assert last.reset is OffsetReset.EARLIEST
+    last.seek(7)
+    assignment.has_grown_to({"t": 1})
+    assert [state.topic_partition for state in assignment.states() if state.absent] == [TopicPartition("t", 1)]
+    assignment.has_grown_to({"t": 2, "u": 1})
+    assert assignment.state(TopicPartition("t", 1)) is last
+    assert (last.absent, last.position) == (False, 7)
+
+
 def test_records_of_an_epoch_the_leader_lacks_are_gone_wherever_an_earlier_one_ends() -> None:
     state = at(0, batch(0, 4, epoch=3), batch(4, 4, epoch=5))
     offsets(state)
