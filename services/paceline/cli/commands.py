@@ -55,6 +55,13 @@ class _LazyGroup(click.Group):
         except KeyboardInterrupt:  # before or after the part of a command that reports its errors
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except OSError as error:  # the last lines of a command, which say what came of it
+            from paceline.cli.failures import LOCAL_FAILURE, end_quietly
+
+            if isinstance(error, BrokenPipeError):
+                end_quietly()
+            click.echo(f"{type(error).__name__}: {error}", err=True)
+            ctx.exit(LOCAL_FAILURE)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

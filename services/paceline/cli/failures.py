@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import click
 import grpc
@@ -30,15 +31,19 @@ def reported(output: str = "table") -> Iterator[None]:
         _tell(output, code.name, str(call.details() if call else error))
         sys.exit(RPC_FAILURE + int(code.value[0]))
     except BrokenPipeError:
-        # Whoever read the output has enough; so that the flush at exit does not fail either, it goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        end_quietly()
     except (OSError, TimeoutError, ValueError) as error:
         _tell(output, type(error).__name__, str(error))
         sys.exit(LOCAL_FAILURE)
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
+
+
+def end_quietly() -> NoReturn:
+    """Exit with 0: whoever read the output has enough. What the flush at exit still has goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def check_partition(topic: str, indexes: Sequence[int], index: int | None) -> None:

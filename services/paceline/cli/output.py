@@ -8,7 +8,7 @@ import click
 
 FORMATS = ("table", "json", "ndjson")
 Row = Mapping[str, Any]
-_WIDE = 240
+_WIDE = 100_000
 
 output_option: Callable[[Any], Any] = click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="form of the output"
@@ -24,6 +24,8 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
         for row in rows:
             click.echo(json.dumps(row))
         return
+    if title:
+        click.echo(title)
     if not rows:
         click.echo("nothing to show", err=True)
         return
@@ -31,15 +33,22 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
     from rich.table import Table
 
     names = list(columns or rows[0])
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
         numeric = all(isinstance(row.get(name), int | float) or row.get(name) is None for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     console = Console(highlight=False)
-    # Nothing is cut when the output goes to a file or a program.
-    console.print(table) if console.is_terminal else Console(highlight=False, width=_WIDE).print(table)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDE)  # nothing is cut when the output goes to a file or a program
+    # Rich ends the process by itself when the reader has gone; `click.echo` raises, as for every other form.
+    with console.capture() as captured:
+        console.print(table)
+    text = captured.get()
+    click.echo(
+        text if console.is_terminal else "\n".join(map(str.rstrip, text.splitlines())), nl=not console.is_terminal
+    )
 
 
 def _cell(value: Any) -> str:

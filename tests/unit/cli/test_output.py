@@ -1,0 +1,52 @@
+"""What every command prints with: tables, titles, and readers that have gone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.output import show
+
+PACELINE = Path(sys.executable).with_name("paceline")
+
+
+def test_a_title_is_one_line_however_narrow_its_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"broker": 1}], "table", title="cluster frxdF-XnQsidWgf0_YpK-g, controller 1000000 epoch 1")
+    assert capsys.readouterr().out == "cluster frxdF-XnQsidWgf0_YpK-g, controller 1000000 epoch 1\nbroker\n     1\n"
+
+
+def test_a_title_is_there_when_there_is_nothing_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show([], "table", title="broker 9, not live")
+    assert capsys.readouterr() == ("broker 9, not live\n", "nothing to show\n")
+
+
+def test_wide_rows_stay_one_line_each_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": "x" * 300, "count": 1}], "table")
+    assert [len(line) for line in capsys.readouterr().out.splitlines()] == [307, 307]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    state = {"zookeeper": {"connect": "127.0.0.1:2181", "pid": None}, "nodes": []}
+    (tmp_path / "cluster.json").write_text(json.dumps(state))
+    return tmp_path
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_table_whose_reader_has_gone_ends_as_well_as_json(directory: Path, output: str) -> None:
+    nobody, end = os.pipe()
+    os.close(nobody)
+    command = [str(PACELINE), "dev", "status", "--directory", str(directory), "-o", output]
+    ended = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(end)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_full_disk_is_one_line_also_after_a_clusters_calls(directory: Path) -> None:
+    command = [str(PACELINE), "dev", "down", "--directory", str(directory)]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, b"OSError: [Errno 28] No space left on device\n")
