@@ -144,7 +144,8 @@ class KazooZooKeeper:
 
     Args:
         hosts: ``host:port[,host:port][/chroot]``; the chroot is created if need be.
-        session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise.
+        session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise; what it grants
+            is what counts then.
         post: hands a callback to the owner's thread from another one, like ``loop.call_soon_threadsafe``.
         close_timeout_ms: how long `close` waits for the server to hear of it; it blocks for at most that.
         on_data_lost: told once, on the owner's thread, that the ensemble has lost what it told us: it will not take
@@ -163,6 +164,7 @@ class KazooZooKeeper:
         self._on_data_lost = on_data_lost
         self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
         self._timeout_s = session_timeout_ms / 1000
+        self._asked_ms = self._granted_ms = session_timeout_ms
         self._post = post
         self._close_timeout_s = close_timeout_ms / 1000
         self._contact = Contact(self._timeout_s)
@@ -174,6 +176,7 @@ class KazooZooKeeper:
             command_retry=KazooRetry(max_tries=0),
         )
         self._client.add_listener(self._state_changed)
+        self._hear_of_the_grant()
         # What the owner's thread knows.
         self._session_id = 0
         self._connected = False
@@ -252,6 +255,18 @@ class KazooZooKeeper:
             stopper.start()
             stopper.join(self._close_timeout_s)
 
+    def _hear_of_the_grant(self) -> None:
+        """Have `_granted` told what each connection was granted; kazoo keeps that to itself."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_tell(*args: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*args)
+            self._granted(round(read_timeout_ms * 3 / 2))  # kazoo takes two thirds of the session's
+            return read_timeout_ms, connect_timeout_ms
+
+        connection._connect = connect_and_tell
+
     def _stop_client(self) -> None:
         try:
             self._client.stop()
@@ -279,6 +294,21 @@ class KazooZooKeeper:
         self._deliver(partial(self._session_changed, SessionState.CONNECTED, self._wire_session_id))
         self._waiting.extendleft(reversed(self._chroot_requests()))
         self._pump()
+
+    def _granted(self, timeout_ms: int) -> None:
+        """The server has said how long it keeps the session without a sign of life (trap Z4)."""
+        with self._lock:
+            if timeout_ms == self._granted_ms:
+                return
+            self._granted_ms = timeout_ms
+            self._timeout_s = timeout_ms / 1000
+            self._contact.allow(self._timeout_s)
+        _log.warning(
+            "ZooKeeper keeps a session for %d ms, %d were asked for (zookeeper.session.timeout.ms): "
+            "its tickTime, minSessionTimeout and maxSessionTimeout bound it",
+            timeout_ms,
+            self._asked_ms,
+        )
 
     def _wire_down(self) -> None:
         if not self._wire_connected:

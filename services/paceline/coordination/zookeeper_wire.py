@@ -18,9 +18,13 @@ class Contact:
     """When the server last gave a sign of life, by the time of what it answered rather than of the answer."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.give_up_s = timeout_s * 2 / 3
+        self.allow(timeout_s)
         self.last_s = time.monotonic()
         self._first_unanswered_s: float | None = None
+
+    def allow(self, timeout_s: float) -> None:
+        """Say how long a session is."""
+        self.give_up_s = timeout_s * 2 / 3
 
     def opened(self) -> None:
         """A connection has been made; what went before is not answered any more."""
