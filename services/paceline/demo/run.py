@@ -1,6 +1,7 @@
 """The main job: a cluster from nothing, real flights through it, two mishaps, and the proof that nothing was lost."""
 
 import argparse
+import math
 import random
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from paceline.demo.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m paceline.demo", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path("build/run"), help="everything is written below it")
     parser.add_argument("--seed", type=int, help="choice of victims and moments (default: by chance, and reported)")
-    parser.add_argument("--duration-s", type=float, default=40.0, help="pace of the stream in seconds")
+    parser.add_argument("--duration-s", type=_pace, default=40.0, help="pace of the stream in seconds")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up and say how to talk to it")
     parser.add_argument("--clean", action="store_true", help="stop a kept cluster, remove the directory, and exit")
     arguments = parser.parse_args(argv)
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             clear(arguments.directory)
         except NotARunError as error:
-            console.print(f"[red]{error}[/]")
+            console.print(f"[red]{escape(str(error))}[/]")
             return 1
         return 0
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
@@ -66,9 +68,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; everything has been stopped[/]")
         return 130
-    except (LocalClusterError, StoryFailedError, FlightsNotFoundError, SparkFailedError, NotARunError) as error:
-        console.print(f"[red]{type(error).__name__}[/]: {error}", markup=True)
+    except (
+        LocalClusterError,
+        StoryFailedError,
+        FlightsNotFoundError,
+        SparkFailedError,
+        NotARunError,
+        OSError,
+    ) as error:
+        console.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")
         return 1
+
+
+def _pace(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
 
 
 class NotARunError(Exception):
@@ -105,7 +124,8 @@ class _Demo:
         clear(directory)
         directory.mkdir(parents=True)
         source = data_file()
-        console.print(f"[bold]Paceline[/]: {FLIGHT_COUNT:,} flights, seed {self._options.seed}, all below {directory}")
+        below = escape(str(directory))
+        console.print(f"[bold]Paceline[/]: {FLIGHT_COUNT:,} flights, seed {self._options.seed}, all below {below}")
         cluster = LocalCluster(
             directory / _CLUSTER,
             CONFIG_FILE,
@@ -118,7 +138,7 @@ class _Demo:
         spark = SparkReader(directory)
         kept = False
         try:
-            cluster.start(say=lambda text: console.print(f"  {text}"))
+            cluster.start(say=lambda text: console.print(f"  {text}", markup=False))
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topics(
                     {TOPIC: (PARTITIONS, REPLICATION_FACTOR, {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)})}
@@ -149,8 +169,8 @@ class _Demo:
         bar = progress.add_task("streaming", total=FLIGHT_COUNT)
 
         def say(text: str) -> None:
-            progress.update(bar, description=text)
-            progress.console.print(f"  {progress.tasks[bar].elapsed or 0:5.1f} s  {text}")
+            progress.update(bar, description=escape(text))
+            progress.console.print(f"  {progress.tasks[bar].elapsed or 0:5.1f} s  {text}", markup=False)
 
         story = Story(cluster, TOPIC, PARTITIONS, self._rng, LAG_TIME_MAX_MS, say)
         ending: list[BaseException] = []
@@ -189,14 +209,15 @@ class _Demo:
         report_path, chart_path = write_report(self._options.directory, report, totals, story.facts)
         self._console.print()
         print_report(self._console, report, verdict)
-        self._console.print(f"\nreport {report_path}\nchart  {chart_path}\ntable  {report_path.parent}/flights.parquet")
+        written = f"\nreport {report_path}\nchart  {chart_path}\ntable  {report_path.parent}/flights.parquet"
+        self._console.print(written, markup=False)
         everything = totals.records_sent == totals.records_acked == verdict.records_read == FLIGHT_COUNT
         if verdict.clean and everything and not totals.failures:
             self._console.print(f"[bold green]Nothing lost, nothing doubled[/] in {report['elapsed_s']} s.")
             return 0
         self._console.print("[bold red]The stream is not whole.[/]")
         for failure in totals.failures[:5]:
-            self._console.print(f"  {failure}")
+            self._console.print(f"  {failure}", markup=False)
         return 1
 
     def _say_how_to_talk(self, cluster: LocalCluster) -> None:
@@ -204,7 +225,8 @@ class _Demo:
             f"\nThe cluster stays up. bootstrap servers: {cluster.bootstrap}\n"
             f"  .venv/bin/paceline topic describe {TOPIC} -b {cluster.bootstrap.split(',')[0]}\n"
             f"  .venv/bin/paceline consume {TOPIC} --num 5 -b {cluster.bootstrap.split(',')[0]}\n"
-            f"  .venv/bin/paceline dev down --directory {cluster.directory}     (or make clean)"
+            f"  .venv/bin/paceline dev down --directory {cluster.directory}     (or make clean)",
+            markup=False,
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.demo.run import NotARunError, clear
+from paceline.demo.run import NotARunError, clear, main
 
 
 def test_a_kept_cluster_is_stopped_before_its_files_go(tmp_path: Path) -> None:
@@ -44,3 +44,29 @@ def test_a_directory_that_is_missing_or_empty_may_be_used(tmp_path: Path) -> Non
     clear(tmp_path / "missing")
     clear(tmp_path)
     assert not tmp_path.exists()
+
+
+def test_what_is_refused_is_said_whatever_characters_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Square brackets are markup to rich: some would be swallowed, others end the program with an error of its own."""
+    monkeypatch.chdir(tmp_path)
+    odd = Path("[bold]") / "[" / "it]"
+    odd.mkdir(parents=True)
+    (odd / "thesis.tex").touch()
+    for arguments in (["--clean"], []):
+        assert main([*arguments, "--directory", str(odd)]) == 1
+        assert "[bold]/[/it] holds files" in capsys.readouterr().out.replace("\n", "")
+    (tmp_path / "file").touch()
+    assert main(["--directory", "file/below"]) == 1
+    assert "file/below" in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "-1", "soon"])
+def test_a_pace_that_is_no_time_is_refused_before_anything_starts(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--duration-s", text, "--directory", str(tmp_path / "run")])
+    assert "--duration-s" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
