@@ -40,12 +40,13 @@ from paceline.v1.log_service_pb2 import (
 )
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.broker_streams import BrokerStreams
+from paceline_client.call_errors import named_error
+from paceline_client.clock import monotonic_ms
 from paceline_client.errors import NoOffsetError
 from paceline_client.fetch_session import FetchSessionHandler, SessionRequest, WantedPartition
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import query_end, read_result
-from paceline_client.sender import monotonic_ms, named_error
 from paceline_client.subscription import Assignment, OffsetReset, PartitionState
 from paceline_client.wire import FETCH_METHOD, FETCH_STREAM_METHOD, FetchAnswer, FetchedPartition, decode_fetch_answer
 

@@ -25,9 +25,9 @@ from paceline.v1.log_service_pb2 import (
     ListOffsetsRequest,
 )
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.call_errors import named_error
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.sender import named_error
 from paceline_client.subscription import OffsetReset
 
 

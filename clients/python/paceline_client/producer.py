@@ -19,12 +19,13 @@ from paceline.rpc.channels import ChannelCache
 from paceline_client.accumulator import Accumulator, AccumulatorConfig
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
+from paceline_client.clock import monotonic_ms
 from paceline_client.codec import Headers, codec_named
 from paceline_client.errors import BufferExhaustedError, ProducerClosedError
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import PartitionQueue
 from paceline_client.partitioner import StickyPartitioner, key_hash
-from paceline_client.sender import Sender, SenderConfig, monotonic_ms
+from paceline_client.sender import Sender, SenderConfig
 
 DEFAULT_BATCH_SIZE: Final = 512 * 1024
 DEFAULT_LINGER_MS: Final = 5

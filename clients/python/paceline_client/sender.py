@@ -9,7 +9,6 @@ thread only, without the lock.
 import logging
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error
+from paceline.rpc.errors import error_info, from_rpc_error
 from paceline.rpc.retry import RetryPolicy
 from paceline.v1.log_service_pb2 import (
     ACKS_ALL,
@@ -42,7 +41,9 @@ from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.broker_streams import BrokerStreams
+from paceline_client.call_errors import named_error
 from paceline_client.call_threads import CallThreads
+from paceline_client.clock import monotonic_ms
 from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
@@ -80,31 +81,6 @@ class _Sent:
     broker: Broker
     address: str
     batches: list[ProducerBatch]
-
-
-def monotonic_ms() -> int:
-    """Return the clock that linger, back-off and delivery timeout are measured with."""
-    return time.monotonic_ns() // 1_000_000
-
-
-_REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
-
-
-def named_error(broker: Broker, failure: BaseException) -> PacelineError:
-    """Return the error behind a failed call, or a request on a stream, with the broker named.
-
-    Statuses that gRPC makes itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as just that, so they
-    are retried; the ones that would only come again are not.
-    """
-    if not isinstance(failure, grpc.RpcError):
-        if isinstance(failure, PacelineError):
-            return type(failure)(f"{broker}: {failure}")
-        return UnknownServerError(f"{broker}: the request failed: {failure!r}")
-    error = from_rpc_error(failure)
-    unclear = error_info(failure) is None and isinstance(error, UnknownServerError) and failure.code() not in _REFUSALS
-    named = (ConnectionBrokenError if unclear else type(error))(f"{broker}: {error}")
-    named.__cause__ = failure
-    return named
 
 
 class Sender:
