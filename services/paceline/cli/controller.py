@@ -4,6 +4,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.office import why_not_in_office
 from paceline.cli.output import output_option, show
 
 
@@ -16,19 +17,22 @@ def controller() -> None:
 @output_option
 @bootstrap_option
 def describe(output: str, bootstrap: str) -> None:
-    """Show the active controller as the answering process knows it; exits with 3 when there is none."""
+    """Show the active controller; exits with 3 when there is none, or the one that brokers know does not answer."""
     with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
             found = admin.describe_cluster()
+        problem = why_not_in_office(found)
         row = {
             "controller": found.controller_id,
             "epoch": found.controller_epoch or None,
             "address": found.controller_address or None,
+            "in_office": problem is None,
             "cluster_id": found.cluster_id,
             "told_by": found.node_id,
         }
         show([row], output)
-    if found.controller_id is None:
+    if problem is not None:
+        click.echo(problem, err=True)
         raise SystemExit(NEGATIVE_VERDICT)

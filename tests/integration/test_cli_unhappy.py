@@ -1,0 +1,56 @@
+"""The `paceline` command where things are not as they should be, against brokers in this process that can be broken."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paceline.cli.commands import cli
+from tests.integration.fake_brokers import CONTROLLER_ID, FakeCluster
+
+VERDICT = 3
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    cluster = FakeCluster().start()
+    yield cluster
+    cluster.stop()
+
+
+def run(cluster: FakeCluster, command: str, stdin: bytes = b"") -> Result:
+    ended = CliRunner().invoke(cli, [*command.split(), "-b", cluster.bootstrap], input=stdin)
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    return ended
+
+
+@pytest.mark.parametrize("command", ["controller describe", "cluster info"])
+def test_a_dead_controller_that_brokers_remember_is_not_shown_as_being_in_office(
+    cluster: FakeCluster, command: str
+) -> None:
+    assert run(cluster, command).exit_code == 0
+    cluster.controller.stop()
+    ended = run(cluster, command)
+    assert ended.exit_code == VERDICT, ended.stdout
+    assert ended.stderr.startswith(f"controller {CONTROLLER_ID} of epoch 1 does not answer: ")
+
+
+def test_who_is_in_office_is_in_the_json_too(cluster: FakeCluster) -> None:
+    cluster.controller.stop()
+    (row,) = json.loads(run(cluster, "controller describe -o json").stdout)
+    assert (row["controller"], row["in_office"]) == (CONTROLLER_ID, False)
+
+
+def test_topics_that_were_deleted_are_named_beside_those_that_were_not(cluster: FakeCluster) -> None:
+    cluster.topic("here")
+    ended = run(cluster, "topic delete never here never-either --yes")
+    assert (ended.exit_code, ended.stdout) == (64 + 5, "deleted here\n"), ended.stderr
+    assert ["never" in line for line in ended.stderr.splitlines()] == [True, True], ended.stderr
+
+
+def test_a_topic_that_is_named_twice_is_shown_and_deleted_once(cluster: FakeCluster) -> None:
+    cluster.topic("twice")
+    assert len(json.loads(run(cluster, "topic describe twice twice -o json").stdout)) == 1
+    assert run(cluster, "topic delete twice twice --yes").stdout == "deleted twice\n"
