@@ -154,6 +154,8 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
     assert "would move off broker 3" in dry.stdout, dry.stderr
     assert placed(local_cluster, "cli-drain") == [(3, 1), (3, 2)]
     plan = tmp_path / "undo.json"
+    assert run(local_cluster, "broker", "drain", "3", "--dry-run", "--save", str(plan)).returncode == 0
+    assert not plan.exists(), "a dry run writes nothing"
     drained = run(local_cluster, "broker", "drain", "3", "--save", str(plan))
     assert drained.returncode == 0, drained.stderr
     assert placed(local_cluster, "cli-drain") == [(1, 3), (2, 3)]
@@ -161,6 +163,9 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
         (topic,) = admin.describe_topics(["cli-drain"], from_controller=True)
         assert [partition.leader for partition in topic.partitions] == [1, 2]
     assert read_plan(plan)["cli-drain", 0] == (3, 1)
+    again = run(local_cluster, "broker", "drain", "3", "--save", str(plan))
+    assert (again.returncode, "is there already" in again.stderr) == (1, True), again.stderr
+    assert read_plan(plan)["cli-drain", 0] == (3, 1), "what is kept of the old order stays"
     assert run(local_cluster, "reassign", "start", str(plan)).returncode == 0
     assert placed(local_cluster, "cli-drain") == [(3, 1), (3, 2)]
     gone = run(local_cluster, "broker", "describe", "77")

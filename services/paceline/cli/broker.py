@@ -89,7 +89,7 @@ def describe(broker_id: int, output: str, bootstrap: str) -> None:
     "--save",
     "plan_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="keep the old order of replicas, for `paceline broker undrain --file` when the broker shall lead again",
+    help="keep the old order of replicas in a new file, for `paceline broker undrain --file`",
 )
 @click.option("--dry-run", is_flag=True, help="say what would change, change nothing")
 @bootstrap_option
@@ -108,8 +108,8 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
             topics = admin.describe_topics(from_controller=True)
             refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
             found = plan_drain(topics, broker_id, moving)
-            if plan_file is not None:
-                plan_file.write_text(encode_plan(found.before), encoding="utf-8")
+            if plan_file is not None and not dry_run:
+                _keep(plan_file, encode_plan(found.before))
             if not dry_run:
                 for change in alter_moves(admin, found.order):
                     if change.error is not None:
@@ -213,6 +213,21 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
         show(rows, output)
     if any(one.error is not None or any(log_dir.error is not None for log_dir in one.log_dirs) for one in found):
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file that is not there yet: what an earlier drain has kept is all there is of the old order.
+
+    Raises:
+        FileExistsError: it is there.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise FileExistsError(
+            f"{path} is there already and may be what an earlier drain has kept; nothing was changed"
+        ) from None
 
 
 def _which(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
