@@ -34,6 +34,8 @@ def create(
 ) -> None:
     """Create a topic and return when every partition has a leader."""
     pairs = dict(_key_value(text) for text in configs)
+    if len(pairs) < len(configs):
+        raise click.UsageError("a key is given to --config more than once")
     with reported():
         from paceline_client import Admin, NewTopic
 
@@ -78,7 +80,7 @@ def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
-            found = admin.describe_topics(list(names))
+            found = admin.describe_topics(dict.fromkeys(names))
         rows = [
             {
                 "topic": each.name,
@@ -169,14 +171,22 @@ def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
     """Delete topics and everything in them."""
+    names = tuple(dict.fromkeys(names))
     if not yes:
         click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
     with reported():
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
-            admin.delete_topics(list(names))
-    click.echo(f"deleted {', '.join(names)}")
+            results = admin.delete_topics(names, raise_errors=False)
+        deleted = [each.name for each in results if each.error is None]
+        if deleted:
+            click.echo(f"deleted {', '.join(deleted)}")
+        failed = [each.error for each in results if each.error is not None]
+        for error in failed[:-1]:
+            click.echo(f"{error.code.name}: {error}", err=True)
+        if failed:
+            raise failed[-1]
 
 
 def _key_value(text: str) -> tuple[str, str]:
