@@ -195,8 +195,10 @@ class RangeFetcher:
         if not failure.retriable and not behind:
             raise failure
         hint = error.current_leader
-        if error.HasField("current_leader") and hint.host and hint.port:
-            cursor.address = f"{hint.host}:{hint.port}"
+        address = f"{hint.host}:{hint.port}" if hint.host and hint.port else cursor.address
+        is_ours = not (hint.topic_id and cursor.range.topic_id) or hint.topic_id == cursor.range.topic_id
+        if is_ours and address != cursor.address:
+            cursor.address = address
         else:
             self._stale_metadata = True
         return LeaderNotAvailableError(str(failure)) if behind else failure

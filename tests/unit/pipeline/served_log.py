@@ -85,6 +85,8 @@ class ServedCluster:
         self.failing_brokers: dict[int, grpc.StatusCode] = {}
         self.hold_fetches: threading.Event | None = None
         self.gives_hints = True
+        self.false_hint: errors_pb2.LeaderHint | None = None
+        """Given with every error instead of a true one."""
         self.lock = threading.Lock()
         self._servers = []
         self.ports: dict[int, int] = {}
@@ -177,6 +179,9 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
         result.error.message = str(error)
         if isinstance(error, OffsetOutOfRangeError):
             result.error.log_start_offset, result.error.high_watermark = error.log_start_offset, error.end_offset
+        if self._cluster.false_hint is not None:
+            result.error.current_leader.CopyFrom(self._cluster.false_hint)
+            return
         partition = self._cluster.partitions.get((asked.topic, asked.partition))
         if not self._cluster.gives_hints or partition is None or partition.leader is None:
             return

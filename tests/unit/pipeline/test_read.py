@@ -36,6 +36,7 @@ from paceline.pipeline.options import parse_options
 from paceline.pipeline.planning import plan_tasks
 from paceline.pipeline.range_fetcher import RangeFetcher, prefetched
 from paceline.pipeline.reader import OffsetRangesPartition, PacelineDataSource, PacelineReader, PushdownReader
+from paceline.v1.errors_pb2 import LeaderHint
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import encode, simple_records, to_records
 from tests.unit.pipeline.golden import Expected
@@ -182,6 +183,16 @@ def test_a_leader_that_moved_after_planning_is_found_without_a_hint() -> None:
         served.gives_hints = False
         partition.leader = 2
         partition.errors = [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH]
+        assert to_records(made.read(task)) == simple_records(50)
+
+
+def test_a_hint_for_an_earlier_topic_of_the_name_is_not_followed() -> None:
+    partition = ServedPartition(log(50))
+    with ServedCluster({("t", 0): partition}, brokers=2) as served:
+        made = reader(served, **{"kafkaConsumer.pollTimeoutMs": "3000"})
+        [task] = made.partitions()
+        served.false_hint = LeaderHint(leader_id=1, host="127.0.0.1", port=served.ports[1], topic_id="earlier")
+        partition.leader = 2
         assert to_records(made.read(task)) == simple_records(50)
 
 
