@@ -7,7 +7,6 @@ thread only, without the lock.
 """
 
 import logging
-import random
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -27,17 +26,14 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import error_info, from_rpc_error
-from paceline.rpc.retry import RetryPolicy
+from paceline.rpc.errors import error_info
 from paceline.v1.log_service_pb2 import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
-    InitProducerIdRequest,
     ProducePartitionResult,
     ProduceResponse,
 )
-from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.broker_streams import BrokerStreams
@@ -49,14 +45,13 @@ from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import PartitionQueue
+from paceline_client.producer_ids import ProducerIds
 from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD, ProducePiece, encode_produce_request
 
 _log = logging.getLogger("paceline.client")
 
 WIRE_ACKS: Final = {RequiredAcks.ALL: ACKS_ALL, RequiredAcks.LEADER: ACKS_LEADER, RequiredAcks.NONE: ACKS_NONE}
 _LONGEST_SLEEP_S: Final = 1.0
-_PRODUCER_ID_TIMEOUT_S: Final = 5.0
-_PRODUCER_ID_BACKOFF: Final = RetryPolicy(deadline_ms=None, max_attempts=1)
 _ANSWER_GRACE_MS: Final = 1_000
 """The broker is asked to answer this much before our own deadline, so that its reason arrives."""
 _DEADLINE_CHECK_MS: Final = 250
@@ -107,7 +102,7 @@ class Sender:
         self._answers: deque[Callable[[], None]] = deque()
         self._in_flight: dict[str, int] = {}
         """Requests by address: what hangs at one does not hold up a broker that is at another now."""
-        self._calls: set[Any] = set()
+        self._producer_ids = ProducerIds(accumulator, metadata, channels, self._post)
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
         self._streams = BrokerStreams(channels, PRODUCE_STREAM_METHOD, f"{name}-stream")
@@ -116,12 +111,6 @@ class Sender:
         """Batches that have ended, with callbacks to be run."""
         self._reporting: list[ProducerBatch] = []
         """Batches whose callbacks are being run; the last of them may have been."""
-        self._asking_for_id = False
-        self._ask_again_ms = 0
-        self._id_attempts = 0
-        self._id_failures = 0
-        """Since an id was given last."""
-        self._rng = random.Random()
         self._draining = False
         self._stopped = False
         self._sleeping = False
@@ -169,7 +158,7 @@ class Sender:
             self._stopped = True
             self._woken = True
             self._wake.notify()
-            calls = list(self._calls)
+            calls = self._producer_ids.under_way()
         self._threads.close()
         for call in calls:
             call.cancel()
@@ -251,11 +240,11 @@ class Sender:
     def _collect(self, now_ms: int) -> tuple[list[_Sent], int]:
         """Drain what may be sent, grouped by leader; also how long to sleep when there is nothing."""
         if self._accumulator.needs_producer_id():
-            self._ask_for_producer_id(now_ms)
+            self._producer_ids.ask(now_ms)
         ready = self._accumulator.ready(now_ms)
         wait_ms = ready.next_check_ms
-        if self._ask_again_ms > now_ms:
-            wait_ms = min(wait_ms, self._ask_again_ms - now_ms)
+        if self._producer_ids.ask_again_ms > now_ms:
+            wait_ms = min(wait_ms, self._producer_ids.ask_again_ms - now_ms)
         by_leader: dict[int, tuple[Broker, list[TopicPartition]]] = {}
         for topic_partition in ready.partitions:
             leader, topic_id = self._metadata.leader_and_topic_id(topic_partition)
@@ -459,39 +448,3 @@ class Sender:
             self._accumulator.retry_now(batch.topic_partition)
         elif again or error.retriable:
             self._metadata.request()
-
-    # Producer id -------------------------------------------------------------------------------------------------
-
-    def _ask_for_producer_id(self, now_ms: int) -> None:
-        if self._asking_for_id or now_ms < self._ask_again_ms:
-            return
-        brokers = self._metadata.brokers()
-        if not brokers:
-            self._metadata.request()
-            self._ask_again_ms = now_ms + 50
-            return
-        broker = brokers[self._id_attempts % len(brokers)]
-        self._id_attempts += 1
-        self._asking_for_id = True
-        call = LogServiceStub(self._channels.get(broker.address)).InitProducerId.future(
-            InitProducerIdRequest(), timeout=_PRODUCER_ID_TIMEOUT_S
-        )
-        self._calls.add(call)
-        call.add_done_callback(lambda done: self._post(lambda: self._take_producer_id(broker, done)))
-
-    def _take_producer_id(self, broker: Broker, call: Any) -> None:
-        self._calls.discard(call)
-        self._asking_for_id = False
-        failure = None if call.cancelled() else call.exception()
-        if call.cancelled() or failure is not None:
-            reason = from_rpc_error(failure) if isinstance(failure, grpc.RpcError) else failure
-            error = LeaderNotAvailableError(f"{broker} gave no producer id: {reason or 'cancelled'}")
-            for queue in self._accumulator.queues():
-                self._accumulator.note_obstacle(queue.topic_partition, error)
-            self._id_failures += 1
-            self._ask_again_ms = monotonic_ms() + int(_PRODUCER_ID_BACKOFF.backoff_ms(self._id_failures, self._rng))
-            self._metadata.request()
-            return
-        self._id_failures = 0
-        answer = call.result()
-        self._accumulator.set_producer_id(answer.producer_id, answer.producer_epoch)
