@@ -1,0 +1,21 @@
+"""What docs/spark.md tells of the options is what the source takes."""
+
+import re
+from pathlib import Path
+
+from paceline.pipeline.options import ALL_COLUMNS, KNOWN
+
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
+
+
+def test_every_option_is_told_and_no_other() -> None:
+    table = DOCUMENT.split("## Options")[1].split("\n## ")[0]
+    told = [
+        name for row in table.splitlines() if row.startswith("| `") for name in re.findall("`(.+?)`", row.split("|")[1])
+    ]
+    assert sorted(told) == sorted(KNOWN)
+
+
+def test_every_column_is_told() -> None:
+    columns = DOCUMENT.split("## Columns")[1].split("\n## ")[0]
+    assert [name for name in ALL_COLUMNS if f"`{name}`" not in columns] == []
