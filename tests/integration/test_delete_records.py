@@ -79,3 +79,19 @@ def test_trim_asks_shows_and_deletes(local_cluster: LocalCluster) -> None:
     beyond = runner.invoke(cli, ["topic", "trim", "by-hand", "--before-offset", "1000", "--yes", *at])
     assert beyond.exit_code >= 64 and "OFFSET_OUT_OF_RANGE" in beyond.stderr
     assert runner.invoke(cli, ["topic", "trim", "by-hand", *at]).exit_code == 2
+
+
+def test_partitions_are_trimmed_all_or_none_and_a_dry_run_tells_what_would_come(local_cluster: LocalCluster) -> None:
+    with Admin(local_cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("uneven", 2, 3)])
+        with Producer(local_cluster.bootstrap) as producer:
+            producer.send_many("uneven", [(b"k", b"v")] * 50, partition=0).result(LONG_S)
+        runner, at = CliRunner(), ["-b", local_cluster.bootstrap]
+        for arguments in (["--dry-run"], ["--yes"], ["--yes", "-o", "json"]):
+            refused = runner.invoke(cli, ["topic", "trim", "uneven", "--before-offset", "30", *arguments, *at])
+            assert (refused.exit_code, refused.stdout) == (64 + 11, ""), arguments
+            assert "uneven/1 is committed up to 0" in refused.stderr
+        assert json.loads(refused.stderr)["error"]["reason"] == "OFFSET_OUT_OF_RANGE"
+        assert [view.log_start_offset for view in admin.describe_replicas("uneven")] == [0, 0]
+    twice = runner.invoke(cli, ["topic", "trim", "uneven/0", "uneven", "--all", "--dry-run", "-o", "json", *at])
+    assert [row["records"] for row in json.loads(twice.stdout)] == [50, 0], "named twice, counted once"

@@ -1,14 +1,12 @@
 """`paceline topic trim`: records at the beginning of partitions are deleted for good."""
 
-import sys
-
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import RPC_FAILURE, check_partition, reported
+from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import OFFSET
 from paceline.cli.output import output_option, show
-from paceline.rpc.errors import STATUS_OF_CODE
+from paceline.model.errors import OffsetOutOfRangeError
 
 
 @click.command()
@@ -37,11 +35,18 @@ def trim(
         with Admin(bootstrap) as admin:
             targets: dict[tuple[str, int], int] = {}
             rows = []
-            for topic, index in map(parse_partition, which):
+            for topic, index in dict.fromkeys(map(parse_partition, which)):
                 (described,) = admin.describe_topics([topic])
                 check_partition(topic, [each.partition for each in described.partitions], index)
                 for view in admin.describe_replicas(topic, None if index is None else [index]):
                     end = view.high_watermark if before_offset is None else before_offset
+                    if end > view.high_watermark:
+                        raise OffsetOutOfRangeError(
+                            f"{topic}/{view.partition} is committed up to {view.high_watermark}, {end} is not within;"
+                            " nothing was deleted"
+                        )
+                    if (topic, view.partition) in targets:
+                        continue
                     targets[topic, view.partition] = end
                     rows.append(
                         {
@@ -52,7 +57,7 @@ def trim(
                         }
                     )
             if dry_run:
-                show(rows, output, ("partition", "log_start", "before", "records"))
+                show(rows, output)
                 return
             if not yes:
                 lost = sum(int(str(row["records"])) for row in rows)
@@ -69,7 +74,5 @@ def trim(
         ]
         show(outcome, output, ("partition", "low_watermark", "error"))
         failed = next((each.error for each in results if each.error is not None), None)
-    if failed is not None:
-        click.echo(f"{failed.code.name}: {failed}", err=True)
-        status = STATUS_OF_CODE.get(failed.code)
-        sys.exit(RPC_FAILURE + (int(status.value[0]) if status is not None else 2))
+        if failed is not None:
+            raise failed
