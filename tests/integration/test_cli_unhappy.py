@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.cli.commands import cli
+from paceline_client import TopicPartition
 from tests.integration.fake_brokers import CONTROLLER_ID, FakeCluster
 
 VERDICT = 3
@@ -54,3 +55,13 @@ def test_a_topic_that_is_named_twice_is_shown_and_deleted_once(cluster: FakeClus
     cluster.topic("twice")
     assert len(json.loads(run(cluster, "topic describe twice twice -o json").stdout)) == 1
     assert run(cluster, "topic delete twice twice --yes").stdout == "deleted twice\n"
+
+
+def test_partitions_with_a_leader_are_described_beside_those_without(cluster: FakeCluster) -> None:
+    cluster.topic("mixed", 2)
+    cluster.move(TopicPartition("mixed", 1), None)
+    ended = run(cluster, "partition describe mixed -o json")
+    assert (ended.exit_code, ended.stderr) == (VERDICT, "mixed/1 has no leader\n")
+    rows = json.loads(ended.stdout)
+    assert [(row["partition"], row["leo"]) for row in rows] == [("mixed/0", 0), ("mixed/1", None), ("mixed/1", None)]
+    assert len({tuple(sorted(row)) for row in rows}) == 1, "every row has the same keys"

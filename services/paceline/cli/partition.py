@@ -1,13 +1,31 @@
 """`paceline partition`: what a leader knows of each replica, and who shall lead."""
 
-from typing import Any, Literal
+import time
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import check_partition, reported
+from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
+
+_LEADERS_S: Final = 10.0
+_AGAIN_S: Final = 0.2
+_COLUMNS: Final = (
+    "partition",
+    "replica",
+    "role",
+    "leo",
+    "hw",
+    "lag",
+    "in_sync",
+    "online",
+    "last_caught_up_ms",
+    "leader_epoch",
+    "isr",
+)
 
 
 @click.group()
@@ -20,51 +38,93 @@ def partition() -> None:
 @output_option
 @bootstrap_option
 def describe(which: str, output: str, bootstrap: str) -> None:
-    """Show log end offset (LEO), high watermark (HW) and ISR, replica by replica, as the leader sees them."""
+    """Show log end offset (LEO), high watermark (HW) and ISR, replica by replica, as the leader sees them.
+
+    A partition without a leader is shown as the metadata has it. Exits with 3 when there is one, or a leader does not
+    answer.
+    """
     topic, index = parse_partition(which)
     with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
-            (described,) = admin.describe_topics([topic])  # a topic that is not there is said so at once
-            check_partition(topic, [each.partition for each in described.partitions], index)
-            found = admin.describe_replicas(topic, None if index is None else [index])
-        rows = [
-            {
-                "partition": f"{topic}/{view.partition}",
-                "replica": replica.broker_id,
-                "role": "leader" if replica.broker_id == view.leader else "follower",
-                "leo": replica.log_end_offset,
-                "hw": view.high_watermark,
-                "lag": replica.lag_records,
-                "in_sync": replica.in_sync,
-                "last_caught_up_ms": replica.last_caught_up_ago_ms,
-                "last_fetch_ms": replica.last_fetch_ago_ms,
-                "hw_told": replica.high_watermark,
-                "online": replica.online,
-                "broker_epoch": replica.broker_epoch,
-                "leader_epoch": view.leader_epoch,
-                "log_start": replica.log_start_offset,
-                "isr": list(view.isr),
-                "min_insync_replicas": view.min_insync_replicas,
-                "under_replicated": view.under_replicated,
-            }
-            for view in found
-            for replica in view.replicas
-        ]
-        columns = (
-            "partition",
-            "replica",
-            "role",
-            "leo",
-            "hw",
-            "lag",
-            "in_sync",
-            "last_caught_up_ms",
-            "leader_epoch",
-            "isr",
-        )
-        show(rows, output, columns)
+            partitions, views = _look(admin, topic, index)
+        rows = []
+        silent = []
+        for each in partitions:
+            view = views.get((topic, each.partition))
+            if view is not None:
+                rows += _seen_by_leader(topic, view)
+                continue
+            rows += _in_metadata(topic, each)
+            who = "has no leader" if each.leader is None else f"is led by broker {each.leader}, which does not answer"
+            silent.append(f"{topic}/{each.partition} {who}")
+        show(rows, output, _COLUMNS)
+        for line in silent:
+            click.echo(line, err=True)
+    if silent:
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+def _look(admin: Any, topic: str, index: int | None) -> tuple[list[Any], dict[tuple[str, int], Any]]:
+    """Return the partitions, and what their leaders say; one that has a leader is asked for until it answers."""
+    deadline = time.monotonic() + _LEADERS_S
+    views: dict[tuple[str, int], Any] = {}
+    while True:
+        (described,) = admin.describe_topics([topic])  # a topic that is not there is said so at once
+        check_partition(topic, [each.partition for each in described.partitions], index)
+        partitions = [each for each in described.partitions if index in (None, each.partition)]
+        missing = tuple(each for each in partitions if (topic, each.partition) not in views)
+        views |= admin.describe_leaders([replace(described, partitions=missing)], timeout_ms=int(_LEADERS_S * 500))
+        waiting = any(each.leader is not None and (topic, each.partition) not in views for each in missing)
+        if not waiting or time.monotonic() > deadline:
+            return partitions, views
+        time.sleep(_AGAIN_S)
+
+
+def _seen_by_leader(topic: str, view: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": f"{topic}/{view.partition}",
+            "replica": replica.broker_id,
+            "role": "leader" if replica.broker_id == view.leader else "follower",
+            "leo": replica.log_end_offset,
+            "hw": view.high_watermark,
+            "lag": replica.lag_records,
+            "in_sync": replica.in_sync,
+            "last_caught_up_ms": replica.last_caught_up_ago_ms,
+            "last_fetch_ms": replica.last_fetch_ago_ms,
+            "hw_told": replica.high_watermark,
+            "online": replica.online,
+            "broker_epoch": replica.broker_epoch,
+            "leader_epoch": view.leader_epoch,
+            "log_start": replica.log_start_offset,
+            "isr": list(view.isr),
+            "min_insync_replicas": view.min_insync_replicas,
+            "under_replicated": view.under_replicated,
+        }
+        for replica in view.replicas
+    ]
+
+
+def _in_metadata(topic: str, partition: Any) -> list[dict[str, Any]]:
+    """Return rows of a partition nobody answers for, with the same keys."""
+    nothing = ("leo", "hw", "lag", "last_caught_up_ms", "last_fetch_ms", "hw_told", "broker_epoch", "log_start")
+    return [
+        {
+            "partition": f"{topic}/{partition.partition}",
+            "replica": replica,
+            "role": "leader" if replica == partition.leader else "follower",
+            **dict.fromkeys(nothing),
+            "in_sync": replica in partition.isr,
+            "online": replica not in partition.offline_replicas,
+            "leader_epoch": partition.leader_epoch,
+            "isr": list(partition.isr),
+            "min_insync_replicas": None,
+            "under_replicated": len(partition.isr) < len(partition.replicas),
+        }
+        for replica in partition.replicas
+    ]
 
 
 @partition.command()
