@@ -25,7 +25,8 @@ from paceline_client.errors import BufferExhaustedError, ProducerClosedError
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import PartitionQueue
 from paceline_client.partitioner import StickyPartitioner, key_hash
-from paceline_client.sender import Sender, SenderConfig
+from paceline_client.produce_request import SenderConfig
+from paceline_client.sender import Sender
 
 DEFAULT_BATCH_SIZE: Final = 512 * 1024
 DEFAULT_LINGER_MS: Final = 5

@@ -10,13 +10,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import grpc
 
-from paceline.log.compression import Codec
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import (
     LeaderNotAvailableError,
@@ -28,9 +26,6 @@ from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import error_info
 from paceline.v1.log_service_pb2 import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ACKS_NONE,
     ProducePartitionResult,
     ProduceResponse,
 )
@@ -40,42 +35,17 @@ from paceline_client.broker_streams import BrokerStreams
 from paceline_client.call_errors import named_error
 from paceline_client.call_threads import CallThreads
 from paceline_client.clock import monotonic_ms
-from paceline_client.codec import finish
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.partition_queue import PartitionQueue
+from paceline_client.produce_request import SenderConfig, SentRequest
 from paceline_client.producer_ids import ProducerIds
-from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD, ProducePiece, encode_produce_request
+from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD
 
 _log = logging.getLogger("paceline.client")
 
-WIRE_ACKS: Final = {RequiredAcks.ALL: ACKS_ALL, RequiredAcks.LEADER: ACKS_LEADER, RequiredAcks.NONE: ACKS_NONE}
 _LONGEST_SLEEP_S: Final = 1.0
-_ANSWER_GRACE_MS: Final = 1_000
-"""The broker is asked to answer this much before our own deadline, so that its reason arrives."""
 _DEADLINE_CHECK_MS: Final = 250
-
-
-@dataclass(frozen=True, slots=True)
-class SenderConfig:
-    """How requests are sent."""
-
-    acks: RequiredAcks
-    codec: Codec
-    request_timeout_ms: int
-    max_request_bytes: int
-    max_in_flight: int
-    """Requests per broker."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A Produce request whose answer is awaited."""
-
-    broker: Broker
-    address: str
-    batches: list[ProducerBatch]
 
 
 class Sender:
@@ -237,7 +207,7 @@ class Sender:
 
     # Sending -----------------------------------------------------------------------------------------------------
 
-    def _collect(self, now_ms: int) -> tuple[list[_Sent], int]:
+    def _collect(self, now_ms: int) -> tuple[list[SentRequest], int]:
         """Drain what may be sent, grouped by leader; also how long to sleep when there is nothing."""
         if self._accumulator.needs_producer_id():
             self._producer_ids.ask(now_ms)
@@ -262,7 +232,7 @@ class Sender:
             batches = self._accumulator.drain(partitions, self._config.max_request_bytes, now_ms)
             if batches:
                 self._in_flight[address] = self._in_flight.get(address, 0) + 1
-                requests.append(_Sent(leader, address, batches))
+                requests.append(SentRequest(leader, address, batches))
         return requests, wait_ms
 
     def _without_leader(self, topic_partition: TopicPartition, now_ms: int) -> None:
@@ -274,26 +244,21 @@ class Sender:
         self._accumulator.note_obstacle(topic_partition, self._metadata.last_error or error)
         self._metadata.request()
 
-    def _send(self, sent: _Sent) -> None:
+    def _send(self, sent: SentRequest) -> None:
         """Encode and send; every way this can fail ends in an answer."""
         try:
-            pieces = [
-                ProducePiece(*batch.topic_partition, self._encoded(batch), batch.topic_id) for batch in sent.batches
-            ]
-            timeout_ms = self._config.request_timeout_ms
-            body = encode_produce_request(
-                WIRE_ACKS[self._config.acks], max(1, timeout_ms - min(_ANSWER_GRACE_MS, timeout_ms // 10)), pieces
-            )
+            body = sent.encode(self._config, self._accumulator)
             stream = self._streams.get(sent.address)
             method = self._method(sent.address)
         except Exception as failure:
             self._post(partial(self._ended_oddly, sent, failure, answered=True))
             return
-        unary = partial(self._threads.submit, partial(self._call, sent, method, body, timeout_ms / 1000))
+        timeout_s = self._config.request_timeout_ms / 1000
+        unary = partial(self._threads.submit, partial(self._call, sent, method, body, timeout_s))
         if stream is None:
             unary()
         else:
-            stream.ask(body, timeout_ms / 1000, partial(self._answered, sent, unary))
+            stream.ask(body, timeout_s, partial(self._answered, sent, unary))
 
     def _check_deadlines(self, now_ms: int) -> int:
         """Give up overdue requests now and then; return when to look again, in ms."""
@@ -312,7 +277,7 @@ class Sender:
             self._in_flight = {address: count for address, count in self._in_flight.items() if count}
             self._streams.keep(known | self._in_flight.keys())
 
-    def _answered(self, sent: _Sent, unary: Callable[[], None], outcome: bytes | Exception) -> None:
+    def _answered(self, sent: SentRequest, unary: Callable[[], None], outcome: bytes | Exception) -> None:
         """Take in what a stream brought, on its thread."""
         if isinstance(outcome, bytes):
             try:
@@ -328,7 +293,7 @@ class Sender:
         else:
             self._post(partial(self._refused, sent, outcome))
 
-    def _take_response(self, sent: _Sent, data: bytes) -> None:
+    def _take_response(self, sent: SentRequest, data: bytes) -> None:
         try:
             response = ProduceResponse.FromString(data)
         except Exception as failure:
@@ -349,7 +314,7 @@ class Sender:
                 self._wake.notify()
         self._report([batch for batch in ended if not batch.callbacks])
 
-    def _call(self, sent: _Sent, method: Any, body: bytes, timeout_s: float) -> None:
+    def _call(self, sent: SentRequest, method: Any, body: bytes, timeout_s: float) -> None:
         """Make the call on this thread and hand its outcome to the sender's."""
         try:
             response: ProduceResponse = method(body, timeout=timeout_s)
@@ -359,19 +324,6 @@ class Sender:
             self._post(partial(self._ended_oddly, sent, failure, answered=False))
         else:
             self._post(partial(self._succeeded, sent, response))
-
-    def _encoded(self, batch: ProducerBatch) -> bytes | bytearray:
-        if batch.data is None:
-            assert batch.encoder is not None
-            queue: PartitionQueue = self._accumulator.queue(batch.topic_partition)
-            if batch.base_sequence is None:
-                batch.data = finish(batch.encoder, self._config.codec)
-            else:
-                assert queue.producer_id is not None
-                batch.data = finish(
-                    batch.encoder, self._config.codec, queue.producer_id, queue.producer_epoch, batch.base_sequence
-                )
-        return batch.data
 
     def _method(self, address: str) -> Any:
         method = self._produce.get(address)
@@ -389,30 +341,30 @@ class Sender:
 
     # Answers -----------------------------------------------------------------------------------------------------
 
-    def _refused(self, sent: _Sent, failure: grpc.RpcError) -> None:
+    def _refused(self, sent: SentRequest, failure: grpc.RpcError) -> None:
         self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
 
     def _broken(self, failure: Exception) -> None:
         """End the producer: its own state is not what it should be."""
         raise failure
 
-    def _not_answered(self, sent: _Sent, failure: Exception) -> None:
+    def _not_answered(self, sent: SentRequest, failure: Exception) -> None:
         """The stream has ended without an answer: its time was over, it was closed, or something went wrong."""
         self._failed(sent, named_error(sent.broker, failure), answered=False)
 
-    def _ended_oddly(self, sent: _Sent, failure: BaseException, answered: bool) -> None:
+    def _ended_oddly(self, sent: SentRequest, failure: BaseException, answered: bool) -> None:
         """``answered`` says that the request surely did not leave."""
         error = UnknownServerError(f"{sent.broker}: the request could not be made: {failure!r}")
         self._failed(sent, error, answered)
 
-    def _failed(self, sent: _Sent, error: PacelineError, answered: bool) -> None:
+    def _failed(self, sent: SentRequest, error: PacelineError, answered: bool) -> None:
         self._in_flight[sent.address] -= 1
         self._metadata.request()
         now_ms = monotonic_ms()
         for batch in sent.batches:
             self._accumulator.fail(batch, error, now_ms, answered)
 
-    def _succeeded(self, sent: _Sent, response: ProduceResponse) -> None:
+    def _succeeded(self, sent: SentRequest, response: ProduceResponse) -> None:
         self._in_flight[sent.address] -= 1
         if self._config.acks is RequiredAcks.NONE:
             for batch in sent.batches:
@@ -433,7 +385,7 @@ class Sender:
             self._take_refusal(sent, batch, result, now_ms)
 
     def _take_refusal(
-        self, sent: _Sent, batch: ProducerBatch, result: ProducePartitionResult | None, now_ms: int
+        self, sent: SentRequest, batch: ProducerBatch, result: ProducePartitionResult | None, now_ms: int
     ) -> None:
         if result is None:
             error: PacelineError = UnknownServerError(f"{sent.broker}: the answer leaves out {batch.topic_partition}")
