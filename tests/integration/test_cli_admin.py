@@ -107,6 +107,33 @@ def test_a_move_from_plan_to_done(local_cluster: LocalCluster, tmp_path: Path) -
     assert run(local_cluster, "reassign", "cancel").returncode == 2
 
 
+def test_partitions_of_a_plan_that_are_gone_have_rows_and_keep_no_throttle(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    make(local_cluster, "cli-stays", [1])
+    make(local_cluster, "cli-goes", [1])
+    plan = tmp_path / "plan.json"
+    moves = [("cli-stays", 0, [1, 2]), ("cli-goes", 0, [1, 2]), ("cli-stays", 7, [1])]
+    rows_of_plan = [{"topic": topic, "partition": index, "replicas": replicas} for topic, index, replicas in moves]
+    plan.write_text(json.dumps({"version": 1, "partitions": rows_of_plan}))
+    started = run(local_cluster, "reassign", "start", str(plan), "--throttle", "90000000")
+    assert started.stdout == "2 of 3 moves started, at 90000000 bytes a second\n", started.stderr
+    assert run(local_cluster, "topic", "delete", "cli-goes", "--yes").returncode == 0
+
+    def states() -> dict[str, tuple[str, str | None]]:
+        shown = rows(local_cluster, "reassign", "status", str(plan), "--preserve-throttles", code=3)
+        return {row["partition"]: (row["state"], row["reason"]) for row in shown}
+
+    gone = ("gone", "there is no such partition")
+    expected = {"cli-goes/0": gone, "cli-stays/0": ("done", None), "cli-stays/7": gone}
+    eventually(lambda: states() == expected, DEADLINE_S, "one move is done, two have no partition")
+    again = run(local_cluster, "reassign", "start", str(plan), "--throttle", "70000000")
+    assert again.stdout == "1 of 3 moves started; nothing has to be copied, no throttle was set\n"
+    ended = run(local_cluster, "reassign", "status", str(plan), "--watch")
+    assert ended.returncode == 3
+    assert "throttle lifted from brokers 1, 2 and topics cli-stays" in ended.stderr
+
+
 def test_a_file_that_is_no_plan_is_a_local_failure(local_cluster: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("{}")

@@ -1,5 +1,8 @@
 """Numbers as the contract has room for them: what does not fit is refused before anything is asked."""
 
+import math
+from typing import Any
+
 import click
 
 MAX_INT32 = 2**31 - 1
@@ -9,6 +12,20 @@ BROKER_ID = click.IntRange(0, MAX_INT32)
 COUNT = click.IntRange(1, MAX_INT32)
 LONG_COUNT = click.IntRange(1, MAX_INT64)
 OFFSET = click.IntRange(0, MAX_INT64)
+
+
+class _Seconds(click.FloatRange):
+    """A time that ends: neither ``nan``, which is in every range, nor ``inf``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(0)
+INTERVAL_S = _Seconds(0.2, 3_600)
 
 
 def parse_number(text: str, largest: int = MAX_INT32) -> int | None:

@@ -9,18 +9,22 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
-from paceline.cli.numbers import COUNT, LONG_COUNT
+from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, output_option, show
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
 from paceline.cli.reassign_progress import Progress, Speed, sizes_of
 from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle, throttled_brokers
+from paceline.model.errors import UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from paceline_client import Admin, Reassignment
+    from paceline_client.metadata import PartitionDescription
 
 _WATCH_EVERY_S = 1.0
 _NO_SPEED = Speed(None, None, None)
+_GONE = "gone"
+_AT_REST = ("done", "not started", _GONE)
 _preserve_option = click.option("--preserve-throttles", is_flag=True, help="leave throttles as they are")
 _plan_argument = click.argument("plan_file", metavar="PLAN.json", type=click.Path(dir_okay=False, path_type=Path))
 
@@ -85,18 +89,19 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bo
         from paceline_client import Admin
 
         moves = read_plan(plan_file)
+        throttled = False
         with Admin(bootstrap) as admin:
             if bytes_per_second is not None:
                 # Refused moves leave no throttle behind, and none runs a moment without it.
                 checked = alter_moves(admin, moves, validate_only=True)
-                fine = {each.topic_partition for each in checked if each.error is None}
-                if not validate_only:
-                    _throttle(
-                        admin, {where: target for where, target in moves.items() if where in fine}, bytes_per_second
-                    )
+                fine: set[Partition] = {each.topic_partition for each in checked if each.error is None}
+                able = {where: target for where, target in moves.items() if where in fine}
+                throttled = _throttle(admin, able, bytes_per_second, validate_only)
             results = alter_moves(admin, moves, validate_only)
         accepted = sum(result.error is None for result in results)
-        pace = f", at {bytes_per_second} bytes a second" if bytes_per_second is not None else ""
+        pace = "" if bytes_per_second is None else f", at {bytes_per_second} bytes a second"
+        if pace and not throttled:
+            pace = "; nothing has to be copied, no throttle was set"
         click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}")
         _tell_failures(results)
 
@@ -104,7 +109,7 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bo
 @reassign.command()
 @click.argument("plan_file", metavar="[PLAN.json]", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--watch", is_flag=True, help="show every change until all moves are done")
-@click.option("--timeout", "timeout_s", type=float, help="seconds to watch; then the exit code is 3")
+@click.option("--timeout", "timeout_s", type=SECONDS, help="seconds to watch; then the exit code is 3")
 @_preserve_option
 @output_option
 @bootstrap_option
@@ -119,7 +124,7 @@ def status(
     """Show running moves, bytes left, speed and what each waits for; with a plan, also which of its moves are done.
 
     When all moves of the plan are done and no other runs, the throttle of its topics and of all brokers is lifted.
-    Exits with 3 when a move is stuck, or a move of the plan is not done.
+    A partition that is gone has nothing left to move. Exits with 3 when a move is stuck, or one of the plan not done.
     """
     with reported(output):
         from paceline_client import Admin
@@ -134,7 +139,7 @@ def status(
                 if rows != shown:
                     show(rows, output)
                     shown = rows
-                running = [row for row in rows if row["state"] not in ("done", "not started")]
+                running = [row for row in rows if row["state"] not in _AT_REST]
                 if not watch or not running or (deadline is not None and time.monotonic() > deadline):
                     break
                 time.sleep(_WATCH_EVERY_S)
@@ -199,7 +204,10 @@ def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[i
     }
 
 
-def _throttle(admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_per_second: int) -> None:
+def _throttle(
+    admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_per_second: int, validate_only: bool
+) -> bool:
+    """Set the throttle of moves; return whether they need one: a broker that has the records copies nothing."""
     adding: dict[Partition, tuple[int, ...]] = {
         move.topic_partition: move.adding for move in admin.list_partition_reassignments()
     }
@@ -210,12 +218,15 @@ def _throttle(admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_
         for topic in admin.describe_topics(sorted({topic for topic, _ in moves}), from_controller=True)
         for partition in topic.partitions
     }
-    set_throttle(admin, plan_throttle(present, moves), bytes_per_second)
+    throttle = plan_throttle(present, moves)
+    if not validate_only:
+        set_throttle(admin, throttle, bytes_per_second)
+    return bool(throttle.topics)
 
 
 def _after_status(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], rows: Sequence[Row]) -> None:
     """Lift the throttle of a plan that is done; say that there is one when nothing moves and there is no plan."""
-    if any(row["state"] != "done" for row in rows) or admin.list_partition_reassignments():
+    if any(row["state"] not in ("done", _GONE) for row in rows) or admin.list_partition_reassignments():
         return
     if wanted:
         _lift(admin, [topic for topic, _ in wanted], (broker for target in wanted.values() for broker in target))
@@ -256,31 +267,44 @@ def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], pr
     rows: dict[Partition, dict[str, Any]] = {
         move.topic_partition: _row(move, speeds.get(move.topic_partition, _NO_SPEED), throttled) for move in moves
     }
-    if wanted:
-        placed = {
-            (topic.name, partition.partition): partition
-            for topic in admin.describe_topics(sorted({topic for topic, _ in wanted}), from_controller=True)
-            for partition in topic.partitions
-        }
-        for (name, index), target in wanted.items():
-            known = placed.get((name, index))
-            if (name, index) not in rows and known is not None:
-                done = tuple(known.replicas) == target
-                rows[name, index] = {
-                    "partition": f"{name}/{index}",
-                    "target": list(target),
-                    "adding": [],
-                    "removing": [],
-                    "isr": list(known.isr),
-                    "leader": known.leader,
-                    "state": "done" if done else "not started",
-                    "bytes_left": 0 if done else None,
-                    "bytes_per_s": None,
-                    "eta_s": None,
-                    "throttle": None,
-                    "reason": None if done else f"replicas are {','.join(map(str, known.replicas))}",
-                }
+    missing = {where: target for where, target in wanted.items() if where not in rows}
+    if missing:
+        placed = _where_they_are(admin, {topic for topic, _ in missing})
+        rows |= {where: _row_at_rest(where, target, placed.get(where)) for where, target in missing.items()}
     return [rows[key] for key in sorted(rows)]
+
+
+def _where_they_are(admin: "Admin", topics: set[str]) -> dict[Partition, "PartitionDescription"]:
+    """Return the partitions of those of the topics that exist."""
+    try:
+        found = admin.describe_topics(sorted(topics), from_controller=True)
+    except UnknownTopicOrPartitionError:
+        found = [topic for topic in admin.describe_topics(from_controller=True) if topic.name in topics]
+    return {(topic.name, partition.partition): partition for topic in found for partition in topic.partitions}
+
+
+def _row_at_rest(where: Partition, target: tuple[int, ...], known: "PartitionDescription | None") -> dict[str, Any]:
+    """Return the row of a partition of the plan that is not being moved."""
+    done = known is not None and tuple(known.replicas) == target
+    state, reason = "done" if done else "not started", None
+    if known is None:
+        state, reason = _GONE, "there is no such partition"
+    elif not done:
+        reason = f"replicas are {','.join(map(str, known.replicas))}"
+    return {
+        "partition": f"{where[0]}/{where[1]}",
+        "target": list(target),
+        "adding": [],
+        "removing": [],
+        "isr": [] if known is None else list(known.isr),
+        "leader": None if known is None else known.leader,
+        "state": state,
+        "bytes_left": 0 if done else None,
+        "bytes_per_s": None,
+        "eta_s": None,
+        "throttle": None,
+        "reason": reason,
+    }
 
 
 def _row(move: "Reassignment", speed: Speed, throttled: Mapping[int, int]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
+from paceline.cli.numbers import INTERVAL_S
 from paceline.cli.output import show
 
 _COLUMNS: Final = ("partition", "leader", "epoch", "leo", "hw", "lag", "behind_ms", "isr", "replicas", "state")
@@ -22,7 +23,7 @@ _WORST: Final = {"offline": 0, "under-min-isr": 1, "under-replicated": 2, "unkno
 @click.option("--sort", type=click.Choice(["lag", "partition"]), default="lag", show_default=True)
 @click.option("--under-replicated", "troubled", is_flag=True, help="only partitions that are not as they should be")
 @click.option("-n", "--num", type=click.IntRange(min=1), help="show so many rows [default: what fits, else all]")
-@click.option("--interval", type=click.FloatRange(0.2, 3_600), default=1.0, show_default=True, metavar="SECONDS")
+@click.option("--interval", type=INTERVAL_S, default=1.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="print once and stop")
 @click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
 @bootstrap_option

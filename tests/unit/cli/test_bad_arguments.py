@@ -70,3 +70,10 @@ def test_an_election_cannot_be_of_both_kinds(elections: tuple[str, str]) -> None
 def test_a_key_cannot_be_given_two_values() -> None:
     ended = CliRunner().invoke(cli, ["topic", "create", "t", "--config", "a=1", "--config", "a=2", *NOBODY])
     assert (ended.exit_code, "more than once" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("command", ["reassign status --watch --timeout {}", "top --interval {}"])
+def test_a_time_has_an_end(command: str, seconds: str) -> None:
+    ended = CliRunner().invoke(cli, [*command.format(seconds).split(), *NOBODY])
+    assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
