@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.coordination.embedded import EmbeddedZooKeeper
+from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.runtime.lifecycle import ExitCode
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
@@ -32,6 +34,8 @@ SESSION_TIMEOUT_MS = 30_000
 SHORT_SESSION_MS = 10_000
 LONG_S = 120.0
 """Far longer than anything takes; a busy machine stretches everything."""
+MANY_BATCHES = 1_000_000
+"""So many take seconds to recover."""
 BROKER_LISTENERS = ("CLIENT", "REPLICATION", "CONTROL")
 CONTROLLER_LISTENERS = ("CLIENT", "CONTROL")
 
@@ -389,16 +393,36 @@ def test_a_controller_is_ready_while_it_rules_or_knows_who_does(
     until(lambda: all_say(serving))
 
 
-def test_a_stop_before_it_is_ready_is_an_orderly_one(tmp_path: Path, processes: contextlib.ExitStack) -> None:
+@pytest.mark.parametrize("broker_id", ["--broker-id=1", "--broker-id=-1"])
+def test_a_stop_before_it_is_ready_is_an_orderly_one(
+    tmp_path: Path, processes: contextlib.ExitStack, broker_id: str
+) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()  # accepts and never answers
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        broker = started(processes, Broker(tmp_path, address, "data", "--broker-id=1"))
+        patient = "--zookeeper-connection-timeout-ms=600000"
+        broker = started(processes, Broker(tmp_path, address, "data", broker_id, patient))
         until(lambda: (tmp_path / "data" / ".lock").exists())
         broker.popen.send_signal(signal.SIGINT)
         assert broker.exit_code() == ExitCode.INTERRUPTED
     assert "stopped by SIGINT before it was ready" in broker.output
+
+
+def test_a_stop_while_logs_are_recovered_does_not_wait_for_them(
+    tmp_path: Path, processes: contextlib.ExitStack, zookeeper: str
+) -> None:
+    log = tmp_path / "data" / "t-0"
+    log.mkdir(parents=True)
+    batch = encode_batch([NewRecord(1_000, None, b"")])[8:]
+    with (log / "00000000000000000000.log").open("wb") as segment:
+        segment.writelines(struct.pack(">q", offset) + batch for offset in range(MANY_BATCHES))
+    broker = started(processes, Broker(tmp_path, f"{zookeeper}/long", "data", "--broker-id=1"))
+    until(lambda: (tmp_path / "data" / ".lock").exists())
+    broker.popen.send_signal(signal.SIGTERM)
+    assert broker.exit_code() == ExitCode.INTERRUPTED
+    assert "stopped by SIGTERM before it was ready" in broker.output
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists(), "it was loaded to the end"
 
 
 def test_wrong_settings_end_with_usage_and_a_hint(tmp_path: Path, processes: contextlib.ExitStack) -> None:

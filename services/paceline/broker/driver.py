@@ -6,16 +6,18 @@ says SERVING. Stop: health says NOT_SERVING, leadership moves away, logs are clo
 
 import asyncio
 import dataclasses
+import functools
 import gc
 import logging
 import os
 import random
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from paceline import __version__
 from paceline.broker.core_port import CoreHandle
@@ -44,6 +46,8 @@ from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.settings import BrokerSettings
 
 _log = logging.getLogger("paceline.broker")
+
+T = TypeVar("T")
 
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S: Final = 0.05
@@ -111,7 +115,7 @@ class BrokerProcess:
         ready = self._loop.create_future()
         node.start(lambda: None if ready.done() else ready.set_result(None))
         await self._until(lambda: self._connected, self._settings.zookeeper_connection_timeout_ms, self._no_zookeeper)
-        await self._first_of(ready)
+        await self._unless_ended(ready)
         await self._servers.set_serving(True)
         self._tasks = [
             self._loop.create_task(watch_event_loop(self._metrics)),
@@ -128,7 +132,8 @@ class BrokerProcess:
             boot_id=_boot_id(),
         )
         try:
-            report = await self._loop.run_in_executor(None, logs.load, self._scheduler.wall_ms())
+            now_ms = self._scheduler.wall_ms()
+            report = await self._unless_ended(self._on_own_thread("load-logs", lambda: logs.load(now_ms)))
         except KafkaStorageError as failure:
             raise StartupError(str(failure), ExitCode.LOG_DIR_LOCKED) from None
         self._logs = logs
@@ -153,11 +158,13 @@ class BrokerProcess:
         if known is None:
             zookeeper = PatientZooKeeper(self._open_zookeeper())
             try:
-                known = await generated_broker_id(
-                    zookeeper,
-                    self._scheduler,
-                    self._settings.keys.reserved_broker_max_id,
-                    self._settings.zookeeper_connection_timeout_ms,
+                known = await self._unless_ended(
+                    generated_broker_id(
+                        zookeeper,
+                        self._scheduler,
+                        self._settings.keys.reserved_broker_max_id,
+                        self._settings.zookeeper_connection_timeout_ms,
+                    )
                 )
             except TimeoutError:
                 raise self._no_zookeeper() from None
@@ -232,13 +239,36 @@ class BrokerProcess:
                 raise failure()
             await asyncio.sleep(_POLL_S)
 
-    async def _first_of(self, ready: "asyncio.Future[None]") -> None:
-        waiting: set[asyncio.Future[Any]] = {ready, self._over}
+    async def _unless_ended(self, work: Awaitable[T]) -> T:
+        """Return what a part of the start returns, unless the end comes before; then that part is left alone."""
+        part = asyncio.ensure_future(work)
+        waiting: set[asyncio.Future[Any]] = {part, self._over}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
+        if not part.done():
+            part.cancel()
             self._raise_ended()
+        return part.result()
 
-    def _raise_ended(self) -> None:
+    def _on_own_thread(self, name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Do something on a thread that keeps nobody from ending the process; it may hang, as disks do."""
+        outcome: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(set_outcome: Callable[[Any], None], value: Any) -> None:
+            if not outcome.done():
+                set_outcome(value)
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as failure:
+                self._scheduler.post(functools.partial(settle, outcome.set_exception, failure))
+            else:
+                self._scheduler.post(functools.partial(settle, outcome.set_result, result))
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return outcome
+
+    def _raise_ended(self) -> NoReturn:
         """The end came before the broker was ready."""
         ended = self._over.result()
         if isinstance(ended, DuplicateBrokerIdError):
