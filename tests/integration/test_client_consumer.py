@@ -663,7 +663,7 @@ def test_who_waits_for_a_position_hears_that_the_fetcher_has_failed(
         def fails(now_ms: int) -> int:
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr(consumer._fetcher, "_look_up_positions", fails)
+        monkeypatch.setattr(consumer._fetcher._positions, "look_up", fails)
         consumer.assign([ONE])
         with pytest.raises(UnknownServerError, match="a bug"):
             consumer.position(ONE, timeout_ms=30_000)

@@ -20,7 +20,8 @@ from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.errors import ClientClosedError, sendable
-from paceline_client.fetcher import FetchConfig, Fetcher
+from paceline_client.fetch_request import FetchConfig
+from paceline_client.fetcher import Fetcher
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
 from paceline_client.records import ConsumerRecord, FetchedBatches

@@ -1,0 +1,104 @@
+"""What a fetch says about one partition, taken in: records, a truncation, an error, another broker to read from."""
+
+import logging
+
+from paceline.model.errors import FencedLeaderEpochError, InconsistentTopicIdError, OffsetOutOfRangeError, error_for
+from paceline.v1.errors_pb2 import PartitionError
+from paceline_client.clock import monotonic_ms
+from paceline_client.errors import NoOffsetError
+from paceline_client.fetch_request import FetchConfig
+from paceline_client.metadata import Broker
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.obstacles import BACKOFF_MS, Obstacles
+from paceline_client.read_replicas import LEADER_ONLY_MS, read_from
+from paceline_client.subscription import OffsetReset, PartitionState
+from paceline_client.wire import FetchedPartition
+
+_log = logging.getLogger("paceline.client")
+
+
+class PartitionAnswers:
+    """Changes the states of partitions; the consumer holds its lock around every call."""
+
+    def __init__(self, config: FetchConfig, metadata: MetadataRefresher, obstacles: Obstacles) -> None:
+        """Take in what comes by the policies of ``config``."""
+        self._reset = config.auto_offset_reset
+        self._read_replica_max_age_ms = config.read_replica_max_age_ms
+        self._metadata = metadata
+        self._obstacles = obstacles
+
+    def take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker, topic_id: str) -> None:
+        """Take in what ``broker`` says of the partition, which was asked for as one of the topic with this id.
+
+        Raises:
+            CorruptMessageError: what it brought is not whole batches behind the position.
+        """
+        if fetched.error is None and topic_id:
+            if state.topic_id not in ("", topic_id):
+                self._made_anew(state)
+                return
+            state.topic_id = topic_id
+        if fetched.error is not None:
+            self._take_error(state, fetched.error, broker)
+        elif fetched.preferred_read_replica is not None:
+            read_from(state, fetched.preferred_read_replica, self._metadata, self._read_replica_max_age_ms)
+        elif fetched.diverging is not None:
+            state.truncated(*fetched.diverging)
+        else:
+            state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
+
+    def _made_anew(self, state: PartitionState) -> None:
+        """The position is one in an earlier topic of the name; what was fetched ahead of that comes first."""
+        if state.chunks:
+            self._obstacles.try_later(state)
+            return
+        _log.warning("%s: the topic was made anew, going to the %s", state.topic_partition, self._reset.value)
+        state.seek_to(self._reset)
+
+    def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
+        tp = state.topic_partition
+        error = error_for(wire.code, f"{broker}: {tp}: {wire.message}")
+        if state.read_replica == broker.broker_id:
+            # Whatever a follower says, the leader knows better; also where the log begins and ends.
+            state.back_to_leader(monotonic_ms() + LEADER_ONLY_MS)
+            if not (wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)):
+                self._metadata.request()
+            return
+        if isinstance(error, OffsetOutOfRangeError):
+            self._out_of_range(state, wire)
+            return
+        if not error.retriable and not isinstance(error, (FencedLeaderEpochError, InconsistentTopicIdError)):
+            state.error = error
+            return
+        self._obstacles.hinder(state, error)
+        moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
+        if not moved:
+            self._obstacles.try_later(state)
+            self._metadata.request()
+
+    def _out_of_range(self, state: PartitionState, wire: PartitionError) -> None:
+        """The next position by policy; records fetched ahead come first, they were read before the log lost them."""
+        if state.chunks:
+            state.retry_at_ms = monotonic_ms() + BACKOFF_MS
+            return
+        start = wire.log_start_offset if wire.HasField("log_start_offset") else None
+        end = wire.high_watermark if wire.HasField("high_watermark") else None
+        reset = self._reset
+        if reset is OffsetReset.ERROR:
+            state.error = NoOffsetError(
+                state.topic_partition, f"offset {state.fetch_offset} is out of range, the log has [{start}, {end})"
+            )
+            return
+        _log.warning(
+            "%s: offset %s is out of range [%s, %s), going to the %s",
+            state.topic_partition,
+            state.fetch_offset,
+            start,
+            end,
+            reset.value,
+        )
+        target = start if reset is OffsetReset.EARLIEST else end
+        if target is None:
+            state.seek_to(reset)
+        else:
+            state.seek(target)

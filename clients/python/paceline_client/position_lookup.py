@@ -1,0 +1,129 @@
+"""Where to begin with partitions that have no position: their leaders are asked for an end of the log."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import FencedLeaderEpochError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline.v1.errors_pb2 import PartitionError
+from paceline.v1.log_service_pb2 import ListOffsetsRequest
+from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.call_errors import named_error
+from paceline_client.errors import NoOffsetError
+from paceline_client.metadata import Broker
+from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.obstacles import LONGEST_SLEEP_MS, Obstacles
+from paceline_client.offsets import query_end, read_result
+from paceline_client.subscription import Assignment, OffsetReset, PartitionState
+
+_TIMEOUT_S: Final = 5.0
+
+
+class PositionLookup:
+    """Asks without blocking; the consumer holds its lock around every call."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        metadata: MetadataRefresher,
+        channels: ChannelCache,
+        obstacles: Obstacles,
+        post: Callable[[Callable[[], None]], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        """``post`` has the fetcher's thread do something, ``on_news`` wakes who polls."""
+        self._assignment = assignment
+        self._metadata = metadata
+        self._channels = channels
+        self._obstacles = obstacles
+        self._post = post
+        self._on_news = on_news
+        self._asked: set[TopicPartition] = set()
+        """Partitions that somebody is being asked about."""
+        self._calls: set[Any] = set()
+
+    def under_way(self) -> list[Any]:
+        """Return the calls that have not ended, to be cancelled."""
+        return list(self._calls)
+
+    def look_up(self, now_ms: int) -> int:
+        """Ask leaders for the ends that partitions without a position want; return when to look again, in ms."""
+        wait_ms = LONGEST_SLEEP_MS
+        by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
+        for state in self._assignment.states():
+            tp = state.topic_partition
+            if state.position is not None or state.error is not None or tp in self._asked:
+                continue
+            if state.reset is None or state.reset is OffsetReset.ERROR:
+                state.error = NoOffsetError(tp, 'it has no position and auto_offset_reset is "error"; seek first')
+                self._on_news()
+                continue
+            if now_ms < state.retry_at_ms:
+                wait_ms = min(wait_ms, state.retry_at_ms - now_ms)
+                continue
+            leader = self._metadata.leader_of(tp)
+            if leader is None:
+                wait_ms = min(wait_ms, self._obstacles.leaderless(state, now_ms))
+                continue
+            by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
+        for leader, states in by_leader.values():
+            self._ask_ends(leader, states)
+        return wait_ms
+
+    def _ask_ends(self, leader: Broker, states: list[PartitionState]) -> None:
+        asked = {state.topic_partition: state.generation for state in states}
+        queries = [query_end(state.topic_partition, state.reset or OffsetReset.EARLIEST) for state in states]
+        self._asked.update(asked)
+        call = LogServiceStub(self._channels.get(leader.address)).ListOffsets.future(
+            ListOffsetsRequest(partitions=queries), timeout=_TIMEOUT_S
+        )
+        self._calls.add(call)
+        call.add_done_callback(lambda done: self._post(lambda: self._take_ends(leader, asked, done)))
+
+    def _take_ends(self, leader: Broker, asked: dict[TopicPartition, int], call: Any) -> None:
+        self._calls.discard(call)
+        self._asked.difference_update(asked)
+        failure = None if call.cancelled() else call.exception()
+        if call.cancelled() or failure is not None:
+            if isinstance(failure, grpc.RpcError):
+                self._failed(asked, named_error(leader, failure))
+            self._delay(asked)
+            return
+        for result in call.result().partitions:
+            tp = TopicPartition(result.topic, result.partition)
+            state = self._assignment.find(tp)
+            if state is None or asked.get(tp) != state.generation or state.position is not None:
+                continue
+            try:
+                place = read_result(result)
+            except PacelineError as error:
+                self._refused(state, error, result.error)
+            else:
+                if place is not None:
+                    state.seek(place.offset)
+
+    def _failed(self, asked: dict[TopicPartition, int], error: PacelineError) -> None:
+        for tp, generation in asked.items():
+            state = self._assignment.find(tp)
+            if state is not None and state.generation == generation:
+                self._obstacles.call_failed(state, error)
+
+    def _refused(self, state: PartitionState, error: PacelineError, wire: PartitionError) -> None:
+        if not error.retriable and not isinstance(error, FencedLeaderEpochError):
+            state.error = error
+            return
+        self._obstacles.hinder(state, error)
+        if not (
+            wire.HasField("current_leader") and self._metadata.apply_hint(state.topic_partition, wire.current_leader)
+        ):
+            self._delay([state.topic_partition])
+
+    def _delay(self, partitions: Iterable[TopicPartition]) -> None:
+        self._metadata.request()
+        for tp in partitions:
+            state = self._assignment.find(tp)
+            if state is not None:
+                self._obstacles.try_later(state)
