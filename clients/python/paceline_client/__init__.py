@@ -1,8 +1,9 @@
 """The Python client of Paceline: `Producer`, `Consumer` and `Admin`.
 
 Read `producer.py` first, then `accumulator.py` for how order and "exactly once" are kept, then `consumer.py`. The pure
-modules (`accumulator`, `metadata`, `partitioner`, `codec`, `wire`, `subscription`, `fetch_session`) do no I/O and have
-no clock, so another front can share them; `sender`, `fetcher` and `metadata_refresher` hold the threads.
+modules (`record_buffer`, `accumulator`, `partition_queue`, `metadata`, `partitioner`, `codec`, `wire`, `subscription`,
+`fetch_session`) do no I/O and have no clock, so another front can share them; `sender`, `fetcher` and
+`metadata_refresher` hold the threads.
 """
 
 from importlib import import_module

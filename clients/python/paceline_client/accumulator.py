@@ -21,17 +21,13 @@ How order and "exactly once" are kept for an idempotent producer, per partition:
   be cured: acknowledged data was lost. That is fatal.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from paceline.model.errors import (
-    ErrorCode,
     InconsistentTopicIdError,
     InvalidProducerEpochError,
-    InvalidRequestError,
-    MessageTooLargeError,
     NotEnoughReplicasAfterAppendError,
     NotLeaderOrFollowerError,
     OutOfOrderSequenceNumberError,
@@ -41,9 +37,10 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
-from paceline_client.codec import Headers, new_encoder, record_bytes
-from paceline_client.errors import DeliveryFailedError, ProducerClosedError, ProducerFatalError, sendable
+from paceline_client.delivery_errors import closed_before, delivery_failed, in_words
+from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.partition_queue import PartitionQueue
+from paceline_client.record_buffer import AccumulatorConfig, RecordBuffer
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 """Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
@@ -54,22 +51,6 @@ _ALSO_AFTER_APPEND: Final = (NotLeaderOrFollowerError, UnknownTopicOrPartitionEr
 The next leader may have the batch.
 """
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-_NO_HEADERS: Final[list[tuple[str, bytes | None]]] = []
-
-
-@dataclass(frozen=True, slots=True)
-class AccumulatorConfig:
-    """Limits; the names are Kafka's."""
-
-    batch_size: int = 512 * 1024
-    linger_ms: int = 5
-    buffer_memory: int = 32 * 1024 * 1024
-    max_record_bytes: int = 1_000_000
-    delivery_timeout_ms: int = 120_000
-    max_in_flight: int = 5
-    enable_idempotence: bool = True
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
 
 
 class ReadyCheck(NamedTuple):
@@ -79,163 +60,19 @@ class ReadyCheck(NamedTuple):
     next_check_ms: int
 
 
-class Accumulator:
+class Accumulator(RecordBuffer):
     """All partitions of one producer; see the module's text for the rules. Not safe to share without a lock."""
 
     def __init__(self, config: AccumulatorConfig) -> None:
-        self.config = config
+        super().__init__(config)
         self._max_in_flight = (
             min(config.max_in_flight, MAX_IN_FLIGHT_IDEMPOTENT) if config.enable_idempotence else config.max_in_flight
         )
-        self._checks_each = config.max_record_bytes < config.batch_size
-        """Whether a record may fit into a batch and be too large all the same."""
-        self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._active: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
-        self._incomplete: dict[int, ProducerBatch] = {}
         self._producer_id: int | None = None
         self._producer_epoch = -1
-        self.buffered_bytes = 0
-        """Encoded bytes of records without outcome; the owner lets nobody append while it is at ``buffer_memory``."""
         self.flushing = 0
         """While positive, batches do not linger."""
         self.fatal: ProducerFatalError | None = None
-        self._ended: list[ProducerBatch] = []
-
-    # Appending -------------------------------------------------------------------------------------------------
-
-    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a partition."""
-        queue = self._queues.get(topic_partition)
-        if queue is None:
-            queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
-        return queue
-
-    def append(
-        self,
-        queue: PartitionQueue,
-        timestamp_ms: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        now_ms: int,
-    ) -> tuple[ProducerBatch, int, bool]:
-        """Add a record; return its batch, its index there, and whether the sender should look (a batch began).
-
-        Raises:
-            MessageTooLargeError: the record alone is larger than ``max_record_bytes``.
-            InvalidRequestError: the timestamp does not fit, or a header's name is not Unicode.
-            TypeError: key or value is not bytes.
-        """
-        batch = queue.open
-        if batch is not None:
-            index = batch.count
-            taken = self.append_to(batch, timestamp_ms, key, value, headers)
-            if taken:
-                return batch, index, False
-            batch.sealed = True
-            queue.open = None
-        batch = self.new_batch(queue, timestamp_ms, key, value, headers, now_ms)
-        return batch, 0, True
-
-    def append_to(
-        self, batch: ProducerBatch, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> bool:
-        """Add a record to an open batch; False when it is full. Raises what `append` raises."""
-        encoder = batch.encoder
-        assert encoder is not None
-        if self._checks_each:
-            self._check_size(key, value, headers)
-        try:
-            taken = encoder.append(batch.count, timestamp_ms, key, value, headers)  # type: ignore[arg-type]
-        except (OverflowError, UnicodeError) as error:
-            self._seal(batch)
-            raise InvalidRequestError(f"the record cannot be sent: {error}") from error
-        except BaseException:
-            self._seal(batch)
-            raise
-        if taken is None:
-            return False
-        batch.count += 1
-        batch.charged_bytes += taken.size
-        self.buffered_bytes += taken.size
-        return True
-
-    def append_run(
-        self,
-        batch: ProducerBatch,
-        timestamp_ms: int | None,
-        pairs: Sequence[tuple[bytes | None, bytes | None]],
-        start: int,
-        with_keys: bool,
-    ) -> int:
-        """Add (key, value) pairs from ``start`` on to an open batch; return where it stopped.
-
-        It stops when the batch is full, and at a pair with a key unless ``with_keys``. As `append_to` for each, at half
-        the price: the sums are done once.
-        """
-        encoder = batch.encoder
-        assert encoder is not None
-        append = encoder.append
-        first = index = batch.count
-        size = encoder.size()
-        at = start
-        try:
-            while at < len(pairs):
-                key, value = pairs[at]
-                if key is not None and not with_keys:
-                    break
-                if self._checks_each:
-                    self._check_size(key, value, _NO_HEADERS)
-                if append(index, timestamp_ms, key, value, _NO_HEADERS) is None:
-                    break
-                index += 1
-                at += 1
-        except (OverflowError, UnicodeError) as error:
-            self._seal(batch)
-            raise InvalidRequestError(f"the record cannot be sent: {error}") from error
-        except BaseException:
-            self._seal(batch)
-            raise
-        finally:
-            batch.count = index
-            taken = encoder.size() - size if index > first else 0
-            batch.charged_bytes += taken
-            self.buffered_bytes += taken
-        return at
-
-    def new_batch(
-        self,
-        queue: PartitionQueue,
-        timestamp_ms: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        now_ms: int,
-    ) -> ProducerBatch:
-        """Begin a batch with this record."""
-        self._check_size(key, value, headers)
-        batch = ProducerBatch(queue.topic_partition, new_encoder(self.config.batch_size), now_ms)
-        self.append_to(batch, timestamp_ms, key, value, headers)
-        queue.pending.append(batch)
-        queue.open = batch
-        self._active.setdefault(queue.topic_partition, queue)
-        self._incomplete[id(batch)] = batch
-        return batch
-
-    def _check_size(self, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        with sendable("record"):
-            size = record_bytes(key, value, headers)
-        if size > self.config.max_record_bytes:
-            raise MessageTooLargeError(
-                f"the record has {size} bytes with its overhead, max_record_bytes is {self.config.max_record_bytes}"
-            )
-
-    def _seal(self, batch: ProducerBatch) -> None:
-        """Close a batch whose encoder may or may not have taken a record, so that no offset is used twice."""
-        batch.sealed = True
-        queue = self._queues.get(batch.topic_partition)
-        if queue is not None and queue.open is batch:
-            queue.open = None
 
     # Sending ---------------------------------------------------------------------------------------------------
 
@@ -394,7 +231,7 @@ class Accumulator:
             self._give_up(queue, batch, error)
             return False
         if now_ms >= batch.created_ms + self.config.delivery_timeout_ms:
-            self._give_up(queue, batch, self._delivery_failed(queue, batch))
+            self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             return False
         queue.retry_at_ms = now_ms + self._backoff_ms(batch.attempts)
         return True
@@ -443,27 +280,22 @@ class Accumulator:
         if isinstance(error, ProducerFatalError):
             self.fatal = self.fatal or error
         for batch in list(self._incomplete.values()):
-            self._resolve(batch, None, None, self._undelivered(batch, error))
+            self._resolve(batch, None, None, self._with_cause(batch, error))
         for queue in self._active.values():
             queue.open = None
             queue.pending.clear()
             queue.unresolved = deque(batch for batch in queue.unresolved if batch.on_wire)
 
-    def _undelivered(self, batch: ProducerBatch, error: PacelineError) -> PacelineError:
-        """Return the error of a producer that was closed with what has kept this batch from its log until then."""
-        cause = batch.last_error or self._queues[batch.topic_partition].last_error
-        if not isinstance(error, ProducerClosedError):
-            return error
-        unclear = "; it may be in the log" if batch.maybe_appended or batch.on_wire else ""
-        told = ProducerClosedError(f"{error}{unclear}{'' if cause is None else f'; {_named(cause)}'}")
-        told.__cause__ = cause
-        return told
+    def _with_cause(self, batch: ProducerBatch, error: PacelineError) -> PacelineError:
+        if isinstance(error, ProducerClosedError):
+            return closed_before(self._queues[batch.topic_partition], batch, error)
+        return error
 
     def obstacle(self) -> str:
         """Return what keeps some partition's batches from being delivered, in words; empty when nothing is known to."""
         causes = (queue.last_error for queue in self._active.values() if queue.last_error is not None)
         cause = next(causes, None)
-        return "" if cause is None else f"; {_named(cause)}"
+        return "" if cause is None else f"; {in_words(cause)}"
 
     def expire(self, now_ms: int) -> None:
         """Fail what is older than the delivery timeout, attempts in flight included."""
@@ -473,16 +305,16 @@ class Accumulator:
                 if batch.done or batch.created_ms > limit:
                     continue
                 if not batch.on_wire:
-                    self._give_up(queue, batch, self._delivery_failed(queue, batch))
+                    self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
                 else:
                     # The attempt goes on; what it answers still decides whether the sequence has a gap.
                     batch.maybe_appended = True
-                    self._resolve(batch, None, None, self._delivery_failed(queue, batch))
+                    self._resolve(batch, None, None, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             while queue.pending and queue.pending[0].created_ms <= limit:
                 batch = queue.pending.popleft()
                 if queue.open is batch:
                     queue.open = None
-                self._resolve(batch, None, None, self._delivery_failed(queue, batch))
+                self._resolve(batch, None, None, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
 
     def _next_expiry_ms(self, queue: PartitionQueue) -> int:
         created = [batch.created_ms for batch in queue.unresolved if not batch.done]
@@ -490,55 +322,7 @@ class Accumulator:
             created.append(queue.pending[0].created_ms)
         return min(created, default=1 << 62) + self.config.delivery_timeout_ms
 
-    def _delivery_failed(self, queue: PartitionQueue, batch: ProducerBatch) -> DeliveryFailedError:
-        cause = batch.last_error or queue.last_error or RequestTimedOutError("no broker answered yet")
-        return DeliveryFailedError(
-            f"{batch.count} records of {batch.topic_partition} were not delivered within "
-            f"{self.config.delivery_timeout_ms} ms and {batch.attempts} attempts: {_named(cause)}",
-            batch.topic_partition,
-            cause,
-            batch.maybe_appended or batch.on_wire,
-        )
-
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError) -> None:
         queue.drop(batch)
         if not batch.done:
             self._resolve(batch, None, None, error)
-
-    def _resolve(
-        self,
-        batch: ProducerBatch,
-        base_offset: int | None,
-        log_append_time_ms: int | None,
-        error: PacelineError | None,
-    ) -> None:
-        if batch.done:
-            return
-        self.buffered_bytes -= batch.charged_bytes
-        self._incomplete.pop(id(batch), None)
-        batch.encoder = None
-        self._ended.append(batch)
-        batch.resolve(base_offset, log_append_time_ms, error)
-
-    # Looking ---------------------------------------------------------------------------------------------------
-
-    def take_ended(self) -> list[ProducerBatch]:
-        """Return the batches that got their outcome since the last call, in that order."""
-        ended, self._ended = self._ended, []
-        return ended
-
-    def incomplete(self) -> list[ProducerBatch]:
-        """Return the batches without outcome, oldest first."""
-        return list(self._incomplete.values())
-
-    def has_incomplete(self) -> bool:
-        """Return whether any batch has no outcome."""
-        return bool(self._incomplete)
-
-    def queues(self) -> Iterator[PartitionQueue]:
-        """Yield the queues that have batches."""
-        yield from self._active.values()
-
-
-def _named(cause: PacelineError) -> str:
-    return str(cause) if cause.code is ErrorCode.UNKNOWN_SERVER_ERROR else f"{cause.code.name}: {cause}"

@@ -16,7 +16,7 @@ from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline_client.accumulator import Accumulator, AccumulatorConfig
+from paceline_client.accumulator import Accumulator
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
 from paceline_client.clock import monotonic_ms
@@ -26,6 +26,7 @@ from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import PartitionQueue
 from paceline_client.partitioner import StickyPartitioner, key_hash
 from paceline_client.produce_request import SenderConfig
+from paceline_client.record_buffer import AccumulatorConfig
 from paceline_client.sender import Sender
 
 DEFAULT_BATCH_SIZE: Final = 512 * 1024

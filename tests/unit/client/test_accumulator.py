@@ -19,10 +19,11 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline_client.accumulator import Accumulator, AccumulatorConfig
+from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import finish
 from paceline_client.errors import DeliveryFailedError, ProducerFatalError
+from paceline_client.record_buffer import AccumulatorConfig
 from tests.unit.client.model_broker import ModelPartition
 
 TP = TopicPartition("t", 0)
