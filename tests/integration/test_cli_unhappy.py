@@ -1,16 +1,23 @@
 """The `paceline` command where things are not as they should be, against brokers in this process that can be broken."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from paceline.cli.commands import cli
+from paceline.cli.failures import INTERRUPTED
+from paceline.model.errors import ErrorCode
 from paceline_client import TopicPartition
-from tests.integration.fake_brokers import CONTROLLER_ID, FakeCluster
+from tests.integration.fake_brokers import CONTROLLER_ID, FakeCluster, wait_for
 
 VERDICT = 3
+PACELINE = Path(sys.executable).with_name("paceline")
 
 
 @pytest.fixture
@@ -65,3 +72,39 @@ def test_partitions_with_a_leader_are_described_beside_those_without(cluster: Fa
     rows = json.loads(ended.stdout)
     assert [(row["partition"], row["leo"]) for row in rows] == [("mixed/0", 0), ("mixed/1", None), ("mixed/1", None)]
     assert len({tuple(sorted(row)) for row in rows}) == 1, "every row has the same keys"
+
+
+def test_produce_says_what_it_waits_for(cluster: FakeCluster) -> None:
+    cluster.topic("short")
+    with subprocess.Popen(
+        [str(PACELINE), "produce", "short", "-b", cluster.bootstrap],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as writer:
+        try:
+            assert writer.stdin is not None and writer.stderr is not None
+            cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
+            writer.stdin.write(b"a\nb\n")
+            writer.stdin.close()
+            assert writer.stderr.readline().startswith(b"waiting: NOT_ENOUGH_REPLICAS: ")
+        finally:
+            writer.kill()
+
+
+def test_an_interrupted_produce_says_where_the_records_went_that_it_had_read(cluster: FakeCluster) -> None:
+    cluster.topic("typed")
+    with subprocess.Popen(
+        [str(PACELINE), "produce", "typed", "-b", cluster.bootstrap],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as writer:
+        try:
+            assert writer.stdin is not None and writer.stderr is not None
+            writer.stdin.write(b"a\nb\n")
+            writer.stdin.flush()
+            wait_for(lambda: cluster.values("typed")[0] == [b"a", b"b"])
+            writer.send_signal(signal.SIGINT)
+            assert writer.wait(60) == INTERRUPTED
+            assert writer.stderr.read() == b"2 records: 2 to typed/0\ninterrupted\n"
+        finally:
+            writer.kill()

@@ -1,14 +1,21 @@
 """`paceline produce`: lines of stdin become records."""
 
 import sys
+import time
+from contextlib import suppress
+from typing import Any, Final
 
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
-from paceline.model.errors import MessageTooLargeError
+from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
 
-_MAX_BLOCK_MS = 15_000
+_PATIENCE_S: Final = 3.0
+_LAST_MOMENT_S: Final = 2.0
+_LONGEST_S: Final = 150.0
+"""The producer gives every record an outcome before that."""
+_MAX_BLOCK_MS: Final = 15_000
 """A person waits at a terminal: a cluster that does not answer is reported as soon as by the other commands."""
 
 
@@ -35,8 +42,15 @@ def produce(
     compression: str,
     bootstrap: str,
 ) -> None:
-    """Write each line of stdin as one record and say where they went; lines that are too large are left out."""
+    """Write each line of stdin as one record and say where they went; lines that are too large are left out.
+
+    Ends with the input. Ctrl-C ends it too: what was read by then is written, if that takes no longer than a moment.
+    """
     topic, partition = parse_partition(which)
+    if key_separator == "":
+        raise click.BadParameter("it needs at least one character", param_hint="--key-separator")
+    if sys.stdin is None:
+        raise click.UsageError("there is no stdin to read from")
     pairs = [_header(text) for text in headers]
     counts: dict[int, int] = {}
     failures: list[str] = []
@@ -54,33 +68,61 @@ def produce(
         with Admin(bootstrap) as admin:  # a producer would wait some seconds for a topic that may be on its way
             (found,) = admin.describe_topics([topic])
             check_partition(topic, [each.partition for each in found.partitions], partition)
-        with Producer(
-            bootstrap,
-            acks=acks,
-            enable_idempotence=acks == "all",
-            compression=compression,
-            max_block_ms=_MAX_BLOCK_MS,
-        ) as producer:
-            for number, line in enumerate(sys.stdin.buffer, 1):
-                value = line.rstrip(b"\r\n")
-                record_key = key.encode() if key is not None else None
-                if key_separator is not None:
-                    before, found, after = value.partition(key_separator.encode())
-                    if found:
-                        record_key, value = before, after
+        try:
+            with Producer(
+                bootstrap,
+                acks=acks,
+                enable_idempotence=acks == "all",
+                compression=compression,
+                max_block_ms=_MAX_BLOCK_MS,
+            ) as producer:
                 try:
-                    producer.send(
-                        topic, value, key=record_key, partition=partition, headers=pairs, on_delivery=delivered
-                    )
-                except MessageTooLargeError as error:
-                    failures.append(f"line {number}: {error.code.name}: {error}")
-    for failure in failures[:3]:
-        click.echo(failure, err=True)
-    where = ", ".join(f"{count} to {topic}/{index}" for index, count in sorted(counts.items()))
-    click.echo(f"{sum(counts.values())} records{': ' + where if where else ''}", err=True)
+                    for number, line in enumerate(sys.stdin.buffer, 1):
+                        record_key, value = _key_and_value(line.rstrip(b"\r\n"), key, key_separator)
+                        try:
+                            producer.send(
+                                topic, value, key=record_key, partition=partition, headers=pairs, on_delivery=delivered
+                            )
+                        except MessageTooLargeError as error:
+                            failures.append(f"line {number}: {error.code.name}: {error}")
+                    _wait(producer)
+                except KeyboardInterrupt:
+                    with suppress(PacelineError):
+                        producer.flush(_LAST_MOMENT_S)
+                    raise
+        finally:
+            for failure in list(dict.fromkeys(failures))[:3]:
+                click.echo(failure, err=True)
+            where = ", ".join(f"{count} to {topic}/{index}" for index, count in sorted(counts.items()))
+            click.echo(f"{sum(counts.values())} records{': ' + where if where else ''}", err=True)
+            if failures:
+                click.echo(f"{len(failures)} records failed", err=True)
     if failures:
-        click.echo(f"{len(failures)} records failed", err=True)
         raise SystemExit(LOCAL_FAILURE)
+
+
+def _key_and_value(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:
+    if separator is not None:
+        before, found, after = line.partition(separator.encode())
+        if found:
+            return before, after
+    return None if key is None else key.encode(), line
+
+
+def _wait(producer: Any) -> None:
+    """Return when every record has an outcome, and say meanwhile what the producer waits for."""
+    said = ""
+    deadline = time.monotonic() + _LONGEST_S
+    while time.monotonic() < deadline:
+        try:
+            producer.flush(_PATIENCE_S)
+            return
+        except RequestTimedOutError as error:
+            _, separator, why = str(error).partition("; ")
+            if why != said and separator:
+                click.echo(f"waiting: {why}", err=True)
+                said = why
+    producer.flush()
 
 
 def _header(text: str) -> tuple[str, bytes]:

@@ -1,6 +1,8 @@
 """What cannot be meant is refused as wrong usage, in words, before a cluster is asked."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,14 @@ def test_a_key_cannot_be_given_two_values() -> None:
 def test_a_time_has_an_end(command: str, seconds: str) -> None:
     ended = CliRunner().invoke(cli, [*command.format(seconds).split(), *NOBODY])
     assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_a_separator_has_a_character() -> None:
+    ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", "", *NOBODY])
+    assert (ended.exit_code, "at least one character" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_input_that_is_closed_is_said_in_words() -> None:
+    command = [str(Path(sys.executable).with_name("paceline")), "produce", "t", *NOBODY]
+    ended = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, b"no stdin" in ended.stderr) == (USAGE, True), ended.stderr
