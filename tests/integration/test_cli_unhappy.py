@@ -108,3 +108,18 @@ def test_an_interrupted_produce_says_where_the_records_went_that_it_had_read(clu
             assert writer.stderr.read() == b"2 records: 2 to typed/0\ninterrupted\n"
         finally:
             writer.kill()
+
+
+@pytest.mark.parametrize("start", ["2", "3", "100"])
+def test_no_record_before_the_offset_that_was_asked_for_is_printed(cluster: FakeCluster, start: str) -> None:
+    cluster.topic("short")
+    assert run(cluster, "produce short", b"zero\none\ntwo\n").exit_code == 0
+    ended = run(cluster, f"consume short --from {start} -e")
+    assert (ended.exit_code, ended.stdout) == (0, "two\n" if start == "2" else "")
+    assert ended.stderr == ("short/0: offset 100 is beyond the end, reading on from 3\n" if start == "100" else "")
+
+
+def test_values_are_printed_as_the_bytes_they_are(cluster: FakeCluster) -> None:
+    cluster.topic("bytes")
+    assert run(cluster, "produce bytes", b"caf\xe9\n\xff\xfe\x00\n").exit_code == 0
+    assert run(cluster, "consume bytes -e").stdout_bytes == b"caf\xe9\n\xff\xfe\x00\n"

@@ -44,7 +44,8 @@ def consume(
 ) -> None:
     """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end."""
     topic, partition = parse_partition(which)
-    if start not in {"start", "end"} and parse_number(start, MAX_INT64) is None:
+    is_offset = start not in {"start", "end"}
+    if is_offset and parse_number(start, MAX_INT64) is None:
         raise click.BadParameter(f"{start!r} is neither start, end nor an offset", param_hint="--from")
     for escape, character in _ESCAPES.items():
         template = template.replace(escape, character)
@@ -63,10 +64,16 @@ def consume(
                 consumer.seek_to_beginning()
             elif start == "end":
                 consumer.seek_to_end()
-            else:
+            waiting = [
+                f"{topic}/{p.partition}" for p in found.partitions if p.leader is None and p.partition in indexes
+            ]
+            if waiting:
+                click.echo(f"no leader, waiting for one: {', '.join(waiting)}", err=True)
+            ends = consumer.end_offsets(partitions) if exit_at_end or is_offset else {}
+            if is_offset:
+                first = consumer.beginning_offsets(partitions)
                 for tp in partitions:
-                    consumer.seek(tp, int(start))
-            ends = consumer.end_offsets(partitions) if exit_at_end else {}
+                    consumer.seek(tp, _within(tp, int(start), first[tp], ends[tp]))
             watch = _TopicWatch(admin, topic)
             while not exit_at_end or any(consumer.position(tp) < ends[tp] for tp in partitions):
                 polled = consumer.poll(timeout_ms=500)
@@ -82,6 +89,15 @@ def consume(
                         printed += 1
                         if num is not None and printed >= num:
                             return
+
+
+def _within(tp: Any, offset: int, first: int, end: int) -> int:
+    """Return where to begin; an offset that is not there is said, and never stands for records before it."""
+    if offset > end:
+        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} is beyond the end, reading on from {end}", err=True)
+    elif offset < first:
+        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} was deleted, reading on from {first}", err=True)
+    return min(max(offset, first), end)
 
 
 class _TopicWatch:
@@ -113,17 +129,18 @@ class _TopicWatch:
             pass  # nobody answers; the consumer goes on when somebody does
 
 
-def _render(template: str, tp: Any, record: Any) -> str:
+def _render(template: str, tp: Any, record: Any) -> bytes:
+    """Return a record as the template has it; keys and values are the bytes they are, whatever these mean."""
     values = {
-        "%k": _text(record.key),
-        "%v": _text(record.value),
-        "%p": str(tp.partition),
-        "%o": str(record.offset),
-        "%t": tp.topic,
-        "%T": str(record.timestamp_ms),
-        "%%": "%",
+        "%k": bytes(record.key or b""),
+        "%v": bytes(record.value or b""),
+        "%p": b"%d" % tp.partition,
+        "%o": b"%d" % record.offset,
+        "%t": tp.topic.encode(),
+        "%T": b"%d" % record.timestamp_ms,
+        "%%": b"%",
     }
-    parts = []
+    parts: list[bytes] = []
     position = 0
     while position < len(template):
         token = template[position : position + 2]
@@ -131,13 +148,9 @@ def _render(template: str, tp: Any, record: Any) -> str:
             parts.append(values[token])
             position += 2
         else:
-            parts.append(template[position])
+            parts.append(template[position].encode("utf-8", errors="surrogateescape"))
             position += 1
-    return "".join(parts)
-
-
-def _text(data: bytes | None) -> str:
-    return "" if data is None else bytes(data).decode("utf-8", errors="replace")
+    return b"".join(parts)
 
 
 def _as_json(tp: Any, record: Any) -> str:
