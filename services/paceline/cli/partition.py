@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -10,6 +10,9 @@ from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
+
+if TYPE_CHECKING:
+    from paceline_client import ElectionResult
 
 _LEADERS_S: Final = 10.0
 _AGAIN_S: Final = 0.2
@@ -158,11 +161,11 @@ def elect(
         with Admin(bootstrap) as admin:
             named = None if everything else _expanded(admin, which)
             if unclean and not yes and not dry_run:
-                _warn(admin, elect_leaders(admin, "unclean", named, validate_only=True))
-                click.confirm("elect them all the same?", abort=True, err=True)
-            results = elect_leaders(admin, election, named, validate_only=dry_run)
-            if unclean and (yes or dry_run):
-                _warn(admin, results, done=not dry_run)
+                results = _elect_what_was_agreed_to(admin, named)
+            else:
+                results = elect_leaders(admin, election, named, validate_only=dry_run)
+                if unclean:
+                    _warn(admin, results, done=not dry_run)
         rows = [
             {
                 "partition": f"{each.topic_partition.topic}/{each.topic_partition.partition}",
@@ -178,6 +181,18 @@ def elect(
         failed = [each.error for each in results if each.error and each.error.code.name != "ELECTION_NOT_NEEDED"]
         if failed:
             raise failed[-1]
+
+
+def _elect_what_was_agreed_to(admin: Any, named: list[tuple[str, int]] | None) -> "list[ElectionResult]":
+    """Show what an unclean election would do, ask, and elect those leaders alone; nothing is asked where nothing is."""
+    forecast = elect_leaders(admin, "unclean", named, validate_only=True)
+    agreed = [each.topic_partition for each in forecast if each.error is None]
+    if not agreed:
+        return forecast
+    _warn(admin, forecast)
+    click.confirm(f"elect leaders for these {len(agreed)} partitions?", abort=True, err=True)
+    others = [each for each in forecast if each.error is not None]
+    return [*elect_leaders(admin, "unclean", agreed), *others]
 
 
 def _expanded(admin: Any, which: tuple[str, ...]) -> list[tuple[str, int]]:
