@@ -199,6 +199,21 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
     assert gone.returncode == 3
 
 
+def test_who_is_not_live_is_said(local_cluster: LocalCluster) -> None:
+    altered = run(local_cluster, "broker", "alter", "77", "--delete", "leader.replication.throttled.rate")
+    assert (altered.returncode, altered.stderr) == (0, "broker 77 is not live, 1, 2, 3 are\n")
+    assert run(local_cluster, "broker", "configs", "77").stderr == "broker 77 is not live, 1, 2, 3 are\n"
+    assert run(local_cluster, "broker", "configs", "all").stderr == ""
+
+
+def test_a_topic_that_takes_no_acknowledged_writes_is_told_of_when_it_is_made(local_cluster: LocalCluster) -> None:
+    made = run(local_cluster, "topic", "create", "cli-single", "--partitions", "1", "--replication-factor", "1")
+    assert (made.returncode, made.stdout) == (0, "created cli-single\n")
+    assert "cli-single has 1 replicas and min.insync.replicas=2 (broker default)" in made.stderr
+    fine = ("--replication-factor", "1", "--config", "min.insync.replicas=1")
+    assert run(local_cluster, "topic", "create", "cli-single-fine", *fine).stderr == ""
+
+
 def test_the_controller_is_described(local_cluster: LocalCluster) -> None:
     (row,) = rows(local_cluster, "controller", "describe")
     assert row["controller"] >= 1_000_000

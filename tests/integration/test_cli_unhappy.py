@@ -123,3 +123,10 @@ def test_values_are_printed_as_the_bytes_they_are(cluster: FakeCluster) -> None:
     cluster.topic("bytes")
     assert run(cluster, "produce bytes", b"caf\xe9\n\xff\xfe\x00\n").exit_code == 0
     assert run(cluster, "consume bytes -e").stdout_bytes == b"caf\xe9\n\xff\xfe\x00\n"
+
+
+def test_a_broker_that_is_gone_is_listed_while_it_holds_replicas(cluster: FakeCluster) -> None:
+    cluster.topic("held", 2)
+    cluster.brokers[2].stop()
+    rows = json.loads(run(cluster, "broker list -o json").stdout)
+    assert [(row["broker"], row["live"], row["replicas"]) for row in rows] == [(1, True, 2), (2, False, 2)]

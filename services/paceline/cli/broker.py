@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from paceline.cli.output import output_option, show
 from paceline.cli.reassign_plan import encode_plan, read_plan
 from paceline.cli.reassign_requests import alter_moves, elect_leaders
 
+if TYPE_CHECKING:
+    from paceline_client import Admin
+
 
 @click.group()
 def broker() -> None:
@@ -23,7 +27,7 @@ def broker() -> None:
 @output_option
 @bootstrap_option
 def list_brokers(output: str, bootstrap: str) -> None:
-    """List live brokers with the partitions they hold, lead, and should lead."""
+    """List brokers with the partitions they hold, lead, and should lead; those that are gone while they hold some."""
     with reported(output):
         from paceline_client import Admin
 
@@ -36,17 +40,19 @@ def list_brokers(output: str, bootstrap: str) -> None:
         behind = Counter(
             replica for partition in partitions for replica in partition.replicas if replica not in partition.isr
         )
+        live = {each.broker_id: each for each in cluster.brokers}
         rows = [
             {
-                "broker": each.broker_id,
-                "address": each.address,
-                "rack": each.rack or None,
-                "replicas": held[each.broker_id],
-                "leads": led[each.broker_id],
-                "preferred_for": preferred[each.broker_id],
-                "not_in_sync": behind[each.broker_id],
+                "broker": broker_id,
+                "live": broker_id in live,
+                "address": live[broker_id].address if broker_id in live else None,
+                "rack": (live[broker_id].rack if broker_id in live else None) or None,
+                "replicas": held[broker_id],
+                "leads": led[broker_id],
+                "preferred_for": preferred[broker_id],
+                "not_in_sync": behind[broker_id],
             }
-            for each in cluster.brokers
+            for broker_id in sorted({*live, *held})
         ]
         show(rows, output)
 
@@ -242,6 +248,13 @@ def _which(context: click.Context, parameter: click.Parameter, text: str) -> int
 _which_broker = click.argument("which", metavar="ID|all", callback=_which)
 
 
+def _tell_not_live(admin: "Admin", which: int | None) -> None:
+    """Say it when a broker is not live: it may be one that is down, or an id that was mistyped."""
+    live = [each.broker_id for each in admin.describe_cluster().brokers]
+    if which is not None and which not in live:
+        click.echo(f"broker {which} is not live, {', '.join(map(str, live)) or 'none'} are", err=True)
+
+
 @broker.command()
 @_which_broker
 @output_option
@@ -253,6 +266,7 @@ def configs(which: int | None, output: str, bootstrap: str) -> None:
 
         with Admin(bootstrap) as admin:
             found = admin.describe_broker_configs([which])[which]
+            _tell_not_live(admin, which)
         show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
 
 
@@ -279,5 +293,6 @@ def alter(
         changes += [ConfigChange(key, "set", value) for key, _, value in pairs]
         with Admin(bootstrap) as admin:
             admin.alter_broker_configs({which: changes}, validate_only=validate_only)
+            _tell_not_live(admin, which)
     said = "all brokers" if which is None else f"broker {which}"
     click.echo(f"{said} can be altered" if validate_only else f"altered {said}")
