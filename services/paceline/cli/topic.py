@@ -1,5 +1,8 @@
 """`paceline topic`: create, list, describe, configure, grow, trim, delete."""
 
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
 import click
 
 from paceline.cli.connection import bootstrap_option
@@ -7,6 +10,12 @@ from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import COUNT
 from paceline.cli.output import output_option, show
 from paceline.cli.trim import trim
+from paceline.model.errors import PacelineError
+
+if TYPE_CHECKING:
+    from paceline_client import Admin, TopicResult
+
+_MIN_ISR: Final = "min.insync.replicas"
 
 
 @click.group()
@@ -40,10 +49,24 @@ def create(
         from paceline_client import Admin, NewTopic
 
         with Admin(bootstrap) as admin:
-            admin.create_topics(
-                [NewTopic(name, partitions, replication_factor, configs=pairs)], validate_only=validate_only
+            wanted = NewTopic(name, partitions, replication_factor, configs=pairs)
+            (made,) = admin.create_topics([wanted], validate_only=validate_only)
+            click.echo(f"{name} can be created" if validate_only else f"created {name}")
+            if not validate_only:
+                _tell_unwritable(admin, made)
+
+
+def _tell_unwritable(admin: "Admin", made: "TopicResult") -> None:
+    """Say it when a topic has fewer replicas than a write with acks=all needs in sync; Kafka makes such topics, too."""
+    with suppress(PacelineError):
+        (entry,) = admin.describe_configs(made.name, [_MIN_ISR])[made.name]
+        fewest = min(map(len, made.assignments), default=None)
+        if fewest is not None and entry.value is not None and fewest < int(entry.value):
+            click.echo(
+                f"{made.name} has {fewest} replicas and {_MIN_ISR}={entry.value} ({entry.source}): writes with acks=all"
+                f" are refused; paceline topic alter {made.name} --set {_MIN_ISR}={fewest}",
+                err=True,
             )
-    click.echo(f"{name} can be created" if validate_only else f"created {name}")
 
 
 @topic.command("list")
