@@ -1,5 +1,6 @@
 """`paceline dev`: a cluster on loopback, everything below one directory."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -35,7 +36,7 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
     state = read_state(directory)
     processes = [] if state is None else [state["zookeeper"], *state["nodes"]]
     if any(alive(process["pid"], directory) for process in processes if process["pid"]):
-        raise click.ClickException(f"a cluster runs in {directory} already; paceline dev down stops it")
+        raise click.ClickException(f"a cluster runs in {directory} already; {_down(directory)} stops it")
     cluster = LocalCluster(
         directory,
         config or CONFIG_FILE,
@@ -50,7 +51,14 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
         click.echo(str(error), err=True)
         raise SystemExit(LOCAL_FAILURE) from None
     click.echo(f"up: bootstrap servers {cluster.bootstrap}")
-    click.echo("stop it with: paceline dev down", err=True)
+    if directory != DEV_DIRECTORY:
+        click.echo(f"other commands find it with: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
+    click.echo(f"stop it with: {_down(directory)}", err=True)
+
+
+def _down(directory: Path) -> str:
+    """Return the command that stops the cluster in a directory."""
+    return "paceline dev down" + ("" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}")
 
 
 @dev.command()

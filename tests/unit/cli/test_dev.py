@@ -1,0 +1,31 @@
+"""What `paceline dev` tells its user to type."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from paceline.cli.commands import cli
+
+
+def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(tmp_path: Path) -> None:
+    directory = tmp_path / "of mine"
+    directory.mkdir()
+    # A process belongs to the cluster when its command line names the directory.
+    command = [sys.executable, "-c", "import time; time.sleep(600)", str(directory)]
+    with subprocess.Popen(command) as process:
+        try:
+            state = {"zookeeper": {"connect": "127.0.0.1:2181", "pid": process.pid}, "nodes": []}
+            (directory / "cluster.json").write_text(json.dumps(state))
+            refused = CliRunner().invoke(cli, ["dev", "up", "--directory", str(directory)])
+            shown = re.search(r"already; paceline (.*) stops it", refused.stderr)
+            assert shown is not None, refused.stderr
+            stopped = CliRunner().invoke(cli, shlex.split(shown[1]))
+            assert (stopped.exit_code, stopped.stdout) == (0, "stopped: zookeeper\n")
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
