@@ -11,19 +11,21 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
+from paceline.model.errors import InvalidRequestError, PacelineError, ThrottledError, UnknownServerError
 from paceline.rpc.arrivals import Arrivals
 from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.exchange import MAX_STREAMS, Answer, OpenStreams, answer_behind
 from paceline.rpc.nested_crowds import MAX_ELEMENTS, refuse_nested_crowd
 from paceline.rpc.turns import Turns
+
+HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 
 _log = logging.getLogger("paceline.rpc")
 
@@ -69,6 +71,22 @@ def _ignore(method: str, seconds: float, reason: str | None) -> None:
     return None
 
 
+class Calls:
+    """Calls that are being handled, so many at a time; a context manager around each."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.count = 0
+        self._limit = limit
+
+    def __enter__(self) -> None:
+        if self._limit is not None and self.count >= self._limit:
+            raise ThrottledError(f"{self.count} calls are being handled already; try again")
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+
+
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """For `grpc.aio` servers."""
 
@@ -79,6 +97,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         arrivals_of: Callable[[str], Arrivals] | None = None,
         max_streams: int = MAX_STREAMS,
         turns: Turns | None = None,
+        max_calls: int | None = None,
     ) -> None:
         """Make it.
 
@@ -88,7 +107,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             arrivals_of: says for a method which others its requests share their slots with; by default all do.
             max_streams: streams of exchanges that may be open at once.
             turns: taken by large requests and answers of exchanges.
+            max_calls: calls at once; further ones are throttled, all but questions after health.
         """
+        self._calls = Calls(max_calls)
+        self._health_checks = Calls(None)
         self._observe = observe
         self._max_fields = max_fields
         self._arrivals_of = arrivals_of or _all_share(Arrivals())
@@ -112,7 +134,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
             answer = answer_behind(handler)
-            return handler if answer is None else self._exchanges(method, answer)
+            if answer is not None:
+                return self._exchanges(method, answer)
+            return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else handler
         parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
         arrivals = self._arrivals_of(method)
         # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
@@ -124,6 +148,21 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return grpc.stream_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary, parse, arrivals), response_serializer=handler.response_serializer
         )
+
+    def _reflection(self, method: str, handler: Any) -> Any:
+        """The library's one stream of requests; it answers and measures nothing by itself."""
+
+        async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
+            begin = time.perf_counter()
+            try:
+                with self._calls:
+                    async for response in handler.stream_stream(requests, context):
+                        yield response
+            except BaseException as failure:
+                await self._abort(method, begin, failure, context)
+            self._observe(method, time.perf_counter() - begin, None)
+
+        return grpc.stream_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
 
     def _exchanges(self, method: str, answer: Answer) -> Any:
         """Every exchange is measured like a call; an error ends the stream with its status."""
@@ -141,12 +180,15 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse, arrivals: Arrivals) -> Any:
+        calls = self._health_checks if method == HEALTH_CHECK else self._calls
+
         async def handle(_requests: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
-                request = await _received(arrivals, context)
-                begin = time.perf_counter()
-                response = await inner(parse(request), context)
+                with calls:
+                    request = await _received(arrivals, context)
+                    begin = time.perf_counter()
+                    response = await inner(parse(request), context)
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
@@ -163,10 +205,11 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
-                request = await _received(arrivals, context)
-                begin = time.perf_counter()
-                async for response in inner(parse(request), context):
-                    yield response
+                with self._calls:
+                    request = await _received(arrivals, context)
+                    begin = time.perf_counter()
+                    async for response in inner(parse(request), context):
+                        yield response
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)

@@ -31,6 +31,13 @@ MAX_HEADER_BYTES: Final = 16 * 1024
 LOOKAHEAD_BYTES: Final = 256 * 1024
 MIN_PING_INTERVAL_MS: Final = 10_000
 MAX_STREAMS_PER_CONNECTION: Final = 1_000
+MAX_CALLS: Final = 10_000
+"""At one listener, long polls and watches included."""
+ROOM_FOR_HEALTH: Final = 1_000
+"""Calls beyond them that gRPC lets in: those that are refused, and questions after health, which are answered."""
+MAX_PENDING_CALLS: Final = MAX_CALLS
+"""Calls that wait until the event loop takes them. Beyond 1,000, gRPC's default, they would end CANCELLED, without a
+word, when it was busy for a moment: as after a restart, when everybody comes back."""
 
 READINESS: Final = "readiness"
 LIVENESS: Final = "liveness"
@@ -90,6 +97,8 @@ def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[t
         ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
         ("grpc.max_metadata_size", MAX_HEADER_BYTES),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+        ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
         # What a connection may send before its request is received (rpc/arrivals.py). gRPC would let that grow,
         # to megabytes for each of hundreds of connections; a request that is being received gets room for all of it.
@@ -121,7 +130,7 @@ class AioRpcServer:
         max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
         observe: RequestObserver = _ignore,
         with_reflection: bool = True,
-        max_concurrent_rpcs: int | None = 10_000,
+        max_calls: int = MAX_CALLS,
         arrivals_of: Callable[[str], Arrivals] | None = None,
         max_streams: int = MAX_STREAMS,
         turns: Turns | None = None,
@@ -134,7 +143,7 @@ class AioRpcServer:
             max_request_bytes: largest request.
             observe: told about every finished call.
             with_reflection: whether clients may ask for the contract.
-            max_concurrent_rpcs: calls at once; further ones end with RESOURCE_EXHAUSTED.
+            max_calls: calls at once; further ones are throttled, all but questions after health.
             arrivals_of: says for a method which others its requests share their slots with; by default all share
                 the same.
             max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
@@ -143,11 +152,13 @@ class AioRpcServer:
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
-        self._interceptor = AioErrorInterceptor(observe, arrivals_of=arrivals_of, max_streams=max_streams, turns=turns)
+        self._interceptor = AioErrorInterceptor(
+            observe, arrivals_of=arrivals_of, max_streams=max_streams, turns=turns, max_calls=max_calls
+        )
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes),
-            maximum_concurrent_rpcs=max_concurrent_rpcs,
+            maximum_concurrent_rpcs=max_calls + max_streams + ROOM_FOR_HEALTH,
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

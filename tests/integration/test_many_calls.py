@@ -1,0 +1,104 @@
+"""More calls than a server takes at a time: they are told so, and nobody calls the process ill for it."""
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from paceline.model.errors import ThrottledError
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.server import MAX_STREAMS_PER_CONNECTION, AioRpcServer
+from paceline.runtime.healthcheck import check
+from tests.integration.test_stalled_clients import LONG_S, put_on, serving, until
+
+LIMIT = 20
+BUSY_S = 3.0
+"""How long the event loop is busy; without room for those who wait, calls end within a fraction of it."""
+
+
+async def health_of(server: AioRpcServer) -> str:
+    return await asyncio.to_thread(check, f"127.0.0.1:{server.port}", "readiness", LONG_S)
+
+
+async def test_calls_beyond_the_limit_are_throttled_and_health_is_told_all_the_same() -> None:
+    over = asyncio.Event()
+    begun: list[bytes] = []
+
+    async def wait(request: bytes, context: Any) -> bytes:
+        begun.append(request)
+        await over.wait()
+        return b"over"
+
+    handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(wait)}
+    async with serving(handlers, max_calls=LIMIT) as server:
+        await server.set_serving(True)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            calls = [put_on(channel)(b"", timeout=LONG_S) for _ in range(LIMIT)]
+            await until(lambda: len(begun) == LIMIT)
+            crowd = [put_on(channel)(b"", timeout=LONG_S) for _ in range(100)]
+            for call in crowd:
+                with pytest.raises(grpc.RpcError) as failure:
+                    await call
+                error = from_rpc_error(failure.value)
+                assert isinstance(error, ThrottledError)
+                assert f"{LIMIT} calls are being handled" in str(error)
+            assert await health_of(server) == "SERVING"
+            over.set()
+            assert [await call for call in calls] == [b"over"] * LIMIT
+            assert await put_on(channel)(b"", timeout=LONG_S) == b"over"
+
+
+async def test_streams_that_stay_open_count_as_calls_those_of_health_and_reflection_too() -> None:
+    server = AioRpcServer("TEST", [], max_calls=LIMIT)
+    server.bind("127.0.0.1", 0)
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            await server.set_serving(True)
+            streams = []
+            for _ in range(LIMIT):
+                stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(timeout=LONG_S)
+                await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+                assert await stream.read() is not grpc.aio.EOF
+                streams.append(stream)
+            refused = [channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=LONG_S) for _ in range(3)]
+            for watch in refused:
+                with pytest.raises(grpc.RpcError) as failure:
+                    await watch.read()
+                assert isinstance(from_rpc_error(failure.value), ThrottledError)
+            assert await health_of(server) == "SERVING"
+            for stream in streams:
+                await stream.done_writing()
+                assert await stream.code() is grpc.StatusCode.OK
+            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=LONG_S)
+            assert await watch.read() is not grpc.aio.EOF
+            watch.cancel()
+    finally:
+        await server.stop(0)
+
+
+async def test_calls_that_come_while_the_event_loop_is_busy_wait_for_it() -> None:
+    async def answer(request: bytes, context: Any) -> bytes:
+        return b"done"
+
+    handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(answer)}
+    async with serving(handlers) as server:
+        with contextlib.ExitStack() as stack:
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            target = f"127.0.0.1:{server.port}"
+            channels = [stack.enter_context(grpc.insecure_channel(target, options)) for _ in range(4)]
+            calls = [
+                channel.unary_unary("/test.Stalled/Put").future(b"", timeout=LONG_S)
+                for channel in channels
+                for _ in range(MAX_STREAMS_PER_CONNECTION)
+            ]
+            end_s = time.monotonic() + BUSY_S
+            while time.monotonic() < end_s and not any(call.done() for call in calls):
+                time.sleep(0.01)  # it is the event loop that sleeps: nobody can have been answered
+            assert not any(call.done() for call in calls)
+            await asyncio.to_thread(lambda: [call.exception() for call in calls])
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK}
