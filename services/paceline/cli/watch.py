@@ -126,14 +126,16 @@ def _is_wanted(change: StateChange, wanted: list[tuple[str, int | None]]) -> boo
 
 
 def event_line(change: StateChange) -> str:
-    """Return one line for people: when, who, what, where, and what came of it."""
+    """Return one line for people: when (with the day, unless it is today), who, what, where, and what came of it."""
     where = "-"
     if change.topic_partition is not None:
         where = f"{change.topic_partition.topic}/{change.topic_partition.partition}"
     elif change.topic is not None:
         where = change.topic
-    when = datetime.datetime.fromtimestamp(change.wall_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
-    return f"{when}  {change.who:<19} {change.kind.value:<19} {where:<20} {'  '.join(_details(change))}".rstrip()
+    moment = datetime.datetime.fromtimestamp(change.wall_ms / 1000)
+    day = "" if moment.date() == datetime.date.today() else f"{moment:%Y-%m-%d} "
+    when = moment.strftime("%H:%M:%S.%f")[:-3]
+    return f"{day}{when}  {change.who:<19} {change.kind.value:<19} {where:<20} {'  '.join(_details(change))}".rstrip()
 
 
 def _details(change: StateChange) -> Iterator[str]:

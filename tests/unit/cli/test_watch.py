@@ -1,5 +1,6 @@
 """What `paceline watch` and `paceline top` make of what they are told."""
 
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,13 @@ def test_an_isr_change_is_one_line_with_the_offsets_of_that_moment() -> None:
         "broker-2            isr-shrunk          t/0                  "
         "leader 2 epoch 5  isr [2,3] -> [2]  ends 2:50 3:-  (lag)"
     )
+
+
+def test_an_event_of_another_day_has_its_date() -> None:
+    now_ms = int(time.time() * 1000)
+    yesterday = event_line(change(wall_ms=now_ms - 86_400_000))
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  controller-", yesterday), yesterday
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{3}  controller-", event_line(change(wall_ms=now_ms)))
 
 
 def test_ordinary_steps_of_replicas_are_left_out_unless_asked_for() -> None:
