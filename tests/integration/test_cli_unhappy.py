@@ -130,3 +130,8 @@ def test_a_broker_that_is_gone_is_listed_while_it_holds_replicas(cluster: FakeCl
     cluster.brokers[2].stop()
     rows = json.loads(run(cluster, "broker list -o json").stdout)
     assert [(row["broker"], row["live"], row["replicas"]) for row in rows] == [(1, True, 2), (2, False, 2)]
+
+
+def test_a_broker_nobody_knows_is_named_where_there_is_no_title(cluster: FakeCluster) -> None:
+    ended = run(cluster, "broker describe 9 -o json")
+    assert (ended.exit_code, json.loads(ended.stdout), ended.stderr) == (VERDICT, [], "broker 9 is not live\n")

@@ -85,6 +85,8 @@ def describe(broker_id: int, output: str, bootstrap: str) -> None:
         ]
         where = f"{live.address}{', rack ' + live.rack if live.rack else ''}" if live else "not live"
         show(rows, output, title=f"broker {broker_id}, {where}")
+        if live is None and output != "table":
+            click.echo(f"broker {broker_id} is not live", err=True)
     if live is None or not all(row["in_sync"] for row in rows):
         raise SystemExit(NEGATIVE_VERDICT)
 
