@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from paceline.broker.core_port import CoreHandle
@@ -743,7 +743,7 @@ async def test_streams_of_reflection_on_the_control_listener_keep_no_control_req
         for _ in range(CONTROL_THREADS):
             stream = reflection_pb2_grpc.ServerReflectionStub(door._channel(listener)).ServerReflectionInfo()
             with contextlib.suppress(grpc.RpcError):  # refused already
-                await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+                await stream.wait_for_connection()
             streams.append(stream)
     await door.control().StopReplica(control_pb.StopReplicaRequest(stamp=STAMP), timeout=60)
     assert len(door.core.controls) == 1
