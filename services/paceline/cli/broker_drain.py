@@ -7,6 +7,7 @@ does not bring leaders back; no record is copied. Whoever is in sync and is pref
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -143,7 +144,9 @@ def _fair_share(
         if partition.replicas
     }
     preferred = Counter(replicas[0] for replicas in partitions.values())
-    share = int(sum(1 / len(replicas) for replicas in partitions.values() if broker_id in replicas))
+    # Thirds that are added up in floating point may be a little less than a whole.
+    held = Counter(len(replicas) for replicas in partitions.values() if broker_id in replicas)
+    share = int(sum(Fraction(count, replicas) for replicas, count in held.items()))
     free = {
         where: replicas for where, replicas in partitions.items() if broker_id in replicas[1:] and where not in moving
     }

@@ -89,6 +89,11 @@ def test_without_a_saved_order_the_broker_takes_its_share_from_those_preferred_m
     assert undrain.elect == [("t", 0)]
 
 
+def test_six_thirds_are_two_leaderships() -> None:
+    topics = topic(*(PartitionDescription(index, 2, 0, (2, 3, 1), (1, 2, 3)) for index in range(6)))
+    assert len(plan_undrain(topics, 1, ()).order) == 2
+
+
 def test_a_broker_that_has_its_share_takes_no_more() -> None:
     topics = topic(
         PartitionDescription(0, 1, 0, (1, 2), (1, 2)),
