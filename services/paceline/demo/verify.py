@@ -6,6 +6,7 @@ only what was found. `SparkReader` is the near end; ``python -m paceline.demo.ve
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,7 @@ class SparkReader:
 
     def __init__(self, directory: Path) -> None:
         """Start it; ``directory`` gets its log, its scratch files and the Parquet table."""
+        directory = directory.resolve()
         self._verdict = directory / "scratch" / "verdict.json"
         self._log = directory / "spark.log"
         self._verdict.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,10 @@ class SparkReader:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(self._verdict.parent)},
+                # What Spark writes by itself goes below its working directory: in its options a path may hold neither
+                # spaces nor commas.
+                cwd=self._verdict.parent,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": "."},
             )
 
     def read_back(self, bootstrap: str, topic: str, expected: int, timeout_s: float = 180.0) -> Verdict:
@@ -98,8 +103,8 @@ class SparkReader:
         return "\n".join(f"  {line}" for line in text.splitlines()[-30:])
 
 
-def spark_session(scratch: Path) -> Any:
-    """Return a local session that knows the data source and writes only below ``scratch``."""
+def spark_session() -> Any:
+    """Return a local session that knows the data source and writes only below the working directory."""
     from pyspark.sql import SparkSession
 
     from paceline.pipeline.session import configure
@@ -112,10 +117,9 @@ def spark_session(scratch: Path) -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.sql.warehouse.dir", "warehouse")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
     )
     session = configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -150,7 +154,8 @@ def read_back(session: Any, bootstrap: str, topic: str, expected: int, parquet: 
         .select("key", "partition", "offset", "timestamp", "flight.*")
     )
     flights.write.mode("overwrite").parquet(str(parquet))
-    written = session.read.parquet(str(parquet))
+    # Reading, unlike writing, takes a pattern.
+    written = session.read.parquet(re.sub(r"([\[\]{}*?\\])", r"\\\1", str(parquet)))
     totals = written.agg(
         f.count("*").alias("records"),
         f.countDistinct("seq").alias("distinct"),
@@ -178,7 +183,7 @@ def read_back(session: Any, bootstrap: str, topic: str, expected: int, parquet: 
 def main(argv: Sequence[str]) -> None:
     """Start a session, wait for one question on stdin, and write the verdict."""
     directory, verdict_path = Path(argv[0]), Path(argv[1])
-    session = spark_session(directory / "scratch")
+    session = spark_session()
     line = sys.stdin.readline()
     if not line:
         return
