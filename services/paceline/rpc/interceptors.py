@@ -231,7 +231,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
 
 async def _received(arrivals: Arrivals, context: Any) -> Any:
-    request = await arrivals.receive(context.read)
+    request = await arrivals.receive(context.read, context.peer)
     if request is grpc.aio.EOF:
         # Gone, most probably; gRPC finds that out by itself in a moment. Or a client that ends without a request.
         with contextlib.suppress(grpc.aio.InternalError):

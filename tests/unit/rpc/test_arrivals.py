@@ -21,14 +21,15 @@ async def until(condition: Callable[[], bool]) -> None:
 class Call:
     """A call whose request arrives when it is told to."""
 
-    def __init__(self, arrivals: Arrivals, size_bytes: int = 1) -> None:
+    def __init__(self, arrivals: Arrivals, size_bytes: int = 1, connection: str = "") -> None:
         self.size_bytes = size_bytes
+        self.connection = connection
         self.entered = asyncio.Event()
         self.complete = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run(arrivals))
 
     async def _run(self, arrivals: Arrivals) -> None:
-        await arrivals.receive(self._read)
+        await arrivals.receive(self._read, lambda: self.connection)
 
     async def _read(self) -> bytes:
         self.entered.set()
@@ -119,6 +120,73 @@ async def test_a_large_request_keeps_its_slot_until_it_is_its_turn() -> None:
     assert not next_one.entered.is_set()
     await large.task
     await until(next_one.entered.is_set)
+    next_one.complete.set()
+    await next_one.task
+    assert arrivals.under_way == 0
+
+
+async def test_connections_take_turns() -> None:
+    arrivals = Arrivals(slots=1, wait_s=LONG_S, slow_after_s=LONG_S, arrival_s=2 * LONG_S)
+    calls = [Call(arrivals, connection=name) for name in ("a", "a", "a", "a", "b", "c", "b")]
+    order = []
+    for _ in calls:
+        await until(lambda: arrivals.under_way == 1)
+        (now,) = [call for call in calls if call.entered.is_set() and not call.complete.is_set()]
+        order.append(calls.index(now))
+        now.complete.set()
+        await now.task
+    assert order == [0, 1, 4, 5, 2, 6, 3]
+    assert arrivals.under_way == 0
+
+
+async def test_a_connection_with_slow_senders_comes_after_the_others_and_makes_way_for_them() -> None:
+    arrivals = Arrivals(slots=2, wait_s=LONG_S, slow_after_s=0.02, arrival_s=LONG_S)
+    crowd = [Call(arrivals, connection="crowd") for _ in range(10)]
+    await until(lambda: arrivals.under_way == 4)
+    arrivals._slow_after_s = LONG_S  # whoever gets a slot from now on keeps it
+    for _ in range(20):
+        other = Call(arrivals, connection="other")
+        await until(other.entered.is_set)
+        other.complete.set()
+        await other.task
+    assert not any(call.complete.is_set() for call in crowd)
+    for call in crowd:
+        call.complete.set()
+    await asyncio.gather(*(call.task for call in crowd), return_exceptions=True)
+    assert arrivals.under_way == 0
+
+
+async def test_the_connection_with_most_slow_senders_is_cut_off_first() -> None:
+    arrivals = Arrivals(slots=1, slow_slots=3, wait_s=LONG_S, slow_after_s=0.02, arrival_s=LONG_S)
+    alone = Call(arrivals, connection="alone")
+    await until(alone.entered.is_set)
+    crowd = [Call(arrivals, connection="crowd") for _ in range(6)]
+    for call in crowd[:3]:
+        with pytest.raises(ThrottledError, match="too long to arrive"):
+            await call.task
+    assert not alone.task.done()
+    for call in (alone, *crowd[3:]):
+        call.complete.set()
+        await asyncio.gather(call.task, return_exceptions=True)
+    assert arrivals.under_way == 0
+
+
+async def test_a_slot_that_goes_to_a_call_which_is_cancelled_in_the_same_moment_goes_on_to_the_next() -> None:
+    arrivals = Arrivals(slots=1, wait_s=LONG_S, arrival_s=LONG_S)
+    complete = asyncio.Event()
+
+    async def first() -> None:
+        await arrivals.receive(complete.wait)
+        gone.task.cancel()
+
+    holder = asyncio.get_running_loop().create_task(first())
+    await until(lambda: arrivals.under_way == 1)
+    gone, next_one = Call(arrivals), Call(arrivals)
+    await until(lambda: sum(map(len, arrivals._waiting.values())) == 2)
+    complete.set()
+    await holder
+    await until(next_one.entered.is_set)
+    assert not gone.entered.is_set()
     next_one.complete.set()
     await next_one.task
     assert arrivals.under_way == 0

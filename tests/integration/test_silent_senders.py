@@ -1,0 +1,49 @@
+"""Calls that never send their request, all on one connection, while another client wants to be heard."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from paceline.rpc.arrivals import Arrivals
+from paceline.runtime.healthcheck import check
+from tests.integration.test_stalled_clients import LONG_S, put_on, serving, unasked, until
+
+SILENT = 200
+WAIT_S = 5.0
+SLOW_AFTER_S = 0.5
+"""One after the other, the silent ones would keep everybody else waiting ten times as long as anybody waits."""
+
+
+async def test_a_connection_of_silent_calls_keeps_no_other_connection_waiting() -> None:
+    async def answer(request: bytes, context: Any) -> bytes:
+        return b"done"
+
+    arrivals = Arrivals(wait_s=WAIT_S, slow_after_s=SLOW_AFTER_S)
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(LONG_S)
+        yield from ()
+
+    handlers: dict[str, Any] = {
+        "Silent": grpc.unary_unary_rpc_method_handler(unasked),
+        "Put": grpc.unary_unary_rpc_method_handler(answer),
+    }
+    async with serving(handlers, arrivals_of=lambda method: arrivals) as server:
+        target = f"127.0.0.1:{server.port}"
+        await server.set_serving(True)
+        async with grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as other:
+            with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as crowded:
+                begin = crowded.stream_unary("/test.Stalled/Silent")
+                calls = [begin.future(nothing(), timeout=LONG_S) for _ in range(SILENT)]
+                await until(lambda: arrivals.under_way == 2)
+                for _ in range(20):
+                    assert await put_on(other)(b"", timeout=LONG_S) == b"done"
+                assert await asyncio.to_thread(check, target, "readiness", LONG_S) == "SERVING"
+                over.set()
+                for call in calls:
+                    call.cancel()
+        await until(lambda: arrivals.under_way == 0)
