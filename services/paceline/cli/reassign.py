@@ -169,13 +169,16 @@ def cancel(
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
+            planned = {} if plan_file is None else read_plan(plan_file)
+            moves = list_moves(admin, named or (None if plan_file is None else list(planned)))
             if not named:
-                among = None if plan_file is None else list(read_plan(plan_file))
-                named = [move.topic_partition for move in list_moves(admin, among)]
+                named = [move.topic_partition for move in moves]
             results = alter_moves(admin, dict.fromkeys(named))
             if not preserve_throttles and not admin.list_partition_reassignments():
-                topics = [topic for topic, _ in (named if plan_file is None else read_plan(plan_file))]
-                _lift(admin, topics, ())
+                # Those that have died since were throttled too, and keep their rate until they come back.
+                involved = [broker for move in moves for broker in (*move.replicas, *move.target)]
+                involved += [broker for target in planned.values() for broker in target]
+                _lift(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
         click.echo(f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled")
         _tell_failures(results)
 

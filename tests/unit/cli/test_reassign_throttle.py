@@ -1,9 +1,25 @@
 """The throttle of a reassignment, and how far its moves are."""
 
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paceline_client
+from paceline.cli.commands import cli
 from paceline.cli.reassign_progress import Progress, Speed, sizes_of
 from paceline.cli.reassign_throttle import Throttle, plan_throttle
 from paceline.model.identifiers import TopicPartition
-from paceline_client import AwaitedReplica, BrokerLogDirs, LogDirDescription, Reassignment, ReplicaOnDisk
+from paceline_client import (
+    AwaitedReplica,
+    BrokerLogDirs,
+    ConfigEntry,
+    LogDirDescription,
+    Reassignment,
+    ReassignmentResult,
+    ReplicaOnDisk,
+)
 
 A0 = TopicPartition("a", 0)
 
@@ -52,3 +68,60 @@ def test_sizes_come_from_every_directory_and_copies_being_made_do_not_count() ->
         LogDirDescription("/y", None, (ReplicaOnDisk(A0, 3, 0, is_future=True),)),
     )
     assert sizes_of([BrokerLogDirs(1, None, directories)]) == {("a", 0, 1): 5}
+
+
+class ThrottlingAdmin:
+    """A cluster with one throttled move, whose new broker, 3, has died; 1 and 2 live."""
+
+    def __init__(self) -> None:
+        self.moves = [move()]
+        self.throttled = {1, 2, 3}
+
+    def __enter__(self) -> "ThrottlingAdmin":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def list_partition_reassignments(self, among: Any = None) -> list[Reassignment]:
+        return [each for each in self.moves if among is None or each.topic_partition in among]
+
+    def alter_partition_reassignments(self, targets: Any, **_: bool) -> list[ReassignmentResult]:
+        self.moves = [each for each in self.moves if each.topic_partition not in targets]
+        return [ReassignmentResult(TopicPartition(*each)) for each in targets]
+
+    def describe_configs(self, topic: str, _keys: Any) -> dict[str, list[ConfigEntry]]:
+        return {topic: []}
+
+    def describe_cluster(self) -> Any:
+        return SimpleNamespace(brokers=[SimpleNamespace(broker_id=1), SimpleNamespace(broker_id=2)])
+
+    def describe_broker_configs(self, brokers: list[int]) -> dict[int, list[ConfigEntry]]:
+        rate = [ConfigEntry("leader.replication.throttled.rate", "5", "broker")]
+        return {broker: rate if broker in self.throttled else [] for broker in brokers}
+
+    def alter_broker_configs(self, changes: Any) -> None:
+        self.throttled -= set(changes)
+
+
+@pytest.mark.parametrize("which", ["a/0", "--all", "--plan"])
+def test_the_end_of_the_last_move_lifts_the_throttle_of_brokers_that_have_died_since(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, which: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [2, 3]}]}')
+    admin = ThrottlingAdmin()
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_: admin)
+    ended = CliRunner().invoke(cli, ["reassign", "cancel", which, *([str(plan)] if which == "--plan" else [])])
+    assert (ended.exit_code, admin.throttled) == (0, set()), ended.stderr
+
+
+def test_a_plan_without_moves_cancels_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version": 1, "partitions": []}')
+    admin = ThrottlingAdmin()
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_: admin)
+    ended = CliRunner().invoke(cli, ["reassign", "cancel", "--plan", str(plan)])
+    assert (ended.exit_code, len(admin.moves)) == (0, 1), ended.stderr
