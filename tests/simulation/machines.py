@@ -13,6 +13,7 @@ from paceline.coordination.interface import Request, SessionEvent, SessionState
 from paceline.coordination.memory import Link, MemoryZooKeeper, MemoryZooKeeperServer
 from paceline.coordination.patient import PatientZooKeeper
 from paceline.model.control import Endpoint
+from paceline.model.errors import KafkaStorageError
 from paceline.model.state_change import StateChange
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Peer
@@ -302,11 +303,31 @@ class BrokerMachine:
             return
         self._lives += 1
         self._is_clean = False
-        life = self.life = BrokerLife(self, self._lives)
+        try:
+            life = self.life = BrokerLife(self, self._lives)
+        except KafkaStorageError as error:
+            # As in Kafka: only a person can say which of two logs of a partition is out of date.
+            self.cluster.note(self.name, f"does not start: {error}")
+            self.disk.crash_process()
+            self._remove_abandoned_logs()
+            life = self.life = BrokerLife(self, self._lives)
         self.cluster.note(self.name, f"starts, life {self._lives}{', unclean' if life.unclean else ''}")
         self.cluster.checks.broker_started(life)
         self.cluster.network.attach(life.peer)
         life.node.start(lambda: None)
+
+    def _remove_abandoned_logs(self) -> None:
+        """Do what the refusal asks a person for: remove the log whose directory was offline when the other was made."""
+        current = {}
+        for record in self.cluster.checks.records.by_id.values():  # A later topic of the name takes its place.
+            if self.broker_id in record.logs:
+                current[record.topic_partition] = record.logs[self.broker_id]
+        for tp, log in current.items():
+            for directory in LOG_DIRS:
+                path = f"{directory}/{tp}"
+                if path != log.path and self.disk.exists(path) and self.disk.exists(log.path):
+                    self.disk.remove_tree(path)
+                    self.cluster.note("operator", f"removes {path} of {self.name}")
 
     def crash(self) -> None:
         """Kill the process; the kernel keeps what it wrote."""

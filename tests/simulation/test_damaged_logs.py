@@ -11,7 +11,7 @@ from paceline.log.segment import Segment
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, Isolation, RequiredAcks
 from tests.simulation.clients import Producer
 from tests.simulation.health import stays_below_min_isr, why_not_quiet, why_not_whole
-from tests.simulation.machines import BrokerMachine
+from tests.simulation.machines import LOG_DIRS, BrokerMachine
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.profile import draw_profile
 from tests.simulation.run import Run
@@ -19,7 +19,7 @@ from tests.simulation.world import World
 
 
 @contextmanager
-def quiet_run(seed: int, replication_factor: int = 3) -> Iterator[Run]:
+def quiet_run(seed: int, replication_factor: int = 3, log_dirs: int = 1) -> Iterator[Run]:
     """A cluster of three brokers that has taken some records, with nothing broken and nobody sending."""
     profile = replace(
         draw_profile(World(seed)),
@@ -33,7 +33,7 @@ def quiet_run(seed: int, replication_factor: int = 3) -> Iterator[Run]:
         producers=1,
         readers=0,
         acks_all=1.0,
-        log_dirs=1,
+        log_dirs=log_dirs,
         lease_ms=0,
         operation_count=0,
         segment_bytes=3_000,
@@ -118,6 +118,28 @@ def test_a_flipped_byte_in_the_only_copy_is_left_alone() -> None:
         run._for(60_000)
         assert leader_of(run) is machine and why_not_whole(run.cluster) is None
         assert machine.life is not None and machine.life.logs.set_aside == []
+
+
+def test_a_person_removes_the_log_that_was_offline_when_the_replica_was_made_anew() -> None:
+    with quiet_run(5, log_dirs=2) as run:
+        machine = leader_of(run)
+        assert machine.life is not None
+        log = machine.life.logs.get(only_record(run).topic_partition)
+        assert log is not None
+        machine.crash()
+        old = next(path for one in LOG_DIRS if (path := f"{one}/{log.topic_partition}") != log.path)
+        machine.disk.make_directory(old)
+        for path in machine.disk.paths():
+            if path.startswith(f"{log.path}/"):
+                target = path.replace(log.path, old)
+                machine.disk.create(target)
+                machine.disk.append(target, machine.disk.read_at(path, 0, machine.disk.size(path) // 2))
+        machine.start()
+        assert machine.disk.exists(log.path) and not machine.disk.exists(old)
+        assert run._until(lambda: why_not_whole(run.cluster) is None and why_not_quiet(run.cluster) is None, 60_000)
+        run._finish()
+        verdicts = run.cluster.checks.verdicts
+        assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
 
 
 def test_the_checks_of_retention_read_no_segment_that_the_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,11 @@ class DirectoryLoader:
         high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_CHECKPOINT, report)
         for name, tp in self._partition_names(directory, report):
             if tp in self.logs:
-                raise KafkaStorageError(f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}")
+                raise KafkaStorageError(
+                    f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}: its replica was made anew "
+                    "while one of them was offline. Move the log away that lies in the directory that had failed, and "
+                    "start again"
+                )
             log = self._open(directory, name, tp, report, configs)
             power_lost = report.stored_boot_id not in (None, self._boot_id)
             loaded = load_log(

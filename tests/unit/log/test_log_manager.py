@@ -687,7 +687,7 @@ def test_a_partition_in_two_directories_is_refused() -> None:
     files = MemoryFiles()
     files.make_directory(f"/d1/{TP}")
     files.make_directory(f"/d2/{TP}")
-    with pytest.raises(KafkaStorageError):
+    with pytest.raises(KafkaStorageError, match=r"lies in /d1 and in /d2: .*[.] Move the log away that lies in"):
         manager(files, dirs=["/d1", "/d2"])
 
 
