@@ -46,6 +46,8 @@ EARLIEST: Final = log_service_pb2.OFFSET_SPEC_EARLIEST
 LATEST: Final = log_service_pb2.OFFSET_SPEC_LATEST
 TIMESTAMP: Final = log_service_pb2.OFFSET_SPEC_TIMESTAMP
 
+_BROKEN_CONNECTION: Final = {grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
 _channels: dict[tuple[int, str], ChannelCache] = {}
 _channels_lock = threading.Lock()
 
@@ -79,11 +81,10 @@ def _open_channel(address: str, client_id: str) -> Any:
 def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
     """Return the error behind a failed call, saying where it failed.
 
-    A status that gRPC made itself when a connection broke (CANCELLED, INTERNAL, UNKNOWN) is just that, so that the call
-    is made again.
+    A status that gRPC made itself when a connection broke counts as just that, so that the call is made again.
     """
     error = from_rpc_error(failure)
-    unclear = type(error) is UnknownServerError and error_info(failure) is None
+    unclear = error_info(failure) is None and failure.code() in _BROKEN_CONNECTION
     named = ConnectionBrokenError(f"{where}: {error}") if unclear else error_for(error.code, f"{where}: {error}")
     named.__cause__ = failure
     return named

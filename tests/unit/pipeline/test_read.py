@@ -27,6 +27,7 @@ from paceline.model.errors import (
     CorruptMessageError,
     ErrorCode,
     LeaderNotAvailableError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from paceline.pipeline import cluster as cluster_module
@@ -205,6 +206,16 @@ def test_a_broker_that_fails_is_tried_again_and_its_successor_found(status: str)
         served.failing_brokers[1] = grpc.StatusCode[status]
         partition.leader = 2
         assert to_records(made.read(task)) == simple_records(50)
+
+
+def test_a_status_that_would_only_come_again_ends_the_read_at_once() -> None:
+    with ServedCluster({("t", 0): ServedPartition(log(50))}) as served:
+        [task] = (made := reader(served)).partitions()
+        served.failing_brokers[1] = grpc.StatusCode.PERMISSION_DENIED
+        started = time.monotonic()
+        with pytest.raises(UnknownServerError, match="t-0 at offset 0: PERMISSION_DENIED"):
+            list(made.read(task))
+        assert time.monotonic() - started < 10
 
 
 def test_retries_end_with_the_poll_timeout_and_the_last_cause() -> None:
