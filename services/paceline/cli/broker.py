@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.broker_drain import plan_drain, plan_undrain, refuse_unknown_broker
-from paceline.cli.connection import bootstrap_option
+from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import BROKER_ID, parse_number
 from paceline.cli.output import output_option, show
@@ -289,11 +289,11 @@ def alter(
         if not key or not separator:
             raise click.BadParameter(f"{key!r} is not KEY=VALUE")
     with reported():
-        from paceline_client import Admin, ConfigChange
+        from paceline_client import ConfigChange
 
         changes = [ConfigChange(key, "delete") for key in deletes]
         changes += [ConfigChange(key, "set", value) for key, _, value in pairs]
-        with Admin(bootstrap) as admin:
+        with reached(bootstrap) as admin:
             admin.alter_broker_configs({which: changes}, validate_only=validate_only)
             _tell_not_live(admin, which)
     said = "all brokers" if which is None else f"broker {which}"

@@ -1,12 +1,16 @@
 """Where the cluster is: the flag, the environment, or the dev cluster that runs in this directory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.cli.numbers import parse_number
+
+if TYPE_CHECKING:
+    from paceline_client import Admin
 
 DEV_DIRECTORY = Path("build/dev")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
@@ -27,6 +31,22 @@ def default_bootstrap() -> str:
 
     state = read_state(DEV_DIRECTORY)
     return str(state["bootstrap"]) if state else DEFAULT_BOOTSTRAP
+
+
+@contextmanager
+def reached(bootstrap: str) -> "Iterator[Admin]":
+    """Give an `Admin` for changes: that nobody is there is found out as soon as by commands that only look.
+
+    A change waits for a controller for as long as a failover may take; a mistyped address is not worth that.
+
+    Raises:
+        BootstrapError: no address answered.
+    """
+    from paceline_client import Admin
+
+    with Admin(bootstrap) as admin:
+        admin.describe_cluster()
+        yield admin
 
 
 def parse_partition(text: str) -> tuple[str, int | None]:

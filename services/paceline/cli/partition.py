@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, parse_partition, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
@@ -155,11 +155,10 @@ def elect(
     election: Literal["preferred", "unclean"] = "unclean" if unclean else "preferred"
     if bool(which) == everything:
         raise click.UsageError("name partitions, or give --all")
+    wanted = [parse_partition(text) for text in which]
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
-            named = None if everything else _expanded(admin, which)
+        with reached(bootstrap) as admin:
+            named = None if everything else _expanded(admin, wanted)
             if unclean and not yes and not dry_run:
                 results = _elect_what_was_agreed_to(admin, named)
             else:
@@ -195,11 +194,10 @@ def _elect_what_was_agreed_to(admin: Any, named: list[tuple[str, int]] | None) -
     return [*elect_leaders(admin, "unclean", agreed), *others]
 
 
-def _expanded(admin: Any, which: tuple[str, ...]) -> list[tuple[str, int]]:
+def _expanded(admin: Any, wanted: list[tuple[str, int | None]]) -> list[tuple[str, int]]:
     """Return the partitions named; a bare topic stands for all of its own."""
     found: list[tuple[str, int]] = []
-    for text in which:
-        topic, index = parse_partition(text)
+    for topic, index in wanted:
         if index is not None:
             found.append((topic, index))
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, parse_partition, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, output_option, show
@@ -86,11 +86,9 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bo
     `reassign cancel` ends the last one. With a plan that is running already, --throttle changes the rate.
     """
     with reported():
-        from paceline_client import Admin
-
         moves = read_plan(plan_file)
         throttled = False
-        with Admin(bootstrap) as admin:
+        with reached(bootstrap) as admin:
             if bytes_per_second is not None:
                 # Refused moves leave no throttle behind, and none runs a moment without it.
                 checked = alter_moves(admin, moves, validate_only=True)

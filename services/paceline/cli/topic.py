@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from paceline.cli.connection import bootstrap_option
+from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import COUNT
 from paceline.cli.output import output_option, show
@@ -46,9 +46,9 @@ def create(
     if len(pairs) < len(configs):
         raise click.UsageError("a key is given to --config more than once")
     with reported():
-        from paceline_client import Admin, NewTopic
+        from paceline_client import NewTopic
 
-        with Admin(bootstrap) as admin:
+        with reached(bootstrap) as admin:
             wanted = NewTopic(name, partitions, replication_factor, configs=pairs)
             (made,) = admin.create_topics([wanted], validate_only=validate_only)
             click.echo(f"{name} can be created" if validate_only else f"created {name}")
@@ -162,12 +162,12 @@ def alter(
     if not deletes and not any(pairs.values()):
         raise click.UsageError("give at least one of --set, --delete, --append and --subtract")
     with reported():
-        from paceline_client import Admin, ConfigChange
+        from paceline_client import ConfigChange
 
         changes = [ConfigChange(key, "delete") for key in deletes]
         for operation, given in pairs.items():
             changes += [ConfigChange(key, operation, value) for key, value in given]  # type: ignore[arg-type]
-        with Admin(bootstrap) as admin:
+        with reached(bootstrap) as admin:
             admin.alter_configs({name: changes}, validate_only=validate_only)
     click.echo(f"{name} can be altered" if validate_only else f"altered {name}")
 
@@ -179,11 +179,8 @@ def alter(
 @bootstrap_option
 def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -> None:
     """Add partitions and return when each has a leader. Keys map to other partitions from then on."""
-    with reported():
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
-            (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
+    with reported(), reached(bootstrap) as admin:
+        (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
     added = f"{result.first_partition} to {count - 1}"
     click.echo(f"{name} can get partitions {added}" if validate_only else f"added partitions {added} to {name}")
 
@@ -198,9 +195,7 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
     if not yes:
         click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
     with reported():
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with reached(bootstrap) as admin:
             results = admin.delete_topics(names, raise_errors=False)
         deleted = [each.name for each in results if each.error is None]
         if deleted:

@@ -31,6 +31,9 @@ class ElectingAdmin:
     ) -> None:
         pass
 
+    def describe_cluster(self) -> None:
+        """Somebody answers."""
+
     def elect_leaders(
         self, _election: str, partitions: Sequence[TopicPartition] | None, *, validate_only: bool, **_: bool
     ) -> list[ElectionResult]:
