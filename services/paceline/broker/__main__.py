@@ -1,22 +1,25 @@
 """`python -m paceline.broker --config FILE --broker-id 1 --log-dirs DIR ...`; `--help` names what there is."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from paceline import __version__
-from paceline.runtime.grpc_environment import wait_for_sockets_directly
-from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent, raise_open_file_limit
-from paceline.runtime.logging import configure_logging
-from paceline.runtime.memory import keep_large_buffers
-from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, process_options
-from paceline.runtime.settings_help import help_text
-from paceline.runtime.settings_keys import BrokerKeys
+from paceline.runtime.early_stop import end_at_stop_signal
+
+if TYPE_CHECKING:
+    from paceline.runtime.settings import BrokerSettings
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker and return the exit code (`runtime.lifecycle.ExitCode`)."""
+    end_at_stop_signal()  # before the imports, which take most of a start
+    from paceline.runtime.lifecycle import ExitCode, die_with_parent
+    from paceline.runtime.settings import SettingsError, load_broker, process_options
+    from paceline.runtime.settings_help import help_text
+    from paceline.runtime.settings_keys import BrokerKeys
+
     try:
         options, _ = process_options(arguments)
         if options.show_help:
@@ -37,10 +40,17 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return run(settings)
 
 
-def run(settings: BrokerSettings) -> int:
+def run(settings: "BrokerSettings") -> int:
     """Run a broker with these settings."""
+    from paceline.runtime.grpc_environment import wait_for_sockets_directly
+
     wait_for_sockets_directly()
+    import asyncio
+
     from paceline.broker.driver import BrokerProcess
+    from paceline.runtime.lifecycle import ExitCode, StartupError, raise_open_file_limit
+    from paceline.runtime.logging import configure_logging
+    from paceline.runtime.memory import keep_large_buffers
 
     raise_open_file_limit()
     keep_large_buffers()

@@ -1,20 +1,25 @@
 """`python -m paceline.controller --config FILE --controller-id 1000001 ...`; `--help` names what there is."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from paceline import __version__
-from paceline.runtime.lifecycle import ExitCode, StartupError, die_with_parent, raise_open_file_limit
-from paceline.runtime.logging import configure_logging
-from paceline.runtime.settings import ControllerSettings, SettingsError, load_controller, process_options
-from paceline.runtime.settings_help import help_text
-from paceline.runtime.settings_keys import ControllerKeys
+from paceline.runtime.early_stop import end_at_stop_signal
+
+if TYPE_CHECKING:
+    from paceline.runtime.settings import ControllerSettings
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a controller and return the exit code (`runtime.lifecycle.ExitCode`)."""
+    end_at_stop_signal()  # before the imports, which take most of a start
+    from paceline.runtime.lifecycle import ExitCode, die_with_parent
+    from paceline.runtime.settings import SettingsError, load_controller, process_options
+    from paceline.runtime.settings_help import help_text
+    from paceline.runtime.settings_keys import ControllerKeys
+
     try:
         options, _ = process_options(arguments)
         if options.show_help:
@@ -35,9 +40,13 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return run(settings)
 
 
-def run(settings: ControllerSettings) -> int:
+def run(settings: "ControllerSettings") -> int:
     """Run a controller with these settings."""
+    import asyncio
+
     from paceline.controller.driver import ControllerProcess
+    from paceline.runtime.lifecycle import ExitCode, StartupError, raise_open_file_limit
+    from paceline.runtime.logging import configure_logging
 
     keys = settings.keys
     configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)

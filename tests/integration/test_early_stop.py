@@ -1,0 +1,34 @@
+"""A stop while a service is still starting to start, as a supervisor that has changed its mind asks for it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import eventually
+
+WAIT_S = 120.0
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_service_that_reads_its_settings_ends_at_a_sigterm_it_has_asked_for(role: str, tmp_path: Path) -> None:
+    settings = tmp_path / "settings"
+    os.mkfifo(settings)  # whoever opens it waits for somebody who writes
+    argv = [sys.executable, "-m", f"paceline.{role}", f"--config={settings}", "--die-with-parent"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: asks_for(process.pid, signal.SIGTERM), WAIT_S, "it asks for SIGTERM")
+            process.terminate()
+            assert process.wait(WAIT_S) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def asks_for(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal; without one process 1 of a container does not hear of it."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(int(caught, 16) >> (number - 1) & 1)
