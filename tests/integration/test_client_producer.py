@@ -430,8 +430,9 @@ def test_close_gives_up_after_its_time(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize("how", ["close", "flush", "send"])
 def test_who_gives_up_waiting_hears_what_kept_records_from_their_log(cluster: FakeCluster, how: str) -> None:
     cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
-    producer = Producer(cluster.bootstrap, buffer_memory=1, max_block_ms=100)
+    producer = Producer(cluster.bootstrap, buffer_memory=1)
     future = producer.send("one", b"a")
+    producer._max_block_s = 0.1
     wait_for(lambda: cluster.produce_requests >= 2)
     if how == "flush":
         with pytest.raises(RequestTimedOutError, match=r"broker 1 .* one-0: NOT_ENOUGH_REPLICAS on purpose"):

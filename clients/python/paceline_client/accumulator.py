@@ -10,8 +10,9 @@ How order and "exactly once" are kept for an idempotent producer, per partition:
   OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
 * Until the leader has acknowledged a first batch of this producer id, only one is in flight: a broker that does not
   know the id accepts any sequence, and would take the second batch before the first (replica-manager.md section 18).
-* Batches name the id of the topic that metadata shows. Where the topic was made anew they are refused until metadata
-  shows the new one, whose log knows no producer: again only one is in flight at first.
+* A batch names the topic id that metadata showed when it got its sequence. A leader with another topic of that name
+  refuses it: then it is surely not in the log. Once metadata shows the other topic, whose log lacks what this one's has
+  acknowledged, that is a gap in the sequence, too.
 * After a retriable failure only the oldest batch without outcome is sent, one at a time, until all have been resent.
   Later batches that overtook it on the way come back OUT_OF_ORDER and wait for their turn.
 * A batch that fails for good leaves a gap in the sequence. Batches behind it which are surely not in the log are
@@ -165,7 +166,8 @@ class Accumulator(RecordBuffer):
             total += size
             if queue.pending and batch is queue.pending[0]:
                 self._start(queue, batch)
-            batch.topic_id = queue.topic_id
+            elif not self.config.enable_idempotence:
+                batch.topic_id = queue.topic_id
             batch.on_wire = True
             batch.was_oldest = queue.unresolved[0] is batch
             batch.attempts += 1
@@ -178,6 +180,7 @@ class Accumulator(RecordBuffer):
         queue.unresolved.append(batch)
         batch.number = queue.started
         queue.started += 1
+        batch.topic_id = queue.topic_id
         batch.sealed = True
         if queue.open is batch:
             queue.open = None
@@ -199,8 +202,7 @@ class Accumulator(RecordBuffer):
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
         queue.unresolved.remove(batch)
-        if batch.topic_id == queue.topic_id:
-            queue.acknowledged = True
+        queue.acknowledged = True
         queue.last_error = None
         self._resolve(batch, base_offset, log_append_time_ms, None)
 
@@ -217,6 +219,7 @@ class Accumulator(RecordBuffer):
         batch.on_wire = False
         if not (answered and error.definite) or isinstance(error, _ALSO_AFTER_APPEND):
             batch.maybe_appended = True
+        batch.renumber = isinstance(error, InconsistentTopicIdError)
         if isinstance(error, InvalidProducerEpochError):
             return self._fail_fatally(batch, error)
         if isinstance(error, OutOfOrderSequenceNumberError) and self.config.enable_idempotence:

@@ -51,9 +51,10 @@ class PartitionQueue:
         """Why the partition could not be sent to, for batches that expire without an attempt."""
 
     def belong_to(self, topic_id: str) -> None:
-        """Send to this topic from now on; a log of another one has heard of no producer yet."""
+        """Begin batches for this topic from now on; its log lacks what another one of its name has acknowledged."""
+        if self.topic_id and self.producer_id is not None:
+            self.gap = True
         self.topic_id = topic_id
-        self.acknowledged = False
 
     def recovering(self) -> bool:
         """Return whether a drained batch waits to be sent again."""
@@ -85,7 +86,7 @@ class PartitionQueue:
         if not all(batch.renumber for batch in self.unresolved):
             return
         for batch in self.unresolved:
-            batch.renumber = False
+            batch.renumber = batch.maybe_appended = False
             batch.base_sequence = None
             batch.data = None
         self.pending.extendleft(reversed(self.unresolved))
