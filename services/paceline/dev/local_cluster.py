@@ -89,8 +89,11 @@ class LocalCluster:
         """Start everything and return when every process says it is serving and every broker knows all brokers.
 
         Raises:
-            LocalClusterError: a process ended or was not ready in time; everything has been stopped again.
+            LocalClusterError: the directory cannot be one of ``log.dirs``, or a process ended or was not ready in time;
+                everything has been stopped again.
         """
+        if "," in str(self.directory):
+            raise LocalClusterError(f"{self.directory} has a comma, which separates log directories: choose another")
         deadline = time.monotonic() + timeout_s
         self.directory.mkdir(parents=True, exist_ok=True)
         plan = self.ports or choose_plan(self.controllers, self.brokers, HOST)
