@@ -19,6 +19,8 @@ MAX_ELEMENTS: Final = 400_000
 (`convert_common.MAX_RECORDS`) with a header each."""
 MAX_STEPS: Final = 4 * MAX_ELEMENTS
 """Fields looked at before a request is refused as well, so that the look ends after some tenths of a second."""
+_FEW_STEPS: Final = 2_000
+"""Enough for requests that are large by payloads, as those with encoded batches are; payloads are skipped."""
 
 _VARINT, _FIXED64, _LENGTH, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4, _GROUP_BEGIN: 0, _GROUP_END: 0}
@@ -39,23 +41,28 @@ def refuse_nested_crowd(data: bytes, message: type[Message], limit: int = MAX_EL
     """
     if len(data) <= limit:
         return
-    marks = _marks(message.DESCRIPTOR)
-    if marks is not None and sum(map(data.count, marks)) <= limit:
-        return
+    inside = _inside(message.DESCRIPTOR)
     try:
-        _count(data, _inside(message.DESCRIPTOR), limit)
+        if _count(data, inside, limit, _FEW_STEPS):
+            return
+        marks = _marks(message.DESCRIPTOR)
+        if marks is not None and sum(map(data.count, marks)) <= limit:
+            return
+        if not _count(data, inside, limit, MAX_STEPS):
+            raise InvalidRequestError(f"more than {MAX_STEPS} fields in one request")
     except (IndexError, ValueError):
         return
 
 
-def _count(data: bytes, inside: _Inside, limit: int) -> None:
+def _count(data: bytes, inside: _Inside, limit: int, steps: int) -> bool:
+    """Return whether ``steps`` fields were enough to see them all, and raise InvalidRequestError for a crowd."""
     position, end, elements = 0, len(data), 0
     outer: list[tuple[int, _Inside]] = []
     """End and fields of each message around the one at ``position``."""
-    for _ in range(MAX_STEPS):
+    for _ in range(steps):
         while position >= end:
             if position > end or not outer:
-                return
+                return True
             end, inside = outer.pop()
         tag = data[position]
         position += 1
@@ -74,7 +81,7 @@ def _count(data: bytes, inside: _Inside, limit: int) -> None:
             position += _FIXED_BYTES.get(wire_type, end)
             continue
         if position + size > end:
-            return
+            return True
         held = inside.get(tag >> 3)
         if held is None:
             position += size
@@ -87,7 +94,7 @@ def _count(data: bytes, inside: _Inside, limit: int) -> None:
             position += size
         if elements > limit:
             raise InvalidRequestError(f"more than {limit} elements in the lists of one request")
-    raise InvalidRequestError(f"more than {MAX_STEPS} fields in one request")
+    return False
 
 
 @cache

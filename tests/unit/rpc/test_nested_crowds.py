@@ -6,6 +6,7 @@ import pytest
 
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.model.errors import InvalidRequestError
+from paceline.rpc import nested_crowds
 from paceline.rpc.convert_common import MAX_RECORDS
 from paceline.rpc.interceptors import typed_parser
 from paceline.rpc.nested_crowds import MAX_STEPS, refuse_nested_crowd
@@ -37,6 +38,7 @@ EMPTY_HEADERS = record_pb2.RecordList(
 ).SerializeToString()
 
 
+@pytest.mark.parametrize("few_steps", [0, 2_000])
 @pytest.mark.parametrize(
     ("message", "data"),
     [
@@ -52,10 +54,20 @@ EMPTY_HEADERS = record_pb2.RecordList(
     ],
     ids=["messages", "numbers", "maps", "a longer tag", "two lists", "texts", "a filter", "headers", "records"],
 )
-def test_more_elements_in_inner_lists_than_are_allowed_are_refused(message: type, data: bytes) -> None:
+def test_more_elements_in_inner_lists_than_are_allowed_are_refused(
+    message: type, data: bytes, few_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message.FromString(data)  # type: ignore[attr-defined]
+    monkeypatch.setattr(nested_crowds, "_FEW_STEPS", few_steps)
     with pytest.raises(InvalidRequestError, match=f"more than {FEW} elements"):
         refuse_nested_crowd(data, message, FEW)
+
+
+def test_encoded_batches_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nested_crowds, "_marks", None)
+    batches = [log_pb.ProducePartition(topic="t", partition=one, batch=b"\n" * 100_000) for one in range(20)]
+    data = log_pb.ProduceRequest(partitions=batches).SerializeToString()
+    refuse_nested_crowd(data, log_pb.ProduceRequest, FEW)
 
 
 def test_as_many_elements_as_are_allowed_are_taken() -> None:
