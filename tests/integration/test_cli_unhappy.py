@@ -74,6 +74,11 @@ def test_partitions_with_a_leader_are_described_beside_those_without(cluster: Fa
     assert len({tuple(sorted(row)) for row in rows}) == 1, "every row has the same keys"
 
 
+def hears_interrupts() -> None:
+    """Shells have what they start in the background ignore Ctrl-C, and so does what that starts in turn."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_produce_says_what_it_waits_for(cluster: FakeCluster) -> None:
     cluster.topic("short")
     with subprocess.Popen(
@@ -97,6 +102,7 @@ def test_an_interrupted_produce_says_where_the_records_went_that_it_had_read(clu
         [str(PACELINE), "produce", "typed", "-b", cluster.bootstrap],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=hears_interrupts,
     ) as writer:
         try:
             assert writer.stdin is not None and writer.stderr is not None

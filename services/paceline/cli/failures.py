@@ -34,6 +34,7 @@ def reported(output: str = "table") -> Iterator[None]:
         end_quietly()
     except (OSError, TimeoutError, ValueError) as error:
         _tell(output, type(error).__name__, str(error))
+        give_up_unwritten()
         sys.exit(LOCAL_FAILURE)
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
@@ -42,8 +43,20 @@ def reported(output: str = "table") -> Iterator[None]:
 
 def end_quietly() -> NoReturn:
     """Exit with 0: whoever read the output has enough. What the flush at exit still has goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _write_nowhere()
     sys.exit(0)
+
+
+def give_up_unwritten() -> None:
+    """Have the flush at exit not fail once more, with a message and an exit code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _write_nowhere()
+
+
+def _write_nowhere() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_partition(topic: str, indexes: Sequence[int], index: int | None) -> None:

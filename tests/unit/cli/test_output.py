@@ -45,8 +45,10 @@ def test_a_table_whose_reader_has_gone_ends_as_well_as_json(directory: Path, out
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_a_full_disk_is_one_line_also_after_a_clusters_calls(directory: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_is_one_line_also_after_a_clusters_calls(directory: Path, unbuffered: str) -> None:
     command = [str(PACELINE), "dev", "down", "--directory", str(directory)]
+    more = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, env=more)
     assert (ended.returncode, ended.stderr) == (1, b"OSError: [Errno 28] No space left on device\n")
