@@ -528,7 +528,7 @@ class HostedPartition:
             self._host.log_start_moved(self)
 
     def restart_log_at(self, offset: int) -> None:
-        """Drop everything: the leader's log starts beyond this one's end."""
+        """Drop everything, to begin where the leader's log starts: this one has nothing that goes before or behind."""
         assert self.log is not None and not self.is_leader
         self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"fully, the leader's log starts at {offset}")
         self.log.truncate_fully_and_start_at(offset)

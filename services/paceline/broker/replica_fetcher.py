@@ -414,10 +414,13 @@ class ReplicaFetcher:
     def _out_of_range(self, state: FetchState, log: ReplicaLog, result: ReplicaFetchResult) -> bool:
         if result.log_end_offset < 0 or result.log_start_offset < 0:
             return False
-        if result.log_end_offset < log.log_end_offset:
-            state.partition.truncate_to(result.log_end_offset, "the leader's log ends there")
-        elif result.log_start_offset > log.log_end_offset:
+        # After an unclean election all that is left here may lie beyond the leader's log. What the leader has may be
+        # another history then than the one whose beginning was deleted here.
+        lies_beyond = result.log_start_offset < result.log_end_offset <= log.log_start_offset
+        if lies_beyond or result.log_start_offset > log.log_end_offset:
             state.partition.restart_log_at(result.log_start_offset)
+        elif result.log_end_offset < log.log_end_offset:
+            state.partition.truncate_to(result.log_end_offset, "the leader's log ends there")
         return self._moved(state, log)
 
     def _fail(self, state: FetchState, reason: str) -> None:

@@ -337,6 +337,21 @@ def test_out_of_range_below_the_leaders_start_starts_the_log_anew_there() -> Non
     assert (named.fetch_offset, named.last_fetched_epoch, named.log_start_offset) == (100, None, 100)
 
 
+@pytest.mark.parametrize(("deleted_to", "leaders_end"), [(3, 2), (2, 2)], ids=["nothing is left", "the end is left"])
+def test_what_lies_beyond_the_leaders_log_as_a_whole_makes_room_for_all_of_the_leaders(
+    deleted_to: int, leaders_end: int
+) -> None:
+    follower = Follower()
+    follower.follow()
+    follower.answer(result(batches=records(0, b"a") + records(1, b"b") + records(2, b"c"), hw=3))
+    follower.broker.log().increment_log_start_offset(deleted_to)
+    follower.answer(result(error=ErrorCode.OFFSET_OUT_OF_RANGE, start=1, end=leaders_end))
+    log = follower.broker.log()
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1, 1, 1)
+    (named,) = follower.request.partitions
+    assert (named.fetch_offset, named.last_fetched_epoch, named.log_start_offset) == (1, None, 1)
+
+
 def test_out_of_range_without_bounds_only_delays() -> None:
     follower = Follower()
     follower.follow()
