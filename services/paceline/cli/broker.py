@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.broker_drain import plan_drain, plan_undrain, refuse_unknown_broker
+from paceline.cli.broker_drain import failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
 from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import BROKER_ID, parse_number
@@ -123,9 +123,7 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
                     if change.error is not None:
                         found.stuck[change.topic_partition] = str(change.error)
                 wanted = [where for where in found.elect if where not in found.stuck]
-                for result in elect_leaders(admin, "preferred", wanted):
-                    if result.error is not None and result.leader is None:
-                        found.stuck[result.topic_partition] = str(result.error)
+                found.stuck.update(failed_elections(elect_leaders(admin, "preferred", wanted)))
     moved = len([where for where in found.elect if where not in found.stuck])
     click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} off broker {broker_id}")
     for (topic, index), reason in sorted(found.stuck.items()):
@@ -166,9 +164,7 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
                     if change.error is not None:
                         found.stuck[change.topic_partition] = str(change.error)
                 wanted = [where for where in found.elect if where not in found.stuck]
-                for result in elect_leaders(admin, "preferred", wanted):
-                    if result.error is not None and result.leader is None:
-                        found.stuck[result.topic_partition] = str(result.error)
+                found.stuck.update(failed_elections(elect_leaders(admin, "preferred", wanted)))
     moved = len([where for where in found.elect if where not in found.stuck])
     click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} to broker {broker_id}")
     for (topic, index), reason in sorted(found.stuck.items()):

@@ -5,13 +5,15 @@ does not bring leaders back; no record is copied. Whoever is in sync and is pref
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from paceline.model.errors import ElectionNotNeededError
+
 if TYPE_CHECKING:
-    from paceline_client import TopicDescription
+    from paceline_client import ElectionResult, TopicDescription
 
 Partition = tuple[str, int]
 
@@ -90,6 +92,15 @@ class Undrain:
     """Partitions that the broker shall lead and does not lead yet."""
     stuck: dict[Partition, str] = field(default_factory=dict)
     """Partitions it ought to lead and cannot lead now, with the reason."""
+
+
+def failed_elections(results: Iterable["ElectionResult"]) -> dict[Partition, str]:
+    """Return why partitions were not given their preferred leader; one that has it by now, by rebalance, was."""
+    return {
+        result.topic_partition: str(result.error)
+        for result in results
+        if result.error is not None and result.leader is None and not isinstance(result.error, ElectionNotNeededError)
+    }
 
 
 def plan_undrain(

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.cli.broker_drain import Undrain, plan_drain, plan_undrain, refuse_unknown_broker
-from paceline_client import PartitionDescription, TopicDescription
+from paceline.cli.broker_drain import Undrain, failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
+from paceline.model.errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
+from paceline.model.identifiers import TopicPartition
+from paceline_client import ElectionResult, PartitionDescription, TopicDescription
 
 
 def topic(*partitions: PartitionDescription) -> list[TopicDescription]:
@@ -139,3 +141,13 @@ def test_an_undrain_takes_back_what_a_drain_has_taken() -> None:
 
 def _rotated(index: int) -> tuple[int, ...]:
     return ((1, 2, 3), (2, 3, 1), (3, 1, 2))[index % 3]
+
+
+def test_a_partition_that_the_rebalance_has_given_its_preferred_leader_does_not_stay() -> None:
+    has_it, cannot, elected = (TopicPartition("t", index) for index in range(3))
+    results = [
+        ElectionResult(has_it, ElectionNotNeededError("the preferred broker 1 leads t-0")),
+        ElectionResult(cannot, PreferredLeaderNotAvailableError("broker 1 is not in sync")),
+        ElectionResult(elected, leader=1, leader_epoch=4),
+    ]
+    assert failed_elections(results) == {cannot: "broker 1 is not in sync"}
