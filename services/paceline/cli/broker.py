@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.broker_drain import failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
+from paceline.cli.broker_drain import Drain, Undrain, failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
 from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import BROKER_ID, parse_number
@@ -119,11 +119,7 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
             if plan_file is not None and not dry_run:
                 _keep(plan_file, encode_plan(found.before))
             if not dry_run:
-                for change in alter_moves(admin, found.order):
-                    if change.error is not None:
-                        found.stuck[change.topic_partition] = str(change.error)
-                wanted = [where for where in found.elect if where not in found.stuck]
-                found.stuck.update(failed_elections(elect_leaders(admin, "preferred", wanted)))
+                _carry_out(admin, found)
     moved = len([where for where in found.elect if where not in found.stuck])
     click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} off broker {broker_id}")
     for (topic, index), reason in sorted(found.stuck.items()):
@@ -160,11 +156,7 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
             refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
             found = plan_undrain(topics, broker_id, moving, before)
             if not dry_run:
-                for change in alter_moves(admin, found.order):
-                    if change.error is not None:
-                        found.stuck[change.topic_partition] = str(change.error)
-                wanted = [where for where in found.elect if where not in found.stuck]
-                found.stuck.update(failed_elections(elect_leaders(admin, "preferred", wanted)))
+                _carry_out(admin, found)
     moved = len([where for where in found.elect if where not in found.stuck])
     click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} to broker {broker_id}")
     for (topic, index), reason in sorted(found.stuck.items()):
@@ -219,6 +211,15 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
         raise SystemExit(NEGATIVE_VERDICT)
 
 
+def _carry_out(admin: "Admin", found: Drain | Undrain) -> None:
+    """Change the orders, then have the leaders elected; what could not be done is noted in ``stuck``."""
+    for change in alter_moves(admin, found.order):
+        if change.error is not None:
+            found.stuck[change.topic_partition] = str(change.error)
+    wanted = [where for where in found.elect if where not in found.stuck]
+    found.stuck.update(failed_elections(elect_leaders(admin, "preferred", wanted)))
+
+
 def _keep(path: Path, text: str) -> None:
     """Write a file that is not there yet: what an earlier drain has kept is all there is of the old order.
 
@@ -248,8 +249,10 @@ _which_broker = click.argument("which", metavar="ID|all", callback=_which)
 
 def _tell_not_live(admin: "Admin", which: int | None) -> None:
     """Say it when a broker is not live: it may be one that is down, or an id that was mistyped."""
+    if which is None:
+        return
     live = [each.broker_id for each in admin.describe_cluster().brokers]
-    if which is not None and which not in live:
+    if which not in live:
         click.echo(f"broker {which} is not live, {', '.join(map(str, live)) or 'none'} are", err=True)
 
 

@@ -43,13 +43,13 @@ def refuse_crowd(data: bytes, limit: int, what: str = "fields") -> None:
 
 
 def _after_field(data: bytes, position: int) -> int:
-    tag, position = _varint(data, position)
+    tag, position = read_varint(data, position)
     wire_type = tag & 7
     if wire_type == _LENGTH:
-        size, position = _varint(data, position)
+        size, position = read_varint(data, position)
         return position + size
     if wire_type == _VARINT:
-        return _varint(data, position)[1]
+        return read_varint(data, position)[1]
     if wire_type == _FIXED64:
         return position + 8
     if wire_type == _FIXED32:
@@ -59,7 +59,13 @@ def _after_field(data: bytes, position: int) -> int:
     raise ValueError(wire_type)
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at ``position`` and where it ends.
+
+    Raises:
+        IndexError: the bytes end before it does.
+        ValueError: it has more than ten bytes.
+    """
     byte = data[position]
     position += 1
     if byte < 0x80:

@@ -13,6 +13,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import Message
 
 from paceline.model.errors import InvalidRequestError
+from paceline.rpc.crowds import read_varint
 
 MAX_ELEMENTS: Final = 400_000
 """Elements of all lists of a client's request, a message counted as one: as many records as one list may have
@@ -24,7 +25,6 @@ _FEW_STEPS: Final = 2_000
 
 _VARINT, _FIXED64, _LENGTH, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4, _GROUP_BEGIN: 0, _GROUP_END: 0}
-_VARINT_BITS: Final = 70
 _TEXTS: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 _Inside = dict[int, Descriptor | bool]
@@ -67,15 +67,15 @@ def _count(data: bytes, inside: _Inside, limit: int, steps: int) -> bool:
         tag = data[position]
         position += 1
         if tag >= 0x80:
-            tag, position = _varint(data, position - 1)
+            tag, position = read_varint(data, position - 1)
         wire_type = tag & 7
         if wire_type == _LENGTH:
             size = data[position]
             position += 1
             if size >= 0x80:
-                size, position = _varint(data, position - 1)
+                size, position = read_varint(data, position - 1)
         elif wire_type == _VARINT:
-            position = _varint(data, position)[1]
+            position = read_varint(data, position)[1]
             continue
         else:
             position += _FIXED_BYTES.get(wire_type, end)
@@ -127,19 +127,3 @@ def _inside(descriptor: Descriptor) -> _Inside:
         elif declaration.label == FieldDescriptorProto.LABEL_REPEATED:
             found[field.number] = field.type in _TEXTS
     return found
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    position += 1
-    if byte < 0x80:
-        return byte, position
-    value, shift = byte & 0x7F, 7
-    while shift < _VARINT_BITS:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise ValueError("a varint has more than ten bytes")
