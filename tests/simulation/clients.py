@@ -33,6 +33,7 @@ from tests.simulation.world import NodeScheduler, Skew
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
+_AFTER_APPEND_WITH_ACKS_ALL = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _RETRY_MS = 60
 _METADATA_TIMEOUT_MS = 600
 _GIVE_UP_MS = 90_000
@@ -292,7 +293,9 @@ class Producer(Client):
             self._end(send, Outcome.OK, f"at {send.offset} by {leader}")
             return
         kind = ERROR_CLASSES.get(failure.code, PacelineError)
-        send.in_doubt = send.in_doubt or not kind.definite
+        # Without acks=all nothing follows the append that could make a leader answer this.
+        only_before_append = send.acks is not RequiredAcks.ALL and failure.code in _AFTER_APPEND_WITH_ACKS_ALL
+        send.in_doubt = send.in_doubt or not (kind.definite or only_before_append)
         self.refused(send.topic_partition, failure)
         if failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.cluster.checks.out_of_order(send, failure.message)

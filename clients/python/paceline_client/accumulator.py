@@ -30,11 +30,9 @@ from paceline.model.errors import (
     InconsistentTopicIdError,
     InvalidProducerEpochError,
     NotEnoughReplicasAfterAppendError,
-    NotLeaderOrFollowerError,
     OutOfOrderSequenceNumberError,
     PacelineError,
     RequestTimedOutError,
-    UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
@@ -46,11 +44,6 @@ from paceline_client.record_buffer import AccumulatorConfig, RecordBuffer
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 """Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
 
-_ALSO_AFTER_APPEND: Final = (NotLeaderOrFollowerError, UnknownTopicOrPartitionError)
-"""What a leader also says of a batch it has appended, when it is deposed, or its replica goes, before others have it.
-
-The next leader may have the batch.
-"""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
@@ -217,7 +210,7 @@ class Accumulator(RecordBuffer):
         """
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
-        if not (answered and error.definite) or isinstance(error, _ALSO_AFTER_APPEND):
+        if not (answered and error.definite):
             batch.maybe_appended = True
         batch.renumber = isinstance(error, InconsistentTopicIdError)
         if isinstance(error, InvalidProducerEpochError):

@@ -1,7 +1,8 @@
 """One family of errors; every class carries Kafka's number and what a caller may do about it.
 
 `code` is the number on the wire (`paceline.v1.ErrorCode` has the same values), `retriable` says whether the same
-request may succeed later, `definite` whether the operation surely did not happen.
+request may succeed later, `definite` whether the operation surely did not happen, whatever the request was. A leader
+answers some errors also after it has appended a batch (``acks=all``): these are not definite.
 """
 
 from enum import IntEnum
@@ -103,10 +104,14 @@ class CorruptMessageError(PacelineError):
 
 
 class UnknownTopicOrPartitionError(PacelineError):
-    """The topic or partition does not exist, as far as the answering process knows."""
+    """The topic or partition does not exist, as far as the answering process knows.
+
+    Not definite: a replica may be deleted after it has appended a batch, and be the only one that was.
+    """
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     retriable = True
+    definite = False
 
 
 class LeaderNotAvailableError(PacelineError):
@@ -117,10 +122,14 @@ class LeaderNotAvailableError(PacelineError):
 
 
 class NotLeaderOrFollowerError(PacelineError):
-    """The broker does not lead the partition."""
+    """The broker does not lead the partition.
+
+    Not definite: a leader may be deposed after it has appended a batch, and the next leader may have the batch.
+    """
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     retriable = True
+    definite = False
 
 
 class RequestTimedOutError(PacelineError):

@@ -36,11 +36,16 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_CORRUPT_MESSAGE: _ErrorCode.ValueType  # 2
     """A batch failed its CRC-32C or its lengths do not add up. Nothing was appended."""
     ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _ErrorCode.ValueType  # 3
-    """The topic or partition does not exist. Retriable, since metadata may be behind."""
+    """The topic or partition does not exist. Retriable, since metadata may be behind. After Produce with acks=all the
+    batch may have been appended: the replica was deleted while it waited for its followers.
+    """
     ERROR_CODE_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 5
     """The partition has no leader at the moment. Retriable."""
     ERROR_CODE_NOT_LEADER_OR_FOLLOWER: _ErrorCode.ValueType  # 6
-    """This broker does not lead (or follow) the partition; the error names the leader when known. Retriable."""
+    """This broker does not lead (or follow) the partition; the error names the leader when known. Retriable. After
+    Produce with acks=all the batch may have been appended: the leader was deposed while it waited for its followers,
+    and the next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+    """
     ERROR_CODE_REQUEST_TIMED_OUT: _ErrorCode.ValueType  # 7
     """The deadline passed before the outcome was known. The write may have happened. Retriable."""
     ERROR_CODE_BROKER_NOT_AVAILABLE: _ErrorCode.ValueType  # 8
@@ -136,11 +141,16 @@ ERROR_CODE_OFFSET_OUT_OF_RANGE: ErrorCode.ValueType  # 1
 ERROR_CODE_CORRUPT_MESSAGE: ErrorCode.ValueType  # 2
 """A batch failed its CRC-32C or its lengths do not add up. Nothing was appended."""
 ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.ValueType  # 3
-"""The topic or partition does not exist. Retriable, since metadata may be behind."""
+"""The topic or partition does not exist. Retriable, since metadata may be behind. After Produce with acks=all the
+batch may have been appended: the replica was deleted while it waited for its followers.
+"""
 ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 5
 """The partition has no leader at the moment. Retriable."""
 ERROR_CODE_NOT_LEADER_OR_FOLLOWER: ErrorCode.ValueType  # 6
-"""This broker does not lead (or follow) the partition; the error names the leader when known. Retriable."""
+"""This broker does not lead (or follow) the partition; the error names the leader when known. Retriable. After
+Produce with acks=all the batch may have been appended: the leader was deposed while it waited for its followers,
+and the next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+"""
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode.ValueType  # 7
 """The deadline passed before the outcome was known. The write may have happened. Retriable."""
 ERROR_CODE_BROKER_NOT_AVAILABLE: ErrorCode.ValueType  # 8

@@ -2,9 +2,10 @@
 
 import pytest
 
+from paceline.broker.metadata_cache import MetadataCache
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
-from paceline.model.errors import ErrorCode
+from paceline.model.errors import ERROR_CLASSES, ErrorCode
 from paceline.model.identifiers import TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
@@ -200,3 +201,21 @@ def test_b60_mixed_acks_never_show_more_than_the_isr_has() -> None:
     assert cluster[1].log().high_watermark == 0 and not waiting
     (response,) = cluster[1].consume(0)
     assert response.results[0].batches == b"" and response.results[0].high_watermark == 0
+
+
+@pytest.mark.parametrize("fate", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+def test_an_error_that_can_follow_an_append_is_not_called_definite(fate: ErrorCode) -> None:
+    """With acks=all the leader appends first and is deposed, or its replica is deleted, while it waits."""
+    cluster = make()
+    cluster.cuts |= {(2, 1), (3, 1)}
+    answer = cluster[1].produce(b"a")
+    log = cluster[1].log()
+    assert not answer and log.log_end_offset == 1
+    if fate is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        cluster.decide(2, 1, (2, 3), to=[1])
+    else:
+        cluster[1].node.replica_manager.metadata = MetadataCache()
+        cluster.stop_replica(1, -2, delete=True)
+    assert code(answer) is fate and log.size_bytes
+    assert not ERROR_CLASSES[fate].definite
+    assert ERROR_CLASSES[fate].retriable

@@ -38,11 +38,14 @@ const (
 	ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE ErrorCode = 1
 	// A batch failed its CRC-32C or its lengths do not add up. Nothing was appended.
 	ErrorCode_ERROR_CODE_CORRUPT_MESSAGE ErrorCode = 2
-	// The topic or partition does not exist. Retriable, since metadata may be behind.
+	// The topic or partition does not exist. Retriable, since metadata may be behind. After Produce with acks=all the
+	// batch may have been appended: the replica was deleted while it waited for its followers.
 	ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION ErrorCode = 3
 	// The partition has no leader at the moment. Retriable.
 	ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE ErrorCode = 5
-	// This broker does not lead (or follow) the partition; the error names the leader when known. Retriable.
+	// This broker does not lead (or follow) the partition; the error names the leader when known. Retriable. After
+	// Produce with acks=all the batch may have been appended: the leader was deposed while it waited for its followers,
+	// and the next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
 	ErrorCode_ERROR_CODE_NOT_LEADER_OR_FOLLOWER ErrorCode = 6
 	// The deadline passed before the outcome was known. The write may have happened. Retriable.
 	ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT ErrorCode = 7
