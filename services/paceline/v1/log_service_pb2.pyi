@@ -164,6 +164,7 @@ class ProducePartition(google.protobuf.message.Message):
     TOPIC_ID_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     RECORDS_FIELD_NUMBER: builtins.int
+    CURRENT_LEADER_EPOCH_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """Topic name."""
     partition: builtins.int
@@ -172,6 +173,10 @@ class ProducePartition(google.protobuf.message.Message):
     """Topic id; empty means the topic that has the name now."""
     batch: builtins.bytes
     """One RecordBatch of Kafka's message format version 2, base offset 0."""
+    current_leader_epoch: builtins.int
+    """Leader epoch the caller knows; a leader of another epoch appends nothing and answers FENCED_LEADER_EPOCH (the caller's
+    is older) or UNKNOWN_LEADER_EPOCH (the caller's is newer). Absent skips the check.
+    """
     @property
     def records(self) -> paceline.v1.record_pb2.RecordList:
         """Structured records; the broker encodes them."""
@@ -184,9 +189,13 @@ class ProducePartition(google.protobuf.message.Message):
         topic_id: builtins.str = ...,
         batch: builtins.bytes = ...,
         records: paceline.v1.record_pb2.RecordList | None = ...,
+        current_leader_epoch: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "data", b"data", "records", b"records"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "data", b"data", "partition", b"partition", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_current_leader_epoch", b"_current_leader_epoch", "batch", b"batch", "current_leader_epoch", b"current_leader_epoch", "data", b"data", "records", b"records"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_current_leader_epoch", b"_current_leader_epoch", "batch", b"batch", "current_leader_epoch", b"current_leader_epoch", "data", b"data", "partition", b"partition", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_current_leader_epoch", b"_current_leader_epoch"]) -> typing.Literal["current_leader_epoch"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["data", b"data"]) -> typing.Literal["batch", "records"] | None: ...
 
 global___ProducePartition = ProducePartition

@@ -322,9 +322,12 @@ type ProducePartition struct {
 	//
 	//	*ProducePartition_Batch
 	//	*ProducePartition_Records
-	Data          isProducePartition_Data `protobuf_oneof:"data"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Data isProducePartition_Data `protobuf_oneof:"data"`
+	// Leader epoch the caller knows; a leader of another epoch appends nothing and answers FENCED_LEADER_EPOCH (the caller's
+	// is older) or UNKNOWN_LEADER_EPOCH (the caller's is newer). Absent skips the check.
+	CurrentLeaderEpoch *int32 `protobuf:"varint,6,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ProducePartition) Reset() {
@@ -401,6 +404,13 @@ func (x *ProducePartition) GetRecords() *RecordList {
 		}
 	}
 	return nil
+}
+
+func (x *ProducePartition) GetCurrentLeaderEpoch() int32 {
+	if x != nil && x.CurrentLeaderEpoch != nil {
+		return *x.CurrentLeaderEpoch
+	}
+	return 0
 }
 
 type isProducePartition_Data interface {
@@ -1982,14 +1992,16 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\x12=\n" +
 	"\n" +
 	"partitions\x18\x03 \x03(\v2\x1d.paceline.v1.ProducePartitionR\n" +
-	"partitions\"\xb6\x01\n" +
+	"partitions\"\x86\x02\n" +
 	"\x10ProducePartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x19\n" +
 	"\btopic_id\x18\x03 \x01(\tR\atopicId\x12\x16\n" +
 	"\x05batch\x18\x04 \x01(\fH\x00R\x05batch\x123\n" +
-	"\arecords\x18\x05 \x01(\v2\x17.paceline.v1.RecordListH\x00R\arecordsB\x06\n" +
-	"\x04data\"V\n" +
+	"\arecords\x18\x05 \x01(\v2\x17.paceline.v1.RecordListH\x00R\arecords\x125\n" +
+	"\x14current_leader_epoch\x18\x06 \x01(\x05H\x01R\x12currentLeaderEpoch\x88\x01\x01B\x06\n" +
+	"\x04dataB\x17\n" +
+	"\x15_current_leader_epoch\"V\n" +
 	"\x0fProduceResponse\x12C\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2#.paceline.v1.ProducePartitionResultR\n" +
