@@ -25,9 +25,9 @@ from typing import Any
 import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from paceline.pipeline.batch_index import FetchedSlice, index_batches
-from paceline.pipeline.columns import arrow_schema
-from paceline.pipeline.decode import COLUMNS, decode_index
+from paceline.pipeline.decode.batch_index import FetchedSlice, index_batches
+from paceline.pipeline.decode.columns import arrow_schema
+from paceline.pipeline.decode.records import COLUMNS, decode_index
 
 MIB = 1 << 20
 FETCH_BYTES = 4 * MIB

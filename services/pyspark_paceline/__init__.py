@@ -4,7 +4,7 @@ Spark imports every top-level module called ``pyspark_*`` and registers its ``De
 lives in `paceline.pipeline`. ``configure(SparkSession.builder)`` sets what makes it fast.
 """
 
-from paceline.pipeline.reader import PacelineDataSource as DefaultSource
+from paceline.pipeline.data_source import PacelineDataSource as DefaultSource
 from paceline.pipeline.session import configure, register
 
 __all__ = ["DefaultSource", "configure", "register"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from paceline.pipeline.data_source import spark_schema
 from paceline.pipeline.errors import InvalidOptionError
-from paceline.pipeline.options import parse_options
-from paceline.pipeline.reader import spark_schema
 from paceline.pipeline.session import SETTINGS
+from paceline.pipeline.source.options import parse_options
 from tests.support.spark import spark  # noqa: F401
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import encode, simple_records
@@ -97,8 +97,8 @@ def test_arrow_types_are_exactly_what_spark_asks_for() -> None:
     """Trap 5: a nullable flag, a large type or another order would be refused."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from paceline.pipeline.columns import arrow_schema
-    from paceline.pipeline.options import ALL_COLUMNS
+    from paceline.pipeline.decode.columns import arrow_schema
+    from paceline.pipeline.source.options import ALL_COLUMNS
 
     for columns in (ALL_COLUMNS, ALL_COLUMNS[:-1], ("headers", "offset")):
         assert to_arrow_schema(spark_schema(columns), timezone="UTC").equals(arrow_schema(columns))

@@ -1,1 +1,1 @@
-"""The Spark data source and jobs. Read `reader.py` first."""
+"""The Spark data source and jobs. Read `data_source.py` first."""

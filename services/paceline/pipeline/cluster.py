@@ -22,8 +22,8 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.fetch_wire import FETCH_METHOD, parse_fetch_answer
-from paceline.pipeline.options import ReadOptions
+from paceline.pipeline.source.fetch_wire import FETCH_METHOD, parse_fetch_answer
+from paceline.pipeline.source.options import ReadOptions
 from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, channel_options
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error, is_timeout
 from paceline.rpc.retry import RetryPolicy, call_with_retry

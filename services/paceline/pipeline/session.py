@@ -42,6 +42,6 @@ def register(spark: Any) -> None:
 
     With a Python environment shipped as an archive do not call it: there discovery works and this does not (trap 13).
     """
-    from paceline.pipeline.reader import PacelineDataSource
+    from paceline.pipeline.data_source import PacelineDataSource
 
     spark.dataSource.register(PacelineDataSource)

@@ -7,9 +7,9 @@ import google_crc32c
 import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from paceline.pipeline.batch_index import FetchedSlice
-from paceline.pipeline.decode import decode
-from paceline.pipeline.options import ALL_COLUMNS
+from paceline.pipeline.decode.batch_index import FetchedSlice
+from paceline.pipeline.decode.records import decode
+from paceline.pipeline.source.options import ALL_COLUMNS
 from tests.unit.pipeline.golden import Expected
 
 FOREVER = 1 << 60

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from paceline.pipeline.options import ALL_COLUMNS, KNOWN
+from paceline.pipeline.source.options import ALL_COLUMNS, KNOWN
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 

@@ -11,11 +11,11 @@ import grpc
 
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.batch_index import FetchedSlice, index_batches
 from paceline.pipeline.cluster import EARLIEST, LATEST, TIMESTAMP, Cluster, TopicView
+from paceline.pipeline.decode.batch_index import FetchedSlice, index_batches
 from paceline.pipeline.errors import DataLossError, InvalidOptionError
-from paceline.pipeline.offset_ranges import OffsetRange, pack
-from paceline.pipeline.offset_specs import (
+from paceline.pipeline.source.offset_ranges import OffsetRange, pack
+from paceline.pipeline.source.offset_specs import (
     EARLIEST_MARK,
     LATEST_MARK,
     AtOffsets,
@@ -24,8 +24,8 @@ from paceline.pipeline.offset_specs import (
     Earliest,
     OffsetSpec,
 )
-from paceline.pipeline.options import ReadOptions
-from paceline.pipeline.pushdown import PushedFilters
+from paceline.pipeline.source.options import ReadOptions
+from paceline.pipeline.source.pushdown import PushedFilters
 from paceline.v1 import log_service_pb2
 
 SAMPLED_TOPICS: Final = 8

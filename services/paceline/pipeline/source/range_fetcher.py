@@ -22,12 +22,12 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.batch_index import BatchIndex, FetchedSlice, index_batches
 from paceline.pipeline.cluster import UNKNOWN_TOPIC_ATTEMPTS, Cluster, named_failure
+from paceline.pipeline.decode.batch_index import BatchIndex, FetchedSlice, index_batches
 from paceline.pipeline.errors import DataLossError
-from paceline.pipeline.fetch_wire import FetchAnswer, PartitionAnswer
-from paceline.pipeline.offset_ranges import OffsetRange
-from paceline.pipeline.options import ReadOptions
+from paceline.pipeline.source.fetch_wire import FetchAnswer, PartitionAnswer
+from paceline.pipeline.source.offset_ranges import OffsetRange
+from paceline.pipeline.source.options import ReadOptions
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1 import log_service_pb2
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.pipeline.offset_ranges import OffsetRange, pack
+from paceline.pipeline.source.offset_ranges import OffsetRange, pack
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from paceline.log.compression import Codec, codec_of, decompress
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
-from paceline.pipeline.batch_index import (
+from paceline.pipeline.decode.batch_index import (
     CODEC_MASK,
     CONTROL,
     HEADER_BYTES,
@@ -28,10 +28,10 @@ from paceline.pipeline.batch_index import (
     describe_batch,
     index_batches,
 )
-from paceline.pipeline.columns import arrow_schema
-from paceline.pipeline.header_columns import decode_headers, no_headers
-from paceline.pipeline.record_walk import RecordPlaces, find_records
-from paceline.pipeline.varints import VARLONG_MAX_BYTES, Int64s, read_varints
+from paceline.pipeline.decode.columns import arrow_schema
+from paceline.pipeline.decode.header_columns import decode_headers, no_headers
+from paceline.pipeline.decode.record_walk import RecordPlaces, find_records
+from paceline.pipeline.decode.varints import VARLONG_MAX_BYTES, Int64s, read_varints
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """Columns of a read without headers, in Spark's Kafka source's order."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.model.errors import CorruptMessageError
-from paceline.pipeline.columns import HEADERS_TYPE
-from paceline.pipeline.varints import Bytes, Int64s, read_varint, read_varints
+from paceline.pipeline.decode.columns import HEADERS_TYPE
+from paceline.pipeline.decode.varints import Bytes, Int64s, read_varint, read_varints
 
 Bools = NDArray[np.bool_]
 

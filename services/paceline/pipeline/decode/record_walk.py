@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.model.errors import CorruptMessageError
-from paceline.pipeline.varints import Bytes, Int64s, read_varint, read_varints
+from paceline.pipeline.decode.varints import Bytes, Int64s, read_varint, read_varints
 
 LOCKSTEP_MIN_BATCHES: Final = 32
 RECORD_MIN_BYTES: Final = 7

@@ -13,7 +13,7 @@ from typing import Final
 from paceline.model.errors import InvalidTopicError
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.pipeline.errors import InvalidOptionError
-from paceline.pipeline.offset_specs import (
+from paceline.pipeline.source.offset_specs import (
     EARLIEST_MARK,
     LATEST_MARK,
     MAX_INT64,

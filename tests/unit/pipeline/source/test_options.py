@@ -7,8 +7,8 @@ import pytest
 from paceline.model.errors import InvalidConfigError
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.errors import InvalidOptionError
-from paceline.pipeline.offset_specs import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
-from paceline.pipeline.options import KNOWN, ReadOptions, parse_options
+from paceline.pipeline.source.offset_specs import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
+from paceline.pipeline.source.options import KNOWN, ReadOptions, parse_options
 
 MINIMAL = {"paceline.bootstrap.servers": "a:1", "subscribe": "t"}
 

@@ -32,11 +32,12 @@ from paceline.model.errors import (
 )
 from paceline.pipeline import cluster as cluster_module
 from paceline.pipeline.cluster import Cluster, channels_of_this_process, close_channels
+from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import DataLossError, InvalidOptionError
-from paceline.pipeline.options import parse_options
-from paceline.pipeline.planning import plan_tasks
-from paceline.pipeline.range_fetcher import RangeFetcher, prefetched
-from paceline.pipeline.reader import OffsetRangesPartition, PacelineDataSource, PacelineReader, PushdownReader
+from paceline.pipeline.source.options import parse_options
+from paceline.pipeline.source.planning import plan_tasks
+from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
+from paceline.pipeline.source.reader import OffsetRangesPartition, PacelineReader, PushdownReader
 from paceline.v1.errors_pb2 import LeaderHint
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import encode, simple_records, to_records

@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
-from paceline.pipeline import decode as decode_module
-from paceline.pipeline.batch_index import FetchedSlice, index_batches
-from paceline.pipeline.columns import arrow_schema
-from paceline.pipeline.decode import decode, decode_index
-from paceline.pipeline.options import ALL_COLUMNS
+from paceline.pipeline.decode import records as decode_module
+from paceline.pipeline.decode.batch_index import FetchedSlice, index_batches
+from paceline.pipeline.decode.columns import arrow_schema
+from paceline.pipeline.decode.records import decode, decode_index
+from paceline.pipeline.source.options import ALL_COLUMNS
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import decoded, encode, simple_records, to_records, whole, with_payload
 from tests.unit.pipeline.golden import Expected

@@ -14,7 +14,7 @@ from google_crc32c import value as crc32c
 from numpy.typing import NDArray
 
 from paceline.model.errors import CorruptMessageError
-from paceline.pipeline.varints import Int64s
+from paceline.pipeline.decode.varints import Int64s
 
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12

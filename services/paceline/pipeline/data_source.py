@@ -1,0 +1,86 @@
+"""The Spark data source ``paceline``: ``spark.read.format("paceline")``. Start here.
+
+`PacelineDataSource` checks the options and builds the readers of `paceline.pipeline.source`. It connects to nothing and
+imports neither gRPC nor numpy: Spark builds it in processes of their own, and every Python process of Spark that looks
+for data sources imports this module.
+"""
+
+from typing import NoReturn
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from paceline.pipeline.errors import InvalidOptionError, UnsupportedOperationError
+from paceline.pipeline.source.options import parse_options
+from paceline.pipeline.source.reader import PacelineReader, PushdownReader
+
+FORMAT = "paceline"
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_SPARK_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(_HEADER),
+}
+
+
+def spark_schema(columns: tuple[str, ...]) -> StructType:
+    """Return the Spark schema of these columns, all nullable: Spark compares Arrow fields strictly (trap 5)."""
+    return StructType([StructField(name, _SPARK_TYPES[name]) for name in columns])
+
+
+class PacelineDataSource(DataSource):  # type: ignore[misc]
+    """Batch reads of topics; streaming reads and writes are refused with a clear error."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format()``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns chosen by the options; every option is checked here, before a job starts."""
+        return spark_schema(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> "PacelineReader":
+        """Return the reader; one with filter push-down only if asked for, as Spark refuses it otherwise (trap 4)."""
+        options = parse_options(self.options)
+        own = spark_schema(options.columns)
+        if schema != own:
+            raise InvalidOptionError(
+                f"the schema is fixed ({own.simpleString()}) and cannot be set; choose columns with the option columns"
+            )
+        return PushdownReader(options) if options.pushdown else PacelineReader(options)
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
+        """Refuse: there is no streaming read yet."""
+        raise UnsupportedOperationError(
+            "readStream is not supported by the paceline source yet; read in batches with spark.read, "
+            "startingOffsets and endingOffsets"
+        )
+
+    def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
+        """Refuse: reading through the driver is never a good idea (trap 20)."""
+        self.streamReader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse: there is no sink yet."""
+        raise UnsupportedOperationError("writing to paceline is not supported yet; use the Python client")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        """Refuse: there is no sink yet."""
+        self.writer(schema, overwrite)

@@ -1,0 +1,1 @@
+"""The source of the data source: options, planning and reading of offset ranges. Read `reader.py` first."""

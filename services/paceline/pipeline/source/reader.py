@@ -1,0 +1,77 @@
+"""The batch reader: plans on the driver (`planning`), reads in the tasks (`range_fetcher`, `decode`).
+
+Constructors connect to nothing: Spark builds and pickles these objects in processes of their own. Modules that need
+gRPC or numpy are imported where they are used, because every Python process of Spark that looks for data sources
+imports this module.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from paceline.pipeline.source.options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.pipeline.source.offset_ranges import OffsetRange
+    from paceline.pipeline.source.pushdown import PushedFilters
+
+
+@dataclass
+class OffsetRangesPartition(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    def __init__(self, ranges: "list[OffsetRange]", servers: tuple[str, ...] = ()) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+        self.servers = servers
+        """Brokers that planning heard of, beside the bootstrap servers."""
+
+
+class PacelineReader(DataSourceReader):  # type: ignore[misc]
+    """A batch read: planned once on the driver, then read range by range in the tasks."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pushed: PushedFilters | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one input partition per task, a list even when there is nothing to read (trap 10)."""
+        from paceline.pipeline.cluster import Cluster
+        from paceline.pipeline.source.planning import plan_tasks
+
+        cluster = Cluster(self._options)
+        tasks = plan_tasks(self._options, cluster, self._pushed)
+        return [OffsetRangesPartition(ranges, cluster.some_servers()) for ranges in tasks]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield the task's records as Arrow record batches; nothing for the partition Spark makes of an empty plan."""
+        return self._read(partition) if isinstance(partition, OffsetRangesPartition) else iter(())
+
+    def _read(self, partition: OffsetRangesPartition) -> "Iterator[pa.RecordBatch]":
+        from paceline.pipeline.cluster import Cluster
+        from paceline.pipeline.decode.records import decode_index
+        from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
+
+        cluster = Cluster(self._options, partition.servers)
+        fetcher = RangeFetcher(cluster, partition.ranges, self._options)
+        answers = prefetched(fetcher)
+        try:
+            for index in answers:
+                yield from decode_index(index, self._options.columns)
+        finally:
+            answers.close()  # type: ignore[attr-defined]
+
+
+class PushdownReader(PacelineReader):
+    """The reader that takes filters; needs ``spark.sql.python.filterPushdown.enabled``."""
+
+    def pushFilters(self, filters: list[Filter]) -> Any:  # noqa: N802
+        """Turn what can be turned into seek positions; return the filters left to Spark."""
+        from paceline.pipeline.source.pushdown import PushedFilters
+
+        self._pushed = PushedFilters()
+        return self._pushed.push(filters)
