@@ -252,6 +252,10 @@ class HostedPartition:
         """
         log = self.leader_log()
         if wait_for_all and not self.has_enough_replicas:
+            if not self._host.topic_config_known(self.topic_partition.topic):
+                raise NotEnoughReplicasError(
+                    f"the settings of topic {self.topic_partition.topic}, and so its min.insync.replicas, are not known"
+                )
             raise NotEnoughReplicasError(
                 f"{self.topic_partition} has {len(self.isr)} in-sync replicas, {self.min_insync_replicas} needed"
             )
@@ -278,13 +282,17 @@ class HostedPartition:
             self._host.log_start_moved(self)
 
     def apply_retention(self, wall_ms: int) -> None:
-        """Let go of the segments that are too old or too many; followers do so on their own, and follow the leader.
+        """Remove the segments that are too old or too many; followers do so on their own, and follow the leader.
+
+        Nothing is removed while the topic's settings are not known: the broker's defaults may keep less.
 
         Raises:
             PacelineError: what the log said.
         """
         log = self.log
         if log is None or log.directory.is_offline or not log.config.deletes:
+            return
+        if not self._host.deletion_is_known(self.topic_partition.topic):
             return
         offset = log.retained_from(wall_ms)
         if offset is not None:

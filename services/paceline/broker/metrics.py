@@ -66,6 +66,8 @@ class MetricsSnapshot:
     damaged_logs: int
     damaged_reads_total: int
     logs_set_aside: int
+    topics_with_unknown_settings: int
+    """Topics whose settings have been unknown, or unreadable, for more than a minute: nothing of them is deleted."""
     broker_epoch: int
 
 
@@ -116,6 +118,7 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         damaged_logs=len(manager.healing.damaged),
         damaged_reads_total=manager.healing.damaged_reads,
         logs_set_aside=len(manager.logs.set_aside),
+        topics_with_unknown_settings=len(manager.topic_configs.long_unknown()),
         broker_epoch=manager.broker_epoch,
     )
 

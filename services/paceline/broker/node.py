@@ -123,7 +123,7 @@ class BrokerNode:
             self._write_isr,
             on_state_change,
             self._log_dir_failed,
-            self._topic_configs.get,
+            self._topic_configs,
         )
         self._housekeeping = LogHousekeeping(
             log_manager,
@@ -281,8 +281,9 @@ class BrokerNode:
         if event.path == znodes.CONFIG_CHANGES and not self._stopped:
             self._topic_configs.announced()
 
-    def _topic_config_read(self, topic: str, config: LogConfig) -> None:
-        self.replica_manager.apply_topic_config(topic, config)
+    def _topic_config_read(self, topic: str, config: LogConfig | None) -> None:
+        if config is not None:
+            self.replica_manager.apply_topic_config(topic, config)
 
     def _kept_cluster_id(self) -> str | None:
         """Return the cluster the log directories belong to, None when they are new."""

@@ -51,7 +51,10 @@ class PartitionHost(Protocol):
         """Whether the replica's broker is shutting down or the replica is offline."""
 
     def topic_config_known(self, topic: str) -> bool:
-        """Whether the topic's settings have been read; before that nobody knows its ``min.insync.replicas``."""
+        """Whether the topic's settings have been read; before that its ``min.insync.replicas`` is not known."""
+
+    def deletion_is_known(self, topic: str) -> bool:
+        """Whether everything is known that decides which records of the topic may be deleted."""
 
     def propose_isr(self, partition: "HostedPartition", proposal: IsrProposal) -> None:
         """Write it; the outcome comes back through one of the `isr_*` methods."""

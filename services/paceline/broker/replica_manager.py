@@ -21,6 +21,7 @@ from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition_host import IsrProposal
 from paceline.broker.ports import BrokerTransport
 from paceline.broker.produce import ProduceHandler
+from paceline.broker.topic_configs import TopicConfigs
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
@@ -62,7 +63,7 @@ class ReplicaManager:
         write_isr: IsrWriter,
         on_state_change: Callable[[StateChange], None],
         on_log_dir_failed: Callable[[str], None],
-        topic_config: Callable[[str], LogConfig | None],
+        topic_configs: TopicConfigs,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
@@ -101,7 +102,7 @@ class ReplicaManager:
         self._write_isr = write_isr
         self._on_state_change = on_state_change
         self._on_log_dir_failed = on_log_dir_failed
-        self.topic_config = topic_config
+        self.topic_configs = topic_configs
         self._failed_dirs: dict[str, None] = {}
         self._news: dict[HostedPartition, int] = {}
         self._isr_check: Cancellable | None = None
@@ -305,9 +306,17 @@ class ReplicaManager:
 
     # Topic settings
 
+    def topic_config(self, topic: str) -> LogConfig | None:
+        """Return the topic's settings as they were last read, None while they are not known."""
+        return self.topic_configs.get(topic)
+
     def topic_config_known(self, topic: str) -> bool:
         """Whether the topic's settings have been read, so that its partitions may commit."""
         return self.topic_config(topic) is not None
+
+    def deletion_is_known(self, topic: str) -> bool:
+        """Whether everything is known that decides which records of the topic may be deleted."""
+        return self.topic_configs.deletion_is_known(topic)
 
     def apply_topic_config(self, topic: str, config: LogConfig) -> None:
         """Take over a topic's settings, newly read or changed."""

@@ -1,10 +1,14 @@
-"""Topic settings as ZooKeeper has them: read when a topic comes here, and again when somebody changes them.
+"""Read topic settings from ZooKeeper when a topic comes here, and again when they change.
 
-A partition whose topic's settings are not known yet commits nothing (nobody knows its ``min.insync.replicas``), and
+A partition whose topic's settings are not known yet commits nothing (its ``min.insync.replicas`` is not known), and
 produce requests to it wait; both last one read. Changes are announced below ``/config/changes``; a new session may
-have missed some, so it reads everything again. Source: spec/zookeeper.md sections 1, 2.11, 2.12 and 8.
+have missed some, so it reads everything again.
+
+A topic without a node has the broker's defaults. A node that cannot be parsed says nothing: what was read before it
+stays, nothing is deleted under it, and it is read again every ten seconds.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -18,15 +22,32 @@ from paceline.model.errors import InvalidConfigError
 from paceline.runtime.flow import Flow, FlowRun, Zk
 from paceline.runtime.ports import Cancellable, Scheduler
 
+LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
+UNREADABLE_RETRY_MS: Final = 10_000
+"""How often a node that cannot be parsed is read again; a person may mend it without an announcement."""
+LONG_UNKNOWN_MS: Final = 60_000
+"""How long settings may be unknown before a log line and a metric say so."""
 _READS_AT_ONCE: Final = 500
+_DELETION_KEYS: Final = frozenset(
+    {
+        "cleanup.policy",
+        "retention.ms",
+        "retention.bytes",
+        "delete.retention.ms",
+        "min.compaction.lag.ms",
+        "max.compaction.lag.ms",
+    }
+)
+"""Settings that decide what is deleted: the broker's default must not take the place of a value that does not parse."""
 _ANNOUNCEMENT: Final = re.compile(znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2] + "[0-9]+")
 
 
 class TopicConfigs:
-    """Settings of the topics this broker hosts. ``on_change`` is told of every topic whose settings were read.
+    """Settings of the topics this broker hosts.
 
-    ``on_broker_announced`` is told whose settings have changed when they are no topic's: ``3`` or ``<default>``.
+    ``on_read`` is called after every read of a topic, with None when its node could not be parsed.
+    ``on_broker_announced`` is called for changed settings of brokers, with ``3`` or ``<default>``.
     """
 
     def __init__(
@@ -34,16 +55,24 @@ class TopicConfigs:
         zookeeper: ZooKeeper,
         scheduler: Scheduler,
         defaults: LogConfig,
-        on_change: Callable[[str, LogConfig], None],
+        on_read: Callable[[str, LogConfig | None], None],
         on_broker_announced: Callable[[str], None] = lambda _broker: None,
     ) -> None:
         self._zookeeper = zookeeper
         self._scheduler = scheduler
         self._defaults = defaults
-        self._on_change = on_change
+        self._on_read = on_read
         self._on_broker_announced = on_broker_announced
         self._known: dict[str, LogConfig] = {}
         self._wanted: dict[str, None] = {}
+        self._unreadable: dict[str, str] = {}
+        """Topics whose node, or a value in it that decides on deletion, does not parse, and why."""
+        self._unknown_since: dict[str, float] = {}
+        """When a topic's settings were first wanted, or found unreadable; until they are known."""
+        self._reported: dict[str, None] = {}
+        """Topics whose unknown settings the log has been told of."""
+        self._retry: Cancellable | None = None
+        self._report: Cancellable | None = None
         self._waiting: list[_Waiting] = []
         self._reading = False
         self._asked: set[str] = set()
@@ -55,8 +84,21 @@ class TopicConfigs:
         self._stopped = False
 
     def get(self, topic: str) -> LogConfig | None:
-        """Return a topic's settings, None while they are not known."""
+        """Return a topic's settings as they were last read, None while they are not known."""
         return self._known.get(topic)
+
+    def deletion_is_known(self, topic: str) -> bool:
+        """Whether everything is known that decides which records of the topic may be deleted."""
+        return topic in self._known and topic not in self._unreadable
+
+    def is_unread(self, topic: str) -> bool:
+        """Whether no read of the topic has had an outcome yet."""
+        return topic not in self._known and topic not in self._unreadable
+
+    def long_unknown(self) -> list[str]:
+        """Return the topics whose settings have been unknown, or unreadable, for more than a minute."""
+        before_ms = self._scheduler.now_ms() - LONG_UNKNOWN_MS
+        return [topic for topic, since_ms in self._unknown_since.items() if since_ms <= before_ms]
 
     def unknown_among(self, topics: Iterable[str]) -> dict[str, None]:
         """Return those topics whose settings are on their way for the first time."""
@@ -67,13 +109,16 @@ class TopicConfigs:
     def want(self, topics: Iterable[str]) -> None:
         """Read the settings of topics that are not known yet."""
         for topic in topics:
-            if topic not in self._known:
+            if self.is_unread(topic):
                 self._wanted[topic] = None
+                self._note_unknown(topic)
         self._read()
 
     def forget(self, topic: str) -> None:
-        """Drop a topic that is not hosted any more; made anew, it may have other settings."""
+        """Drop a topic that is not hosted any more; re-created, it may have other settings."""
         self._known.pop(topic, None)
+        self._reported.pop(topic, None)
+        self._note_known(topic)
         self._asked.discard(topic)
         if self._wanted.pop(topic, True) is None:
             self._release_ready()
@@ -87,7 +132,7 @@ class TopicConfigs:
     def connected(self, new_session: bool) -> None:
         """A connection is there, and with it no watch: list announcements again, in a new session read everything."""
         if new_session:
-            self._wanted = {**dict.fromkeys(self._known), **self._wanted}
+            self._wanted = {**dict.fromkeys(self._known), **dict.fromkeys(self._unreadable), **self._wanted}
         self._read()
         self._list()
 
@@ -96,8 +141,11 @@ class TopicConfigs:
         self._list()
 
     def stop(self) -> None:
-        """Read nothing more and let everybody go on."""
+        """Read nothing more and release every waiting request."""
         self._stopped = True
+        for timer in (self._retry, self._report):
+            if timer is not None:
+                timer.cancel()
         for waiting in tuple(self._waiting):
             self._release(waiting)
 
@@ -111,15 +159,57 @@ class TopicConfigs:
         self._asked = set(topics)
         FlowRun(_read_configs(topics), self._zookeeper, self._scheduler, self._have_read, self._read_failed).start()
 
-    def _have_read(self, found: Mapping[str, Mapping[str, str]]) -> None:
+    def _have_read(self, found: Mapping[str, "_Settings"]) -> None:
         self._reading = False
-        for topic, properties in found.items():
+        for topic, settings in found.items():
             if topic in self._wanted and topic in self._asked:
                 del self._wanted[topic]
-                self._known[topic] = config = _config(properties, self._defaults)
-                self._on_change(topic, config)
+                self._take_over(topic, settings)
         self._release_ready()
         self._read()
+
+    def _take_over(self, topic: str, settings: "_Settings") -> None:
+        config, problem = parsed_settings(settings, self._defaults)
+        if problem is None:
+            self._note_known(topic)
+        else:
+            self._unreadable[topic] = problem
+            self._note_unknown(topic)
+            if self._retry is None:
+                self._retry = self._scheduler.call_later(UNREADABLE_RETRY_MS, self._read_unreadable)
+        if config is not None:
+            self._known[topic] = config
+        self._on_read(topic, config)
+
+    def _read_unreadable(self) -> None:
+        self._retry = None
+        self._wanted.update(dict.fromkeys(self._unreadable))
+        self._read()
+
+    def _note_unknown(self, topic: str) -> None:
+        self._unknown_since.setdefault(topic, self._scheduler.now_ms())
+        if self._report is None:
+            self._report = self._scheduler.call_later(LONG_UNKNOWN_MS, self._report_unknown)
+
+    def _note_known(self, topic: str) -> None:
+        self._unreadable.pop(topic, None)
+        self._unknown_since.pop(topic, None)
+        if topic in self._reported:
+            del self._reported[topic]
+            LOG.info("topic settings are known again: topic=%s", topic)
+
+    def _report_unknown(self) -> None:
+        """Log each topic once whose settings have been unknown for a minute, and look again at the others."""
+        self._report = None
+        for topic in self.long_unknown():
+            if topic not in self._reported:
+                self._reported[topic] = None
+                cause = self._unreadable.get(topic, "ZooKeeper has not answered")
+                LOG.warning("topic settings unknown for a minute, deleting nothing: topic=%s cause=%s", topic, cause)
+        unreported = [since for topic, since in self._unknown_since.items() if topic not in self._reported]
+        if unreported and not self._stopped:
+            wait_ms = min(unreported) + LONG_UNKNOWN_MS - self._scheduler.now_ms()
+            self._report = self._scheduler.call_later(max(wait_ms, 1), self._report_unknown)
 
     def _release_ready(self) -> None:
         for waiting in tuple(self._waiting):
@@ -156,7 +246,7 @@ class TopicConfigs:
         for kind, name in entities:
             if kind == "brokers":
                 self._on_broker_announced(name)
-            elif kind == "topics" and name in self._known:
+            elif kind == "topics" and (name in self._known or name in self._unreadable):
                 self._wanted[name] = None
         self._read()
         if self._list_again:
@@ -177,21 +267,33 @@ class _Waiting:
         self.timer: Cancellable | None = None
 
 
-def _config(properties: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-    """Return the settings; a key or value that makes no sense here is left at its default, the others count."""
+_Settings = Mapping[str, str] | MalformedZnodeError
+"""What a topic's node says."""
+
+
+def parsed_settings(settings: _Settings, defaults: LogConfig) -> tuple[LogConfig | None, str | None]:
+    """Return what a topic's node says, and why it does not say all that decides on deletion, if so.
+
+    A key or value that makes no sense is left at its default, the others count. A node that cannot be parsed has no
+    settings at all.
+    """
+    if isinstance(settings, MalformedZnodeError):
+        return None, str(settings)
     try:
-        return LogConfig.from_properties(properties, defaults)
+        return LogConfig.from_properties(settings, defaults), None
     except InvalidConfigError:
-        config = defaults
-        for key in sorted(properties):
-            try:
-                config = LogConfig.from_properties({key: properties[key]}, config)
-            except InvalidConfigError:
-                continue
-        return config
+        pass
+    config, problem = defaults, None
+    for key in sorted(settings):
+        try:
+            config = LogConfig.from_properties({key: settings[key]}, config)
+        except InvalidConfigError as error:
+            if key in _DELETION_KEYS:
+                problem = str(error)
+    return config, problem
 
 
-def _read_configs(topics: list[str]) -> Flow[dict[str, Mapping[str, str]]]:
+def _read_configs(topics: list[str]) -> Flow[dict[str, _Settings]]:
     paths = [znodes.topic_config_path(topic) for topic in topics]
     responses: list[Response] = yield Zk([GetData(path) for path in paths])
     missing = [index for index, response in enumerate(responses) if response.code is ZkCode.NO_NODE]
@@ -202,13 +304,13 @@ def _read_configs(topics: list[str]) -> Flow[dict[str, Mapping[str, str]]]:
         again: list[Response] = yield Zk([GetData(paths[index]) for index in missing])
         for index, response in zip(missing, again, strict=True):
             responses[index] = response
-    found: dict[str, Mapping[str, str]] = {}
+    found: dict[str, _Settings] = {}
     for topic, path, response in zip(topics, paths, responses, strict=True):
         expect(response, path, ZkCode.NO_NODE)
         try:
             found[topic] = znodes.decode_config(path, response.data) if response.ok else {}
-        except MalformedZnodeError:
-            found[topic] = {}
+        except MalformedZnodeError as error:
+            found[topic] = error
     return found
 
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.broker import log_retention
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, SetData
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.log.segment import Segment
@@ -153,3 +155,65 @@ def test_a_log_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, err
     else:
         assert partitions[0] in manager.healing.damaged
         assert cluster[1].log(partitions[1]).log_start_offset == 1
+
+
+def old_records(cluster: BrokerCluster) -> None:
+    cluster.decide(1, 0, (1,), is_new=True)
+    for number in range(6):
+        produce(cluster, b"%d" % number, age_ms=2 * RETENTION_MS)
+
+
+@pytest.mark.parametrize("override", ["retention.ms=-1", "cleanup.policy=compact"])
+def test_nothing_is_deleted_under_defaults_while_a_topics_settings_are_unread(override: str) -> None:
+    """A broker comes back, hears its role, and ZooKeeper falls silent before it has said what the topic keeps."""
+    key, _, value = override.partition("=")
+    cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=500)
+    cluster.zk(Create(znodes.topic_config_path(TP.topic), znodes.encode_config({key: value})))
+    old_records(cluster)
+    cluster[1].logs.checkpoint_high_watermarks()
+    cluster.restart(1)
+    cluster[1].zookeeper.link.cut()
+    cluster.decide(1, 1, (1,))
+    cluster.time.run_for(3_000)
+    assert cluster[1].node.replica_manager.topic_config(TP.topic) is None, "else this test shows nothing"
+    assert cluster[1].log().log_start_offset == 0
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: cluster[1].node.replica_manager.topic_config(TP.topic) is not None, 30_000)
+    cluster.time.run_for(3_000)
+    assert cluster[1].log().log_start_offset == 0
+
+
+def test_a_topic_without_a_node_of_settings_is_kept_as_the_broker_is_told() -> None:
+    cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=500)
+    old_records(cluster)
+    cluster.time.run_for(3_000)
+    assert cluster[1].log().log_start_offset == 6
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        b"what is this?",
+        znodes.encode_config({"retention.ms": "for ever"}),
+        znodes.encode_config({"cleanup.policy": "-"}),
+    ],
+    ids=["not JSON", "no number", "no policy"],
+)
+@pytest.mark.parametrize("restarts", [True, False])
+def test_nothing_is_deleted_under_settings_that_cannot_be_read(node: bytes, restarts: bool) -> None:
+    cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=500)
+    path = znodes.topic_config_path(TP.topic)
+    cluster.zk(Create(path, znodes.encode_config({"retention.ms": "-1"})))
+    old_records(cluster)
+    cluster.zk(SetData(path, node))
+    if restarts:
+        cluster[1].logs.checkpoint_high_watermarks()
+        cluster.restart(1)
+        cluster.decide(1, 1, (1,))
+    else:
+        change = znodes.encode_config_change(f"topics/{TP.topic}")
+        cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, change, sequential=True))
+    cluster.time.run_for(30_000)
+    assert cluster[1].log().log_start_offset == 0
+    cluster.zk(SetData(path, znodes.encode_config({})))
+    cluster.time.run_until(lambda: cluster[1].log().log_start_offset == 6, 30_000)

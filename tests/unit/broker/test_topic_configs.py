@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
+from paceline.broker import topic_configs
 from paceline.broker.topic_configs import TopicConfigs
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, Request, Response, SetData, ZkCode, ZooKeeper
@@ -250,3 +253,47 @@ def test_many_changes_at_once_end_in_the_last_one() -> None:
     for value in range(1, 30):
         configure(cluster, min_insync_replicas=str(value))
     cluster.time.run_until(lambda: min_isr(cluster) == 29, 1_000)
+
+
+def test_settings_that_stay_unknown_are_a_metric_and_one_log_line_after_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = BrokerCluster((1,))
+    node = cluster[1].node
+    cluster.zk(Create(znodes.topic_config_path(TP.topic), b"what is this?"))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(topic_configs.LONG_UNKNOWN_MS - 1_000)
+    assert node.metrics_snapshot().topics_with_unknown_settings == 0
+    cluster.time.run_for(2_000)
+    assert node.metrics_snapshot().topics_with_unknown_settings == 1
+    cluster.time.run_for(300_000)
+    lines = [record.getMessage() for record in caplog.records if "topic settings unknown" in record.getMessage()]
+    assert len(lines) == 1 and f"topic={TP.topic}" in lines[0] and "/config/topics/orders" in lines[0]
+    cluster.zk(SetData(znodes.topic_config_path(TP.topic), znodes.encode_config({"min.insync.replicas": "1"})))
+    cluster.time.run_for(topic_configs.UNREADABLE_RETRY_MS + 1_000)
+    assert node.metrics_snapshot().topics_with_unknown_settings == 0
+    assert cluster[1].produce(b"a")[0].failure is None
+
+
+def test_settings_that_were_read_once_serve_while_their_node_cannot_be_parsed() -> None:
+    cluster = BrokerCluster((1,))
+    configure(cluster, announce=False, min_insync_replicas="1", retention_ms="1000")
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(10)
+    cluster.zk(SetData(znodes.topic_config_path(TP.topic), b"what is this?"))
+    change = znodes.encode_config_change(f"topics/{TP.topic}")
+    cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, change, sequential=True))
+    cluster.time.run_for(100)
+    assert not cluster[1].node.replica_manager.deletion_is_known(TP.topic)
+    assert cluster[1].produce(b"a")[0].failure is None
+    assert cluster[1].log().config.retention_ms == 1_000
+
+
+def test_a_produce_to_a_topic_with_unreadable_settings_is_refused_at_once_and_says_why() -> None:
+    cluster = BrokerCluster((1,))
+    cluster.zk(Create(znodes.topic_config_path(TP.topic), b"what is this?"))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(100)
+    (refused,) = cluster[1].produce(b"a")
+    assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "settings of topic orders" in refused.failure.message
