@@ -12,7 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas seeds lock duplicates clean
+.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ java: ## check that Java 17 or newer is there
 	@scripts/check_java.sh
 
 run: install java ## the main job: stream real flights through a cluster, kill a leader, read it all back with Spark
-	@$(PY) -m paceline.demo --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
+	@$(PY) -m examples.flights --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
 
 test: install ## every test this machine can run, and why the rest was skipped
 	@$(PY) -m pytest -q $(PYTEST_ARGS)
@@ -88,13 +88,13 @@ up: images ## start the cluster of docker-compose.yml
 down: ## stop it
 	@scripts/compose.sh down
 
-seeds: install java ## run the tests of every documented behaviour and write docs/seeds.md
-	@$(PY) scripts/seeds_table.py --run
+origins: install java ## run the tests of every documented behaviour and write docs/origins.md
+	@$(PY) scripts/origins_table.py --run
 
 lock: ## refresh requirements.lock
 	@scripts/lock.sh
 
 clean: ## remove what make run and the other targets wrote, but not .venv
-	@if [ -x $(PY) ]; then $(PY) -m paceline.demo --directory $(RUN_DIR) --clean; fi
+	@if [ -x $(PY) ]; then $(PY) -m examples.flights --directory $(RUN_DIR) --clean; fi
 	@if [ -x $(VENV)/bin/paceline ]; then $(VENV)/bin/paceline dev down >/dev/null; fi
 	@rm -rf build .mypy_cache .ruff_cache .hypothesis

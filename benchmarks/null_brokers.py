@@ -19,7 +19,7 @@ import grpc
 from kazoo.client import KazooClient
 
 from paceline.coordination import znodes
-from paceline.coordination.znode_registrations import BrokerRegistration, encode_broker
+from paceline.coordination.znodes.registrations import BrokerRegistration, encode_broker
 from paceline.internal.v1 import replica_manager_service_pb2 as pb
 from paceline.model.control import Endpoint
 from paceline.rpc.server import server_options

@@ -10,8 +10,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest
 
-from paceline.coordination.embedded import EmbeddedZooKeeper, jars_path, java_path
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, java_path
 
 _chroots = itertools.count(1)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.demo.observer import ClusterObserver
+from examples.flights.observer import ClusterObserver
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
 from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition

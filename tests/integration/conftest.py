@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.coordination.embedded import java_path
 from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
+from paceline.runtime.embedded_zookeeper import java_path
 
 PATIENT = {
     "zookeeper.session.timeout.ms": "30000",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.broker.driver_identity import broker_id_of
+from paceline.broker.service.broker_id import broker_id_of
 from paceline.log.checkpoint import MetaProperties
 from paceline.runtime.lifecycle import StartupError
 

@@ -18,8 +18,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.runtime.lifecycle import ExitCode
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc

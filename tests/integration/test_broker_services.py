@@ -14,12 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from paceline.broker.core_port import CoreHandle
-from paceline.broker.driver_servers import CONTROL_THREADS, BrokerServers
 from paceline.broker.metadata_cache import MetadataCache
-from paceline.broker.servicer import ByteBudget, LogServicer
-from paceline.broker.servicer_answers import AnswerBudget
-from paceline.broker.servicer_internal import ReplicationServicer
+from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.internal_servicer import ReplicationServicer
+from paceline.broker.service.log_servicer import ByteBudget, LogServicer
+from paceline.broker.service.response_memory import AnswerBudget
+from paceline.broker.service.servers import CONTROL_THREADS, BrokerServers
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc, replication_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
@@ -66,10 +66,10 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
 from paceline.rpc import convert
-from paceline.rpc.arrivals import ARRIVALS_AT_ONCE
+from paceline.rpc.admission.loop_fairness import LoopFairness
+from paceline.rpc.admission.receive_limiter import ARRIVALS_AT_ONCE
 from paceline.rpc.channels import channel_options, open_aio_channel
 from paceline.rpc.errors import from_rpc_error
-from paceline.rpc.turns import Turns
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
 from paceline.runtime.metrics import Metrics
@@ -294,16 +294,16 @@ async def test_requests_in_flight_have_a_byte_budget(door: Door) -> None:
 
 
 async def test_requests_beyond_those_being_received_are_throttled_unread_and_others_are_not(door: Door) -> None:
-    arrivals = door.servers._produce_arrivals
-    arrivals._wait_s = 0.05
-    arrivals._slow_after_s = 60.0
+    receive_limiter = door.servers._produce_limiter
+    receive_limiter._wait_s = 0.05
+    receive_limiter._slow_after_s = 60.0
     over = asyncio.Event()
 
     async def sends_for_ever() -> None:
-        await arrivals.receive(over.wait)
+        await receive_limiter.receive(over.wait)
 
     senders = [asyncio.get_running_loop().create_task(sends_for_ever()) for _ in range(ARRIVALS_AT_ONCE)]
-    await _until(lambda: arrivals.under_way == ARRIVALS_AT_ONCE)
+    await _until(lambda: receive_limiter.under_way == ARRIVALS_AT_ONCE)
     error = await failure_of(door.log().Produce(produce_of()))
     assert isinstance(error, ThrottledError) and "try again" in str(error)
     assert door.core.produced == []
@@ -312,7 +312,7 @@ async def test_requests_beyond_those_being_received_are_throttled_unread_and_oth
     await asyncio.gather(*senders)
     door.core.produce_answer = [ProduceResult(TP, None, 0, -1, 0)]
     await door.log().Produce(produce_of())
-    assert arrivals.under_way == 0
+    assert receive_limiter.under_way == 0
 
 
 async def test_answers_under_way_have_a_byte_budget(door: Door) -> None:
@@ -579,7 +579,7 @@ async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -
             ByteBudget(1),
             AnswerBudget(1),
             1,
-            Turns(),
+            LoopFairness(),
         ).handlers(),
         replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(CoreHandle()).handlers(),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from paceline.broker.driver_transport import GrpcBrokerTransport
+from paceline.broker.service.transport import GrpcBrokerTransport
 from paceline.internal.v1 import (
     controller_service_pb2,
     controller_service_pb2_grpc,

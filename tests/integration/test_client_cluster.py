@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from paceline.coordination.embedded import jars_path, java_path
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.model.errors import (
@@ -16,6 +15,7 @@ from paceline.model.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from paceline.runtime.embedded_zookeeper import jars_path, java_path
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]

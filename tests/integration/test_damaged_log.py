@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.coordination.embedded import java_path
 from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition as StoredPartition
+from paceline.runtime.embedded_zookeeper import java_path
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.integration.conftest import PATIENT
 from tests.support.replica_files import compare_replicas

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli.commands import cli
-from paceline.coordination.embedded import java_path
 from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.model.errors import ErrorCode, LogDirNotFoundError, PolicyViolationError, ReplicaNotAvailableError
 from paceline.rpc.channels import open_channel
+from paceline.runtime.embedded_zookeeper import java_path
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.model.errors import LeaderNotAvailableError
 from paceline.model.identifiers import TopicPartition
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline_client import Producer
 from tests.integration.fake_brokers import FakeCluster
 from tests.integration.test_broker_process import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from paceline.rpc.arrivals import Arrivals
+from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.runtime.healthcheck import check
 from tests.integration.test_stalled_clients import LONG_S, put_on, serving, unasked, until
 
@@ -21,7 +21,7 @@ async def test_a_connection_of_silent_calls_keeps_no_other_connection_waiting() 
     async def answer(request: bytes, context: Any) -> bytes:
         return b"done"
 
-    arrivals = Arrivals(wait_s=WAIT_S, slow_after_s=SLOW_AFTER_S)
+    receive_limiter = ReceiveLimiter(wait_s=WAIT_S, slow_after_s=SLOW_AFTER_S)
     over = threading.Event()
 
     def nothing() -> Iterator[bytes]:
@@ -32,18 +32,18 @@ async def test_a_connection_of_silent_calls_keeps_no_other_connection_waiting() 
         "Silent": grpc.unary_unary_rpc_method_handler(unasked),
         "Put": grpc.unary_unary_rpc_method_handler(answer),
     }
-    async with serving(handlers, arrivals_of=lambda method: arrivals) as server:
+    async with serving(handlers, limiter_of=lambda method: receive_limiter) as server:
         target = f"127.0.0.1:{server.port}"
         await server.set_serving(True)
         async with grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as other:
             with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as crowded:
                 begin = crowded.stream_unary("/test.Stalled/Silent")
                 calls = [begin.future(nothing(), timeout=LONG_S) for _ in range(SILENT)]
-                await until(lambda: arrivals.under_way == 2)
+                await until(lambda: receive_limiter.under_way == 2)
                 for _ in range(20):
                     assert await put_on(other)(b"", timeout=LONG_S) == b"done"
                 assert await asyncio.to_thread(check, target, "readiness", LONG_S) == "SERVING"
                 over.set()
                 for call in calls:
                     call.cancel()
-        await until(lambda: arrivals.under_way == 0)
+        await until(lambda: receive_limiter.under_way == 0)

@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from paceline.broker.servicer_answers import AnswerBudget
+from paceline.broker.service.response_memory import AnswerBudget
 from paceline.model.errors import ThrottledError
-from paceline.rpc import exchange
-from paceline.rpc.arrivals import Arrivals
+from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import from_rpc_error
-from paceline.rpc.exchange import exchange_handler
 from paceline.rpc.server import AioRpcServer, Service
+from paceline.rpc.streams import stream_server as exchange
+from paceline.rpc.streams.stream_server import stream_handler
 from tests.support.flood import _DATA, _Call, _frame, _message
 
 MIB = 1 << 20
@@ -61,29 +61,29 @@ async def unasked(request: bytes, context: Any) -> bytes:
 
 
 async def test_a_sender_that_stops_in_the_middle_is_told_and_its_call_is_over() -> None:
-    arrivals = Arrivals(slow_after_s=0.02, arrival_s=0.05)
+    receive_limiter = ReceiveLimiter(slow_after_s=0.02, arrival_s=0.05)
     handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(unasked)}
-    async with serving(handlers, arrivals_of=lambda method: arrivals) as server:
+    async with serving(handlers, limiter_of=lambda method: receive_limiter) as server:
         call = _Call(*await asyncio.open_connection("127.0.0.1", server.port))
         await call.begin("/test.Stalled/Put")
         outcome = asyncio.create_task(call.outcome())
         call.writer.write(_frame(_DATA, 0, 1, b"\0" + struct.pack(">I", 8 * MIB) + bytes(1_000)))
         async with asyncio.timeout(LONG_S):
             assert await outcome == "RESOURCE_EXHAUSTED"
-        assert arrivals.under_way == 0
+        assert receive_limiter.under_way == 0
         call.writer.transport.abort()
 
 
 async def test_a_slow_sender_learns_that_it_may_try_again() -> None:
-    arrivals = Arrivals(slots=1, wait_s=0.05, slow_after_s=LONG_S)
+    receive_limiter = ReceiveLimiter(slots=1, wait_s=0.05, slow_after_s=LONG_S)
     handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(unasked)}
     async with (
-        serving(handlers, arrivals_of=lambda method: arrivals) as server,
+        serving(handlers, limiter_of=lambda method: receive_limiter) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         over = asyncio.Event()
-        other = asyncio.create_task(arrivals.receive(over.wait))
-        await until(lambda: arrivals.under_way == 1)
+        other = asyncio.create_task(receive_limiter.receive(over.wait))
+        await until(lambda: receive_limiter.under_way == 1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await put_on(channel)(bytes(4 * MIB))
         assert isinstance(from_rpc_error(refused.value), ThrottledError)
@@ -150,7 +150,7 @@ async def test_the_connection_of_a_stream_whose_answers_nobody_takes_is_ended(mo
     async def ask(request: bytes, context: Any) -> bytes:
         return bytes(4 * MIB)
 
-    async with serving({"Ask": exchange_handler(ask)}, max_streams=1) as server:
+    async with serving({"Ask": stream_handler(ask)}, max_streams=1) as server:
         with grpc.insecure_channel(f"127.0.0.1:{server.port}", NO_WINDOW) as channel:
             requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             requests.put(b"")
@@ -173,7 +173,7 @@ async def test_large_requests_on_a_stream_are_let_in_one_at_a_time_while_much_is
         return b"done"
 
     async with (
-        serving({"Ask": exchange_handler(ask)}) as server,
+        serving({"Ask": stream_handler(ask)}) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         first, second = (ask_on(channel)() for _ in range(2))

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from paceline.controller.driver import ControllerServers
-from paceline.controller.driver_standby import GrpcStandbyTransport
-from paceline.controller.driver_transport import GrpcControlTransport
 from paceline.controller.node import ControllerNode
-from paceline.controller.servicer import NodeHandle
-from paceline.controller.takeover import Takeover, TakeoverKind
+from paceline.controller.service.metadata_servicer import NodeHandle
+from paceline.controller.service.process import ControllerServers
+from paceline.controller.service.standby_transport import GrpcStandbyTransport
+from paceline.controller.service.transport import GrpcControlTransport
+from paceline.controller.standby.takeover import Takeover, TakeoverKind
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Response
-from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.model.assignment import ReplicaAssignment
@@ -33,6 +32,7 @@ from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import load_controller
 from paceline_client import Admin
 from tests.support.waiting import eventually
+from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
 
 DEADLINE_S = 60.0
 LONG_S = 120.0
@@ -142,15 +142,15 @@ async def test_a_standby_is_sent_everything_and_takes_over_with_it(world: World)
     standby = await world.start_controller(1_000_002)
     await world.until(lambda: standby.node.is_warm)
     # Nobody is registered, so the first controller has taken every leader away; that is what is streamed.
-    known = dict(active.node._parts.context.leadership)
-    extras = dict(active.node._parts.context.state_extras)
+    known = dict(active.node._components.context.leadership)
+    extras = dict(active.node._components.context.state_extras)
     assert len(known) == PARTITIONS and len(extras) >= PARTITIONS // 1_000
     await active.stop()
     world.processes.remove(active)
     await world.until(lambda: bool(standby.takeovers))
     takeover = standby.takeovers[0]
     assert (takeover.states.kind, takeover.states.states_read) == (TakeoverKind.WARM, 0)
-    context = standby.node._parts.context
+    context = standby.node._components.context
     assert set(context.leadership) == set(known)
     assert all(context.leadership[p].isr == state.isr for p, state in known.items())
     assert context.state_extras == extras
@@ -197,7 +197,7 @@ async def test_a_stream_ends_with_the_term_and_with_the_process(world: World) ->
 async def test_closing_a_stream_frees_the_thread_at_either_end(world: World) -> None:
     active = await world.start_controller(1_000_001)
     await world.until(lambda: bool(active.takeovers))
-    publisher = active.node._parts.publisher
+    publisher = active.node._components.publisher
     for number in range(20):
         # More streams, one after the other, than the listener has threads.
         transport, listener = GrpcStandbyTransport(world.scheduler.post), Listener()

@@ -16,13 +16,13 @@ from typing import Any
 import grpc
 import pytest
 
-from paceline.coordination.embedded import java_path
 from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
 from paceline.dev.ports import free_plan
 from paceline.model.errors import NotControllerError
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.runtime.embedded_zookeeper import java_path
 from paceline.v1 import metadata_service_pb2 as pb
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client import Admin, NewTopic, Producer, StateChange, StateChangeKind
@@ -154,7 +154,7 @@ def _word(kind: int) -> str:
 
 
 def _number(kind: StateChangeKind) -> int:
-    from paceline.rpc.convert_events import event_kind_to_proto
+    from paceline.rpc.convert.events import event_kind_to_proto
 
     return int(event_kind_to_proto(kind))
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.coordination.interface import (
     Check,
     Create,
@@ -31,6 +30,7 @@ from paceline.coordination.interface import (
     Stat,
     WatchEvent,
 )
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.zookeeper_backends import Backend, Client, MemoryBackend, RealBackend
 
 pytestmark = pytest.mark.zookeeper

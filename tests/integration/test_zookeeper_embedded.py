@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.coordination import embedded
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError, ZooKeeperStartError
 from paceline.coordination.interface import Create, Exists, GetData, SessionState, ZkCode
-from paceline.coordination.zookeeper import KazooZooKeeper
+from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.runtime import embedded_zookeeper as embedded
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.real_time import PumpedScheduler
 from tests.unit.coordination.virtual_time import Recorder
 
@@ -86,7 +86,7 @@ def test_the_server_does_not_outlive_a_parent_that_is_killed(
     zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
     program = (
-        "import sys; from paceline.coordination.embedded import EmbeddedZooKeeper\n"
+        "import sys; from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper\n"
         f"server = EmbeddedZooKeeper({str(tmp_path / 'child')!r}, heap_mib=64); server.start()\n"
         "print(server.pid, server.port, flush=True); sys.stdin.read()"
     )

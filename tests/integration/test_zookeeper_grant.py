@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.coordination.interface import Create, Exists, SessionState, ZkCode
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.zookeeper_backends import RealBackend
 
 pytestmark = pytest.mark.zookeeper

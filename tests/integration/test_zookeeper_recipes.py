@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.controller_election import ControllerElection, Owner, Term
+from paceline.controller.election.controller_election import ControllerElection, Owner, Term
 from paceline.coordination import znodes
 from paceline.coordination.errors import DuplicateBrokerIdError
+from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import Create, Exists, GetChildren, GetData, Multi
 from paceline.coordination.isr_write import Conflict, JoinerEpochStale, Written, write_isr
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import (
     Registered,
     claim_producer_id_block,
@@ -24,7 +25,6 @@ from paceline.coordination.recipes import (
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.runtime.flow import Flow, FlowRun
 from tests.integration.zookeeper_backends import Backend, Client, MemoryBackend, RealBackend
 
 TP = TopicPartition("orders", 0)

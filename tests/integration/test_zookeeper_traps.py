@@ -19,7 +19,7 @@ from paceline.coordination.interface import (
     WatchType,
     ZkCode,
 )
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from tests.integration.zookeeper_backends import SHORT_SESSION_MS, Backend, MemoryBackend, RealBackend
 
 CONNECTED, DISCONNECTED, IN_DOUBT, EXPIRED, CLOSED = (

@@ -5,12 +5,12 @@ from typing import Protocol
 
 from kazoo.client import KazooClient
 
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.coordination.interface import Request, Response, ZooKeeper
-from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from paceline.coordination.zookeeper import KazooZooKeeper
+from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.real_time import PumpedScheduler
 from tests.integration.tcp_proxy import TcpProxy
+from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
 from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
 
 SESSION_TIMEOUT_MS = 30_000

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paceline.controller.admin_values import (
+from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
     ConfigOperation,
@@ -12,7 +12,7 @@ from paceline.controller.admin_values import (
     NewPartitions,
     ResourceType,
 )
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,

@@ -4,10 +4,9 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request
-from paceline.coordination.memory import AppliedWrite
 from paceline.log.retention import SegmentExtent
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, FetchResult, ProduceResult
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
@@ -22,6 +21,7 @@ from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.replica_checks import ReplicaChecks
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.zookeeper_checks import ZooKeeperChecks
+from tests.support.zookeeper.client import AppliedWrite
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster

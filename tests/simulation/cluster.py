@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from paceline.coordination.memory import MemoryZooKeeperServer
 from tests.simulation.checks import Checks
 from tests.simulation.machines import BrokerLife, BrokerMachine, ControllerLife, ControllerMachine
 from tests.simulation.network import LinkQuality, Network
 from tests.simulation.profile import Profile
 from tests.simulation.world import NodeScheduler, Skew, World
+from tests.support.zookeeper.client import MemoryZooKeeperServer
 
 TICK_MS = 500
 

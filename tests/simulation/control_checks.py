@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.fetcher.replica_fetcher import FetchState, ReplicaFetcher
 from paceline.broker.metadata_cache import MetadataSnapshot
-from paceline.broker.replica_fetcher import FetchState, ReplicaFetcher
-from paceline.controller import failover, takeover
+from paceline.broker.partition.partition import Partition
+from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
-from paceline.controller.parts import ControllerParts
-from paceline.controller.storage import Storage
-from paceline.controller.takeover import StatesLoaded
+from paceline.controller.standby import failover, takeover
+from paceline.controller.standby.takeover import StatesLoaded
+from paceline.controller.zk_store import Storage
+from paceline.coordination.flow import Flow
 from paceline.model.control import (
     ControlRequest,
     ControlResponse,
@@ -23,7 +24,6 @@ from paceline.model.control import (
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResult
-from paceline.runtime.flow import Flow
 from tests.simulation.partition_record import PartitionRecords
 from tests.simulation.verdicts import Verdicts
 
@@ -45,7 +45,7 @@ class ControlChecks:
         self._verdicts = verdicts
         self._records = records
         self._accepted_epochs: dict[BrokerLife, int] = {}
-        self.fetched_in: dict[tuple[HostedPartition, int], int] = {}
+        self.fetched_in: dict[tuple[Partition, int], int] = {}
         """Leader epoch of the last fetch counted, by partition object and replica."""
 
     # Sending
@@ -207,7 +207,7 @@ class ControlChecks:
         """A controller has handled an event: without the office it knows nothing."""
         if life.node.is_active:
             return
-        context = life.node._parts.context
+        context = life.node._components.context
         self._verdicts.exercise("K7")
         if context.brokers or context.topics or context.leadership:
             self._verdicts.fail("K7", f"{life.name} is not active and still knows the cluster")
@@ -255,11 +255,11 @@ class ControlChecks:
     def probes(self) -> Iterator[None]:
         """While open, look at each follower's progress recorded, each fetch result applied, each takeover's states."""
         verdicts = self._verdicts
-        record_fetch, apply_to = HostedPartition.record_follower_fetch, ReplicaFetcher._apply_to
+        record_fetch, apply_to = Partition.record_follower_fetch, ReplicaFetcher._apply_to
         answered = ReplicaFetcher._answered
         stale: list[ReplicaFetcher] = []
 
-        def probed_record(partition: HostedPartition, replica_id: int, epoch: int, position: Any, *rest: Any) -> bool:
+        def probed_record(partition: Partition, replica_id: int, epoch: int, position: Any, *rest: Any) -> bool:
             verdicts.exercise("R10")
             known = partition.followers.get(replica_id)
             self.fetched_in[partition, replica_id] = position.current_leader_epoch
@@ -297,16 +297,16 @@ class ControlChecks:
                 verdicts.fail("R10", f"{name} in epoch {hosted.leader_epoch} applies one of {result.leader_epoch}")
             return apply_to(fetcher, state, result)
 
-        propose, isr_written = HostedPartition._propose, HostedPartition.isr_written
+        propose, isr_written = Partition._propose, Partition.isr_written
 
-        def probed_propose(partition: HostedPartition, isr: tuple[int, ...], joiners: Any) -> None:
+        def probed_propose(partition: Partition, isr: tuple[int, ...], joiners: Any) -> None:
             host = partition._host
             for broker_id, _ in joiners:
                 leaving = host.is_offline_replica(partition.topic_partition, broker_id)
                 verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
             propose(partition, isr, joiners)
 
-        def probed_written(partition: HostedPartition, *args: Any) -> None:
+        def probed_written(partition: Partition, *args: Any) -> None:
             isr_written(partition, *args)
             log = partition.log
             if log is None or not partition.is_leader or partition.proposal is not None:
@@ -325,25 +325,25 @@ class ControlChecks:
             return found
 
         Storage.brokers = probed_brokers  # type: ignore[assignment, method-assign]
-        HostedPartition._propose = probed_propose  # type: ignore[assignment, method-assign]
-        HostedPartition.isr_written = probed_written  # type: ignore[assignment, method-assign]
+        Partition._propose = probed_propose  # type: ignore[assignment, method-assign]
+        Partition.isr_written = probed_written  # type: ignore[assignment, method-assign]
         load_states = takeover.load_states
 
-        def probed_load(parts: ControllerParts, *rest: Any) -> Flow[StatesLoaded]:
+        def probed_load(parts: ControllerComponents, *rest: Any) -> Flow[StatesLoaded]:
             loaded = yield from load_states(parts, *rest)
             self.states_loaded(parts.context)
             return loaded
 
         failover.load_states = probed_load  # type: ignore[assignment, attr-defined]
-        HostedPartition.record_follower_fetch = probed_record  # type: ignore[assignment, method-assign]
+        Partition.record_follower_fetch = probed_record  # type: ignore[assignment, method-assign]
         ReplicaFetcher._answered = probed_answered  # type: ignore[assignment, method-assign]
         ReplicaFetcher._apply_to = probed_apply  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
             Storage.brokers = list_brokers  # type: ignore[method-assign]
-            HostedPartition._propose = propose  # type: ignore[method-assign]
-            HostedPartition.isr_written = isr_written  # type: ignore[method-assign]
-            HostedPartition.record_follower_fetch = record_fetch  # type: ignore[method-assign]
+            Partition._propose = propose  # type: ignore[method-assign]
+            Partition.isr_written = isr_written  # type: ignore[method-assign]
+            Partition.record_follower_fetch = record_fetch  # type: ignore[method-assign]
             ReplicaFetcher._answered = answered  # type: ignore[method-assign]
             ReplicaFetcher._apply_to = apply_to  # type: ignore[method-assign]

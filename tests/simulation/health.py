@@ -148,7 +148,7 @@ def stays_below_min_isr(cluster: "SimulatedCluster", record: PartitionRecord) ->
         return False
     topic_partition = record.topic_partition
     life = cluster.brokers[zk.leader].life
-    is_found = life is not None and topic_partition in life.node.replica_manager.healing.damaged
+    is_found = life is not None and topic_partition in life.node.replica_manager.damaged_logs.damaged
     return is_found and len(zk.isr) < cluster.checks.records.min_insync_replicas(topic_partition.topic)
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from paceline.broker.node import BrokerNode
 from paceline.controller.node import ControllerNode
-from paceline.controller.takeover import Takeover
+from paceline.controller.standby.takeover import Takeover
 from paceline.coordination.interface import Request, SessionEvent, SessionState
-from paceline.coordination.memory import Link, MemoryZooKeeper, MemoryZooKeeperServer
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.model.control import Endpoint
 from paceline.model.errors import KafkaStorageError
 from paceline.model.state_change import StateChange
@@ -24,6 +23,7 @@ from tests.simulation.transports import (
     SimulatedStandbyTransport,
 )
 from tests.simulation.world import NodeScheduler, Skew, World
+from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,22 +4,26 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.broker import hosted_partition, metadata_cache
-from paceline.broker.control_fence import ControlFence
-from paceline.broker.control_requests import ControlRequests
-from paceline.broker.fetch import FetchHandler
-from paceline.broker.hosted_partition import HostedPartition
-from paceline.broker.produce import DelayedProduce
-from paceline.broker.replica_fetcher import ReplicaFetcher
-from paceline.controller import machine, partition_state_machine, reassignment, replica_state_machine, takeover
-from paceline.controller.channel import ChannelManager
+from paceline.broker import metadata_cache
+from paceline.broker.control.control_requests import ControlRequests
+from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
+from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
+from paceline.broker.partition import partition as hosted_partition
+from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.fetch import FetchHandler
+from paceline.broker.requests.produce import DelayedProduce
+from paceline.controller import event_handler
+from paceline.controller.channel.channel_manager import ChannelManager
 from paceline.controller.context import ControllerContext
-from paceline.controller.controller_election import ControllerElection, Owner
-from paceline.controller.election import Election
-from paceline.controller.state_commit import CommitOutcome, StateCommitter
-from paceline.controller.storage import Storage, send
-from paceline.controller.takeover import TakeoverKind
-from paceline.controller.topic_deletion import TopicDeletionManager
+from paceline.controller.election.controller_election import ControllerElection, Owner
+from paceline.controller.election.leader_election import Election
+from paceline.controller.reassignment import reassignment
+from paceline.controller.standby import takeover
+from paceline.controller.standby.takeover import TakeoverKind
+from paceline.controller.state import partition_state_machine, replica_state_machine
+from paceline.controller.state.state_writer import CommitOutcome, StateWriter
+from paceline.controller.topics.topic_deletion import TopicDeletionManager
+from paceline.controller.zk_store import Storage, send
 from paceline.coordination import isr_write, znodes
 from paceline.coordination.interface import ANY_VERSION, Check, Delete, Multi, Response, SetData, ZkCode
 from paceline.log.leader_epoch_cache import LeaderEpochCache
@@ -48,12 +52,12 @@ def no_fence_in_multi(patches: "Patches") -> None:
 
 def state_write_without_version(patches: "Patches") -> None:
     """The controller overwrites states, whoever wrote them since."""
-    real = StateCommitter._set
+    real = StateWriter._set
 
-    def unconditional(self: StateCommitter, *args: Any) -> SetData:
+    def unconditional(self: StateWriter, *args: Any) -> SetData:
         return replace(real(self, *args), version=ANY_VERSION)
 
-    patches.set(StateCommitter, "_set", unconditional)
+    patches.set(StateWriter, "_set", unconditional)
 
 
 def no_fence_no_version(patches: "Patches") -> None:
@@ -65,14 +69,14 @@ def no_fence_no_version(patches: "Patches") -> None:
 def announce_before_write(patches: "Patches") -> None:
     """States count as written before they are; the write follows behind."""
 
-    def commit(self: StateCommitter, writes: Sequence[Any], limit: int) -> Generator[Any, Any, CommitOutcome]:
+    def commit(self: StateWriter, writes: Sequence[Any], limit: int) -> Generator[Any, Any, CommitOutcome]:
         outcome = CommitOutcome()
         for write in writes:
             outcome.written[write.topic_partition] = replace(write.state, zk_version=write.state.zk_version + 1)
         return outcome
         yield
 
-    patches.set(StateCommitter, "commit", commit)
+    patches.set(StateWriter, "commit", commit)
 
 
 def multi_result_ignored(patches: "Patches") -> None:
@@ -121,7 +125,7 @@ def delete_foreign_controller(patches: "Patches") -> None:
         yield from send([Delete(znodes.CONTROLLER)])
 
     patches.set(ControllerElection, "withdraw", withdraw)
-    real = machine.ControllerMachine._elect
+    real = event_handler.ControllerEventHandler._elect
 
     def elect(self: Any) -> Generator[Any, Any, None]:
         # What a failed initialisation does: the term is over, and the office is given back (B24).
@@ -129,7 +133,7 @@ def delete_foreign_controller(patches: "Patches") -> None:
             yield from self._election.withdraw()
         yield from real(self)
 
-    patches.set(machine.ControllerMachine, "_elect", elect)
+    patches.set(event_handler.ControllerEventHandler, "_elect", elect)
 
 
 def no_rewatch(patches: "Patches") -> None:
@@ -139,7 +143,7 @@ def no_rewatch(patches: "Patches") -> None:
         return
         yield
 
-    patches.set(machine.ControllerMachine, "_rewatch", rewatch)
+    patches.set(event_handler.ControllerEventHandler, "_rewatch", rewatch)
 
 
 def never_mine(patches: "Patches") -> None:
@@ -254,45 +258,45 @@ def reborn_leaders_trusted(patches: "Patches") -> None:
 
 def any_controller_epoch(patches: "Patches") -> None:
     """Requests of earlier controllers are taken."""
-    real = ControlFence.check
+    real = ControllerEpochFence.check
 
-    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         error = real(self, stamp, own_broker_epoch)
         return ErrorCode.NONE if error is ErrorCode.STALE_CONTROLLER_EPOCH else error
 
-    patches.set(ControlFence, "check", check)
+    patches.set(ControllerEpochFence, "check", check)
 
 
 def any_broker_epoch(patches: "Patches") -> None:
     """Requests for an earlier registration are taken."""
-    real = ControlFence.check
+    real = ControllerEpochFence.check
 
-    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         return real(self, replace(stamp, broker_epoch=None), own_broker_epoch)
 
-    patches.set(ControlFence, "check", check)
+    patches.set(ControllerEpochFence, "check", check)
 
 
 def no_newer_broker_epoch(patches: "Patches") -> None:
     """Requests for a registration whose reply is still under way are refused for good."""
-    real = ControlFence.check
+    real = ControllerEpochFence.check
 
-    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         if stamp.broker_epoch is not None and stamp.broker_epoch > own_broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         return real(self, stamp, own_broker_epoch)
 
-    patches.set(ControlFence, "check", check)
+    patches.set(ControllerEpochFence, "check", check)
 
 
 def unregistered_takes_requests(patches: "Patches") -> None:
     """A process takes what was meant for its last life, until it has registered."""
-    real = ControlFence.check
+    real = ControllerEpochFence.check
 
-    def check(self: ControlFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         return real(self, stamp, max(own_broker_epoch, 0))
 
-    patches.set(ControlFence, "check", check)
+    patches.set(ControllerEpochFence, "check", check)
 
 
 def any_leader_epoch(patches: "Patches") -> None:
@@ -358,8 +362,8 @@ def high_watermark_by_majority(patches: "Patches") -> None:
 
 def committed_isr_only(patches: "Patches") -> None:
     """A member that is being admitted does not count yet, though the write may have been applied."""
-    patches.set(HostedPartition, "maximal_isr", property(lambda self: self.isr))
-    patches.set(HostedPartition, "_broker_may_join", lambda _self, _follower: False)
+    patches.set(Partition, "maximal_isr", property(lambda self: self.isr))
+    patches.set(Partition, "_broker_may_join", lambda _self, _follower: False)
 
 
 def high_watermark_below_min_isr(patches: "Patches") -> None:
@@ -396,16 +400,16 @@ def join_without_fetch(patches: "Patches") -> None:
     """
     join_with_old_broker_epoch(patches)
     forgive_joining(patches, *JoinRefusal)
-    real = HostedPartition.make_leader
+    real = Partition.make_leader
 
-    def make_leader(self: HostedPartition, *args: Any) -> bool:
+    def make_leader(self: Partition, *args: Any) -> bool:
         is_new = real(self, *args)
         for follower in self.followers.values():
             if follower.broker_epoch is not None and follower.log_end_offset is not None:
                 self.maybe_expand_isr(follower)
         return is_new
 
-    patches.set(HostedPartition, "make_leader", make_leader)
+    patches.set(Partition, "make_leader", make_leader)
 
 
 def join_with_old_broker_epoch(patches: "Patches") -> None:
@@ -425,13 +429,13 @@ def isr_write_without_version(patches: "Patches") -> None:
 
 def unassigned_not_counted(patches: "Patches") -> None:
     """At the end of a reassignment the leader counts its assignment only."""
-    real = HostedPartition._set_followers
+    real = Partition._set_followers
 
-    def set_followers(self: HostedPartition, state: Any, *rest: Any) -> None:
+    def set_followers(self: Partition, state: Any, *rest: Any) -> None:
         isr = tuple(member for member in state.isr if member in state.replicas)
         real(self, replace(state, isr=isr), *rest)
 
-    patches.set(HostedPartition, "_set_followers", set_followers)
+    patches.set(Partition, "_set_followers", set_followers)
 
 
 # Broker: logs and fetching
@@ -451,7 +455,7 @@ def truncate_to_high_watermark(patches: "Patches") -> None:
     """A new follower cuts its log to its own high watermark (KAFKA-1211)."""
     real = ReplicaFetcher.add
 
-    def add(self: ReplicaFetcher, partition: HostedPartition) -> None:
+    def add(self: ReplicaFetcher, partition: Partition) -> None:
         if partition.log is not None and partition.topic_partition not in self.states:
             partition.truncate_to(partition.log.high_watermark, "as before KIP-101")
         real(self, partition)
@@ -535,7 +539,7 @@ def read_to_log_end(patches: "Patches") -> None:
     """Consumers get whatever the leader has."""
 
     def read_all(
-        _self: FetchHandler, partition: HostedPartition, _reader: Any, position: Any, max_bytes: int, least: bool
+        _self: FetchHandler, partition: Partition, _reader: Any, position: Any, max_bytes: int, least: bool
     ) -> bytes:
         log = partition.leader_log()
         return log.read(position.fetch_offset, max_bytes, log.log_end_offset, least)

@@ -2,14 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.broker import control_requests, delete_records, hosted_partition, replica_fetcher
-from paceline.broker.control_requests import ControlRequests
-from paceline.broker.delete_records import DeleteRecordsHandler
-from paceline.broker.failures import failure_of
-from paceline.broker.fetch import FetchHandler
-from paceline.broker.hosted_partition import HostedPartition
-from paceline.broker.produce import DelayedProduce
-from paceline.broker.replica_fetcher import ReplicaFetcher
+from paceline.broker.control import control_requests
+from paceline.broker.control.control_requests import ControlRequests
+from paceline.broker.fetcher import replica_fetcher
+from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
+from paceline.broker.partition import partition as hosted_partition
+from paceline.broker.partition.partition import Partition
+from paceline.broker.requests import delete_records
+from paceline.broker.requests.delete_records import DeleteRecordsHandler
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.fetch import FetchHandler
+from paceline.broker.requests.produce import DelayedProduce
 from paceline.log import partition_log, retention
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.log_directory import LogDirectory
@@ -48,19 +51,19 @@ def one_round_lookup(patches: "Patches") -> None:
 
 def same_leader_no_truncation(patches: "Patches") -> None:
     """A follower whose leader stays goes on as if it had been its leader all the time (KAFKA-7164)."""
-    same: dict[HostedPartition, bool] = {}
-    real_follow, real_add = HostedPartition.make_follower, ReplicaFetcher.add
+    same: dict[Partition, bool] = {}
+    real_follow, real_add = Partition.make_follower, ReplicaFetcher.add
 
-    def make_follower(self: HostedPartition, state: Any, log: Any) -> bool:
+    def make_follower(self: Partition, state: Any, log: Any) -> bool:
         same[self] = self.leader_id == state.leader
         return real_follow(self, state, log)
 
-    def add(self: ReplicaFetcher, partition: HostedPartition) -> None:
+    def add(self: ReplicaFetcher, partition: Partition) -> None:
         real_add(self, partition)
         if same.get(partition):
             self._states[partition.topic_partition].last_fetched_epoch = None
 
-    patches.set(HostedPartition, "make_follower", make_follower)
+    patches.set(Partition, "make_follower", make_follower)
     patches.set(ReplicaFetcher, "add", add)
 
 
@@ -113,7 +116,7 @@ def join_while_leaving(patches: "Patches") -> None:
 
 def shrink_without_another_look(patches: "Patches") -> None:
     """The high watermark waits for the next fetch after an ISR has shrunk (KAFKA-13091)."""
-    patches.set(HostedPartition, "_isr_settled", lambda _self: None)
+    patches.set(Partition, "_isr_settled", lambda _self: None)
 
 
 def min_isr_nowhere(patches: "Patches") -> None:
@@ -123,7 +126,7 @@ def min_isr_nowhere(patches: "Patches") -> None:
         return leader_high_watermark(current, end, followers, isr, maximal, 1, *rest)
 
     patches.set(hosted_partition, "leader_high_watermark", unfrozen)
-    patches.set(HostedPartition, "has_enough_replicas", property(lambda _self: True))
+    patches.set(Partition, "has_enough_replicas", property(lambda _self: True))
 
 
 # Control requests
@@ -251,9 +254,9 @@ def log_starts_not_durable(patches: "Patches") -> None:
 
 def log_start_ignored(patches: "Patches") -> None:
     """A follower keeps what its leader has deleted."""
-    real = HostedPartition.append_as_follower
+    real = Partition.append_as_follower
 
-    def append(self: HostedPartition, batches: bytes, high_watermark: int, _log_start_offset: int) -> None:
+    def append(self: Partition, batches: bytes, high_watermark: int, _log_start_offset: int) -> None:
         real(self, batches, high_watermark, 0)
 
-    patches.set(HostedPartition, "append_as_follower", append)
+    patches.set(Partition, "append_as_follower", append)

@@ -6,7 +6,7 @@ to come true in the end (`Admin.is_done`, `health.why_not_whole`) is not an entr
 
 from typing import TYPE_CHECKING
 
-from paceline.controller.admin_values import ElectionType
+from paceline.controller.admin.admin_values import ElectionType
 from paceline.coordination import znodes
 from paceline.model.client_io import DeleteRecordsQuery
 from paceline.model.identifiers import TopicPartition, new_id
@@ -68,7 +68,7 @@ class Operations:
         return tuple(brokers[: max(1, min(len(brokers), self._cluster.profile.replication_factor))])
 
     def _soon(self, chance: "Random", do: "Callable[[], None]") -> None:
-        """Do something a moment later, in whatever phase the first thing is by then; not after the healing."""
+        """Do something a moment later, in whatever phase the first thing is by then; not after the damaged_logs."""
         delay_ms = chance.choice((2, 10, 40, 150, 600, 2_000)) * chance.uniform(0.5, 2)
         self._cluster.world.after(delay_ms * MILLISECOND, lambda: None if self._healed else do())
 

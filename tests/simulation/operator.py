@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response, SessionEvent, SessionState, SetData
-from paceline.coordination.memory import MemoryZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.world import NodeScheduler, Skew
+from tests.support.zookeeper.client import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster

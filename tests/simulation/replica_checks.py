@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from paceline.broker.hosted_partition import HostedPartition
+from paceline.broker.partition.partition import Partition
 from paceline.log.retention import SegmentExtent
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChange, StateChangeKind
@@ -208,7 +208,7 @@ class ReplicaChecks:
         if known is not None and own is not None and known != own:
             self._verdicts.fail("R3", f"{record}: {life.name} has another history below its high watermark {now}")
 
-    def _counts_all(self, life: "BrokerLife", record: PartitionRecord, hosted: HostedPartition, now: int) -> None:
+    def _counts_all(self, life: "BrokerLife", record: PartitionRecord, hosted: Partition, now: int) -> None:
         assert record.zk is not None
         self._verdicts.exercise("R6")
         for member in record.zk.isr:
@@ -477,7 +477,7 @@ class ReplicaChecks:
         )
 
     @staticmethod
-    def _hosted(life: "BrokerLife", log: ObservedLog) -> HostedPartition | None:
+    def _hosted(life: "BrokerLife", log: ObservedLog) -> Partition | None:
         node = getattr(life, "node", None)
         hosted = None if node is None else node.replica_manager.partitions.get(log.topic_partition)
         return hosted if hosted is not None and hosted.log is log else None

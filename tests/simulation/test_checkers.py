@@ -6,9 +6,7 @@ from typing import Any, cast
 import pytest
 
 from paceline.coordination import znodes
-from paceline.coordination.data_tree import Change
 from paceline.coordination.interface import Check, Create, Multi, SetData, WatchType
-from paceline.coordination.memory import AppliedWrite
 from paceline.log.leader_epoch_cache import EpochEntry
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
 from paceline.model.assignment import ReplicaAssignment
@@ -26,6 +24,8 @@ from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.profile import draw_profile
 from tests.simulation.world import World
+from tests.support.zookeeper.client import AppliedWrite
+from tests.support.zookeeper.data_tree import Change
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("nowhere", 0)

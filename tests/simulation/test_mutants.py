@@ -31,7 +31,7 @@ def test_the_canary_code_that_is_not_broken_is_not_noticed_and_makes_the_hunt_fa
 
 
 def test_the_code_is_whole_again_after_a_hunt() -> None:
-    from paceline.broker.produce import DelayedProduce
+    from paceline.broker.requests.produce import DelayedProduce
 
     before = DelayedProduce.ready
     with installed(next(one for one in MUTANTS if one.breaks is mutations.acknowledge_early)):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Check, Create, Delete, Multi, Request, SetData, WatchType
-from paceline.coordination.memory import AppliedWrite
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.simulation.machines import BrokerLife, ControllerLife, Life
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.verdicts import Verdicts
+from tests.support.zookeeper.client import AppliedWrite
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
@@ -292,7 +292,7 @@ class ZooKeeperChecks:
     ) -> None:
         life = self._lives.get(write.session_id)
         if new.leader not in (NO_LEADER, old.leader) and isinstance(life, ControllerLife) and life.node.is_active:
-            known = life.node._parts.context.brokers
+            known = life.node._components.context.brokers
             self._verdicts.check("R5", new.leader in known, f"{record}: {new.leader} is elected, which is gone")
 
     def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from paceline.broker.node import BrokerNode
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
-from paceline.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -49,6 +48,7 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.support.virtual_time import VirtualTime
+from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
 from tests.unit.log.memory_files import MemoryFiles
 
 TP = TopicPartition("orders", 0)

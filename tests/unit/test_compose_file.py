@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from paceline.runtime.settings_keys import KEYS
-from paceline.runtime.settings_sources import environment_name, from_file
+from paceline.runtime.settings.keys import KEYS
+from paceline.runtime.settings.sources import environment_name, from_file
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.broker.driver import _numbers
 from paceline.broker.metrics import MetricsSnapshot, PartitionNumbers, label_families_of
+from paceline.broker.service.process import _numbers
 from paceline.broker.traffic import Traffic
-from paceline.controller import admin_requests, events
+from paceline.controller import events
+from paceline.controller.admin import admin_requests
 from paceline.runtime.metrics import FAMILIES, Metrics
 from tests.support.broker_cluster import BrokerCluster
 

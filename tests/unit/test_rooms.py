@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ROOT / "services"
 CLIENT = ROOT / "clients" / "python"
 
-DOORS = {"driver.py", "servicer.py", "__main__.py"}
+SERVICE_FOLDERS = {"service", "kazoo"}
 
 # What code that decides must not touch: time, chance, threads, sockets, files, and whoever brings them along.
 OUTSIDE = {"grpc", "kazoo", "threading", "asyncio", "time", "socket", "subprocess", "os", "shutil", "tempfile",
@@ -18,26 +18,13 @@ OUTSIDE = {"grpc", "kazoo", "threading", "asyncio", "time", "socket", "subproces
 # room -> (rooms of paceline it may import, outside modules it may import although they are in OUTSIDE)
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "model": (set(), set()),
-    "replication": ({"model", "runtime.ports"}, set()),
-    "origins": ({"model"}, set()),
+    "replication": ({"model"}, set()),
     "log": ({"model"}, set()),
-    "controller": ({"model", "replication", "coordination", "log.log_config", "runtime.ports", "runtime.flow"}, set()),
-    "broker": ({"model", "replication", "coordination", "log", "runtime.ports", "runtime.flow"}, set()),
-    "coordination": ({"model", "runtime.ports", "runtime.flow"}, set()),
+    "controller": ({"model", "replication", "coordination", "log.log_config"}, set()),
+    "broker": ({"model", "replication", "coordination", "log"}, set()),
+    "coordination": ({"model"}, set()),
 }
-DOOR_FILES = {
-    "broker": {
-        "driver_identity.py",
-        "driver_servers.py",
-        "driver_transport.py",
-        "servicer_answers.py",
-        "servicer_internal.py",
-        "servicer_records.py",
-    },
-    "controller": {"driver_standby.py", "driver_transport.py", "servicer_admin.py", "servicer_log_dirs.py"},
-    "log": {"os_files.py"},
-    "coordination": {"zookeeper.py", "zookeeper_probe.py", "zookeeper_wire.py", "embedded.py"},
-}
+SERVICE_FILES = {"__main__.py", "os_files.py"}
 
 
 def _imports(path: Path) -> set[str]:
@@ -52,8 +39,12 @@ def _imports(path: Path) -> set[str]:
 
 
 def _files(room: str) -> list[Path]:
-    doors = DOORS | DOOR_FILES.get(room, set())
-    return [path for path in sorted((SERVICES / "paceline" / room).rglob("*.py")) if path.name not in doors]
+    folder = SERVICES / "paceline" / room
+    return [
+        path
+        for path in sorted(folder.rglob("*.py"))
+        if path.name not in SERVICE_FILES and not SERVICE_FOLDERS & set(path.relative_to(folder).parts)
+    ]
 
 
 def _allowed(name: str, room: str, rooms: set[str]) -> bool:
@@ -101,13 +92,13 @@ def test_controller_and_broker_never_import_each_other() -> None:
             assert not any(name.startswith(f"paceline.{other}") for name in _imports(path)), path
 
 
-def test_kazoo_is_imported_in_one_file() -> None:
+def test_kazoo_is_imported_in_one_folder() -> None:
     files = [
         path.relative_to(SERVICES).as_posix()
         for path in sorted(SERVICES.rglob("*.py"))
         if any(name.split(".")[0] == "kazoo" for name in _imports(path))
     ]
-    assert files == ["paceline/coordination/zookeeper.py"]
+    assert files == ["paceline/coordination/kazoo/client.py"]
 
 
 def test_the_client_needs_neither_controller_nor_broker_nor_service_packages() -> None:

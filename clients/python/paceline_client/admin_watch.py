@@ -10,7 +10,7 @@ import grpc
 
 from paceline.model.errors import BrokerNotAvailableError, NotControllerError, PacelineError, RequestTimedOutError
 from paceline.model.state_change import StateChange, StateChangeKind
-from paceline.rpc.convert_events import event_from_proto, event_kind_to_proto
+from paceline.rpc.convert.events import event_from_proto, event_kind_to_proto
 from paceline.rpc.errors import is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.metadata_service_pb2 import (

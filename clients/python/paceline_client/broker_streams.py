@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.stream_caller import StreamCaller
+from paceline.rpc.streams.stream_client import StreamClient
 
 IDLE_S: Final = 60.0
 """A stream that was not used for so long is ended: it takes a place at the broker."""
@@ -33,7 +33,7 @@ class BrokerStreams:
             method: the full name.
             name: begins the names of the threads that read answers.
             clock: tells seconds.
-            one_at_a_time: see `StreamCaller`.
+            one_at_a_time: see `StreamClient`.
         """
         self._channels = channels
         self._method = method
@@ -41,13 +41,13 @@ class BrokerStreams:
         self._clock = clock
         self._one_at_a_time = one_at_a_time
         self._lock = threading.Lock()
-        self._callers: dict[str, StreamCaller] = {}
+        self._callers: dict[str, StreamClient] = {}
         self._unknown: dict[str, float] = {}
         """Until when a broker is not asked for a stream."""
         self._made = 0
         self._closed = False
 
-    def get(self, address: str) -> StreamCaller | None:
+    def get(self, address: str) -> StreamClient | None:
         """Return the stream to a broker; None where there is none to be had at present."""
         caller = self._callers.get(address)
         if caller is not None and address not in self._unknown:
@@ -60,7 +60,7 @@ class BrokerStreams:
             if caller is None:
                 self._made += 1
                 name = f"{self._name}-{self._made}"
-                caller = self._callers[address] = StreamCaller(
+                caller = self._callers[address] = StreamClient(
                     self._channels.get(address), self._method, name, self._one_at_a_time
                 )
             return caller

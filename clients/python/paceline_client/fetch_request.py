@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.stream_caller import StreamCaller
+from paceline.rpc.streams.stream_client import StreamClient
 from paceline.v1.log_service_pb2 import FETCH_FORMAT_BATCHES, FetchPartition, FetchRequest, ForgottenPartition
 from paceline_client.fetch_session import SessionRequest
 from paceline_client.metadata import Broker
@@ -41,7 +41,7 @@ class OutstandingFetch:
     """What each partition's topic was called besides its name."""
     call: Any = None
     """The call, when the broker has no stream for us."""
-    stream: StreamCaller | None = None
+    stream: StreamClient | None = None
     interrupted: bool = False
 
 

@@ -37,7 +37,7 @@ from paceline_client.read_replicas import LEADER_ONLY_MS, rack_to_tell, source_o
 from paceline_client.subscription import Assignment, PartitionState
 from paceline_client.wire import FETCH_METHOD, FETCH_STREAM_METHOD, FetchAnswer, decode_fetch_answer
 
-_log = logging.getLogger("paceline.client")
+LOG = logging.getLogger("paceline.client")
 
 _BUSY_WAIT_MS: Final = 20
 """Wait of a fetch that leaves a partition out because its buffer is full: the reader may make room any moment."""
@@ -155,7 +155,7 @@ class Fetcher:
             while self._round():
                 pass
         except BaseException as failure:
-            _log.exception("the consumer's fetcher failed")
+            LOG.exception("the consumer's fetcher failed")
             with self._lock:
                 self.failed = failure
                 self._on_news()
@@ -302,7 +302,7 @@ class Fetcher:
             try:
                 self._fetched(outstanding, outcome, outstanding.interrupted and isinstance(outcome, Exception))
             except Exception as failure:
-                _log.exception("a fetch's answer was not taken in")
+                LOG.exception("a fetch's answer was not taken in")
                 self.failed = failure
             self._on_news()
             self._put_off = True

@@ -25,7 +25,7 @@ from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.errors import BootstrapError, ClientClosedError
 from paceline_client.metadata import Broker, ClusterMetadata, PartitionDescription
 
-_log = logging.getLogger("paceline.client")
+LOG = logging.getLogger("paceline.client")
 
 METADATA_MAX_AGE_MS: Final = 300_000
 ONE_BROKER_TIMEOUT_S: Final = 5.0
@@ -265,7 +265,7 @@ class MetadataRefresher:
             try:
                 self._on_change()
             except Exception:
-                _log.exception("a metadata listener failed")
+                LOG.exception("a metadata listener failed")
 
     def _refresh(self, topics: Iterable[str]) -> bool:
         """Ask addresses until one answers that knows brokers; False when none did."""
@@ -283,12 +283,12 @@ class MetadataRefresher:
                 error = from_rpc_error(failure)
                 problems.append(f"{address}: {error}")
                 self._last_error = type(error)("; ".join(problems))
-                _log.debug("metadata from %s failed: %s", address, error)
+                LOG.debug("metadata from %s failed: %s", address, error)
             except Exception as failure:
                 if self._closed:  # gRPC raises ValueError for a call on a closed channel
                     return True
                 # Whatever it is, the thread has to live: nobody would learn of new leaders without it.
-                _log.exception("metadata from %s failed", address)
+                LOG.exception("metadata from %s failed", address)
                 problems.append(f"{address}: {failure!r}")
                 self._last_error = UnknownServerError("; ".join(problems))
         with self._changed:

@@ -14,7 +14,7 @@ from paceline_client.read_replicas import LEADER_ONLY_MS, read_from
 from paceline_client.subscription import OffsetReset, PartitionState
 from paceline_client.wire import FetchedPartition
 
-_log = logging.getLogger("paceline.client")
+LOG = logging.getLogger("paceline.client")
 
 
 class PartitionAnswers:
@@ -52,7 +52,7 @@ class PartitionAnswers:
         if state.chunks:
             self._obstacles.try_later(state)
             return
-        _log.warning("%s: the topic was made anew, going to the %s", state.topic_partition, self._reset.value)
+        LOG.warning("%s: the topic was made anew, going to the %s", state.topic_partition, self._reset.value)
         state.seek_to(self._reset)
 
     def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
@@ -89,7 +89,7 @@ class PartitionAnswers:
                 state.topic_partition, f"offset {state.fetch_offset} is out of range, the log has [{start}, {end})"
             )
             return
-        _log.warning(
+        LOG.warning(
             "%s: offset %s is out of range [%s, %s), going to the %s",
             state.topic_partition,
             state.fetch_offset,

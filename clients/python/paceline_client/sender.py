@@ -42,7 +42,7 @@ from paceline_client.produce_request import SenderConfig, SentRequest
 from paceline_client.producer_ids import ProducerIds
 from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD
 
-_log = logging.getLogger("paceline.client")
+LOG = logging.getLogger("paceline.client")
 
 _LONGEST_SLEEP_S: Final = 1.0
 _DEADLINE_CHECK_MS: Final = 250
@@ -152,7 +152,7 @@ class Sender:
             while self._round():
                 pass
         except BaseException as failure:
-            _log.exception("the producer's sender failed")
+            LOG.exception("the producer's sender failed")
             error = ProducerFatalError(f"the producer's sender failed: {failure!r}")
         with self._lock:
             self._accumulator.fail_all(error)
@@ -202,7 +202,7 @@ class Sender:
                 try:
                     callback(None if batch.error else batch.metadata(index), batch.error)
                 except BaseException:  # SystemExit, too: it would end the thread that everybody shares
-                    _log.exception("a delivery callback failed")
+                    LOG.exception("a delivery callback failed")
             batch.announce()
 
     # Sending -----------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Sender:
             try:
                 self._take_response(sent, outcome)
             except Exception as failure:
-                _log.exception("a produce answer was not taken in")
+                LOG.exception("a produce answer was not taken in")
                 self._post(partial(self._broken, failure))
         elif not isinstance(outcome, grpc.RpcError):
             self._post(partial(self._not_answered, sent, outcome))

@@ -17,8 +17,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     end_at_stop_signal()  # before the imports, which take most of a start
     from paceline.runtime.lifecycle import ExitCode, die_with_parent
     from paceline.runtime.settings import SettingsError, load_broker, process_options
-    from paceline.runtime.settings_help import help_text
-    from paceline.runtime.settings_keys import BrokerKeys
+    from paceline.runtime.settings.help import help_text
+    from paceline.runtime.settings.keys import BrokerKeys
 
     try:
         options, _ = process_options(arguments)
@@ -47,7 +47,7 @@ def run(settings: "BrokerSettings") -> int:
     wait_for_sockets_directly()
     import asyncio
 
-    from paceline.broker.driver import BrokerProcess
+    from paceline.broker.service.process import BrokerProcess
     from paceline.runtime.lifecycle import ExitCode, StartupError, raise_open_file_limit
     from paceline.runtime.logging import configure_logging
     from paceline.runtime.memory import keep_large_buffers

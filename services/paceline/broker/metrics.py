@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from paceline.broker.traffic import FOLLOWING, LEADING, Traffic
 
 if TYPE_CHECKING:
-    from paceline.broker.hosted_partition import HostedPartition
-    from paceline.broker.replica_manager import ReplicaManager
+    from paceline.broker.partition.partition import Partition
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         leader_throttled_bytes_per_second=manager.leader_quota.rate(manager.now_ms()),
         follower_throttled_bytes_per_second=manager.follower_quota.rate(manager.now_ms()),
         offline_log_directory_count=len(log_dirs) - len(manager.logs.live_log_dirs),
-        damaged_logs=len(manager.healing.damaged),
-        damaged_reads_total=manager.healing.damaged_reads,
+        damaged_logs=len(manager.damaged_logs.damaged),
+        damaged_reads_total=manager.damaged_logs.damaged_reads,
         logs_set_aside=len(manager.logs.set_aside),
         topics_with_unknown_settings=len(manager.topic_configs.long_unknown()),
         broker_epoch=manager.broker_epoch,
@@ -152,7 +152,7 @@ def partition_numbers_of(manager: "ReplicaManager", limit: int) -> list[Partitio
     return [_partition_numbers(manager, one) for one in islice(online, limit)]
 
 
-def _partition_numbers(manager: "ReplicaManager", one: "HostedPartition") -> PartitionNumbers:
+def _partition_numbers(manager: "ReplicaManager", one: "Partition") -> PartitionNumbers:
     log = one.log
     assert log is not None
     margin = len(one.isr) - log.config.min_insync_replicas

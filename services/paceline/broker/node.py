@@ -8,30 +8,31 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
-from paceline.broker.broker_configs import BrokerConfigs
-from paceline.broker.client_requests import ClientRequests
-from paceline.broker.control_fence import ControlFence
-from paceline.broker.control_requests import ControlRequests
-from paceline.broker.controller_heartbeats import ControllerHeartbeats
-from paceline.broker.hosted_partition import HostedPartition
-from paceline.broker.isr_writer import IsrWriter
-from paceline.broker.log_dirs import alter_replica_log_dirs, describe_log_dirs
-from paceline.broker.log_housekeeping import InlineWork, LogHousekeeping
-from paceline.broker.log_port import ReplicaLogs
-from paceline.broker.log_retention import LogRetention
+from paceline.broker.control.control_requests import ControlRequests
+from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
+from paceline.broker.interfaces import BackgroundWork, BrokerTransport
+from paceline.broker.membership.broker_configs import BrokerConfigs
+from paceline.broker.membership.controlled_shutdown import ControlledShutdown
+from paceline.broker.membership.heartbeats import ControllerHeartbeats
+from paceline.broker.membership.registration import BrokerRegistered, Registration
+from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import MetricsSnapshot, snapshot_of
-from paceline.broker.node_flows import notify_log_dir_failure, read_controller_epoch
-from paceline.broker.partition_host import IsrProposal
-from paceline.broker.ports import BackgroundWork, BrokerTransport
-from paceline.broker.producer_ids import ProducerIdReply, ProducerIds
-from paceline.broker.registration import BrokerRegistered, Registration
-from paceline.broker.replica_manager import ReplicaManager
-from paceline.broker.shutdown import ControlledShutdown
-from paceline.broker.topic_configs import TopicConfigs
+from paceline.broker.partition.interfaces import IsrProposal
+from paceline.broker.partition.isr_writer import IsrWriter
+from paceline.broker.partition.partition import Partition
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.recipes import notify_log_dir_failure, read_controller_epoch
+from paceline.broker.requests.client_requests import ClientRequests
+from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
+from paceline.broker.storage.interfaces import ReplicaLogs
+from paceline.broker.storage.log_dirs import alter_replica_log_dirs, describe_log_dirs
+from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
+from paceline.broker.storage.log_retention import LogRetention
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import propagate_isr_change
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import (
@@ -68,11 +69,10 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.replication.purgatory import Cancel
-from paceline.runtime.flow import Flow, FlowRun
-from paceline.runtime.ports import Scheduler
 
 
 class BrokerNode:
@@ -125,7 +125,7 @@ class BrokerNode:
             self._log_dir_failed,
             self._topic_configs,
         )
-        self._housekeeping = LogHousekeeping(
+        self._housekeeping = LogFlusher(
             log_manager,
             scheduler,
             background or InlineWork(scheduler),
@@ -134,7 +134,7 @@ class BrokerNode:
             config.transactional_id_expiration_ms,
         )
         self._retention = LogRetention(self.replica_manager, scheduler, config.log_retention_check_interval_ms)
-        self.replica_manager.healing.tell_controller = self._replicas_changed
+        self.replica_manager.damaged_logs.tell_controller = self._replicas_changed
         self.replica_manager.topic_left = self._topic_left
         self._isr_writer = IsrWriter(
             config.broker_id,
@@ -143,7 +143,7 @@ class BrokerNode:
             self.replica_manager.metrics,
             self.replica_manager.deliver_news,
         )
-        self._fence = ControlFence(self._read_controller_epoch, self._epoch_refuted)
+        self._fence = ControllerEpochFence(self._read_controller_epoch, self._epoch_refuted)
         self._control = ControlRequests(self.replica_manager)
         self._clients = ClientRequests(config, self.replica_manager)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
@@ -452,7 +452,7 @@ class BrokerNode:
 
     # ISR
 
-    def _write_isr(self, partition: HostedPartition, proposal: IsrProposal) -> None:
+    def _write_isr(self, partition: Partition, proposal: IsrProposal) -> None:
         self._isr_writer.write(partition, proposal)
 
     def _schedule_propagation(self) -> None:

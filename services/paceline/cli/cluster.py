@@ -2,9 +2,9 @@
 
 import click
 
+from paceline.cli.active_controller import why_not_in_office
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
-from paceline.cli.office import why_not_in_office
 from paceline.cli.output import output_option, show
 
 

@@ -17,8 +17,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     end_at_stop_signal()  # before the imports, which take most of a start
     from paceline.runtime.lifecycle import ExitCode, die_with_parent
     from paceline.runtime.settings import SettingsError, load_controller, process_options
-    from paceline.runtime.settings_help import help_text
-    from paceline.runtime.settings_keys import ControllerKeys
+    from paceline.runtime.settings.help import help_text
+    from paceline.runtime.settings.keys import ControllerKeys
 
     try:
         options, _ = process_options(arguments)
@@ -44,7 +44,7 @@ def run(settings: "ControllerSettings") -> int:
     """Run a controller with these settings."""
     import asyncio
 
-    from paceline.controller.driver import ControllerProcess
+    from paceline.controller.service.process import ControllerProcess
     from paceline.runtime.lifecycle import ExitCode, StartupError, raise_open_file_limit
     from paceline.runtime.logging import configure_logging
 

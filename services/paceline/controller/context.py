@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from paceline.coordination.isr_history import IsrHistory, history_of
-from paceline.coordination.znode_json import JsonValue
+from paceline.coordination.znodes.json_codec import JsonValue
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, LiveBroker
 from paceline.model.identifiers import TopicPartition

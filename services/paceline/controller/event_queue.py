@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 
 from paceline.controller.events import ControllerState, Event
+from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import ZooKeeper
-from paceline.runtime.flow import Flow, FlowRun
-from paceline.runtime.ports import Scheduler
+from paceline.model.scheduler import Scheduler
 
 
 class EventQueue:

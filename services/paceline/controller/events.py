@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
 
-from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.model.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.controller import events as ev
-from paceline.controller.admin_calls import AdminCalls
-from paceline.controller.admin_calls import once as _once
+from paceline.controller.admin.admin_calls import AdminCalls
+from paceline.controller.admin.admin_calls import once as _once
+from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, ReplicaState
-from paceline.controller.controller_election import ActiveController, ControllerElection
+from paceline.controller.election.controller_election import ActiveController, ControllerElection
+from paceline.controller.event_handler import ControllerEventHandler
 from paceline.controller.event_queue import EventQueue
-from paceline.controller.machine import ControllerMachine
-from paceline.controller.parts import ControllerParts
-from paceline.controller.ports import ControlTransport, NoStandbyTransport, StandbyTransport
-from paceline.controller.standby import Standby
-from paceline.controller.state_publisher import StateSink
-from paceline.controller.takeover import Takeover
-from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.controller.interfaces import ControlTransport, NoStandbyTransport, StandbyTransport
+from paceline.controller.standby.standby import Standby
+from paceline.controller.standby.state_publisher import StateSink
+from paceline.controller.standby.takeover import Takeover
+from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.controller.watches import event_for
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.model.assignment import ReplicaAssignment
@@ -48,9 +48,9 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.metadata_revisions import MetadataRevisions
+from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
-from paceline.runtime.ports import Scheduler
 
 LOG = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class ControllerNode:
     ) -> None:
         """``on_event_handled`` gets event, milliseconds queued and milliseconds handled; for metrics."""
         self._zookeeper = zookeeper
-        self._parts = ControllerParts(
+        self._components = ControllerComponents(
             config,
             tuple(endpoints),
             scheduler,
@@ -160,8 +160,8 @@ class ControllerNode:
         )
         election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
         self._standby = Standby(config.controller_id, scheduler, standby_transport or NoStandbyTransport(), rng)
-        self._machine = ControllerMachine(
-            self._parts, election, self._standby, on_office or (lambda _: None), on_takeover or (lambda _: None)
+        self._machine = ControllerEventHandler(
+            self._components, election, self._standby, on_office or (lambda _: None), on_takeover or (lambda _: None)
         )
         self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
         self.admin = AdminCalls(self._ask)
@@ -198,7 +198,7 @@ class ControllerNode:
     @property
     def controller_epoch(self) -> int:
         """Epoch of the own term, 0 while not in office."""
-        return self._parts.context.epoch
+        return self._components.context.epoch
 
     @property
     def active_controller(self) -> ActiveController | None:
@@ -208,7 +208,7 @@ class ControllerNode:
     @property
     def metadata_revisions(self) -> MetadataRevisions:
         """When which topic changed, in this term; empty while not in office."""
-        return self._parts.metadata_revisions
+        return self._components.metadata_revisions
 
     # what clients and brokers ask
 
@@ -247,13 +247,13 @@ class ControllerNode:
         """
         if self._stopped or not self.is_active:
             raise NotControllerError("this controller is not active")
-        context = self._parts.context
+        context = self._components.context
         broker = context.brokers.get(request.broker_id)
         if broker is None:
             return BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, context.epoch)
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
-        self._parts.leases.renew(request.broker_id)
+        self._components.leases.renew(request.broker_id)
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
 
     def follow_state(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
@@ -264,7 +264,7 @@ class ControllerNode:
         """
         if self._stopped or not self.is_active:
             raise NotControllerError("this controller is not active")
-        return self._parts.publisher.follow(standby_id, sink)
+        return self._components.publisher.follow(standby_id, sink)
 
     @property
     def is_warm(self) -> bool:
@@ -287,12 +287,12 @@ class ControllerNode:
         """
         if not self.is_active:
             raise NotControllerError("this controller is not active")
-        context = self._parts.context
+        context = self._components.context
         return {tp: context.assignment(tp) for tp in context.partitions() if context.assignment(tp).is_being_reassigned}
 
     def describe_cluster(self) -> ClusterDescription:
         """Return the cluster as this process knows it."""
-        context = self._parts.context
+        context = self._components.context
         brokers = tuple(context.brokers[broker_id] for broker_id in context.registered_broker_ids())
         return ClusterDescription(self._machine.cluster_id, brokers, self.active_controller, context.epoch)
 
@@ -304,11 +304,11 @@ class ControllerNode:
         """
         if not self.is_active:
             raise NotControllerError("this controller is not active")
-        topics = self._parts.context.topics
+        topics = self._components.context.topics
         return [self._describe(name) for name in (names or sorted(topics))]
 
     def _describe(self, name: str) -> TopicDescription:
-        context = self._parts.context
+        context = self._components.context
         if name not in context.topics or context.is_queued_for_deletion(name):
             return TopicDescription(name, error=_why_unknown(name))
         partitions = []
@@ -332,11 +332,11 @@ class ControllerNode:
     @property
     def elections(self) -> Mapping[str, int]:
         """Leaders elected by this process since it started, by kind."""
-        return self._parts.partitions.elections
+        return self._components.partitions.elections
 
     def gauges(self) -> Gauges:
         """Return figures for metrics, computed now."""
-        context = self._parts.context
+        context = self._components.context
         if not self.is_active:
             return Gauges(event_queue_size=self._queue.size, standby_in_sync=int(self.is_warm))
         imbalanced = [
@@ -359,7 +359,7 @@ class ControllerNode:
             topics_ineligible_to_delete=len(context.deletion_ineligible),
             replicas_ineligible_to_delete=sum(state is ReplicaState.DELETION_INELIGIBLE for state in states),
             event_queue_size=self._queue.size,
-            request_queue_size=self._parts.channels.total_queue_size,
+            request_queue_size=self._components.channels.total_queue_size,
             topics=len(context.topics),
             partitions=len(context.leadership),
             offline_partitions=len(offline),
@@ -369,7 +369,7 @@ class ControllerNode:
 
     def broker_queues(self) -> list[tuple[int, int, int, int]]:
         """Return (broker id, requests not answered, requests sent, milliseconds they had waited), for metrics."""
-        return self._parts.channels.traffic()
+        return self._components.channels.traffic()
 
     # what happens to it
 
@@ -405,7 +405,7 @@ class ControllerNode:
         if isinstance(request, LeaderAndIsrRequest):
             self._queue.put(ev.LeaderAndIsrResponseReceived(broker_id, request, response))
         elif isinstance(request, StopReplicaRequest):
-            started = self._parts.context.deletion_started
+            started = self._components.context.deletion_started
             if any(p.delete_partition and p.topic_partition.topic in started for p in request.partitions):
                 self._queue.put(ev.StopReplicaDeletionResponseReceived(broker_id, request, response))
         elif response.error is not ErrorCode.NONE:

@@ -10,7 +10,7 @@ Source: design.md 3.6; docs/decisions/0005-unclean-restart.md.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline.coordination.znode_json import MAX_INT32, JsonValue
+from paceline.coordination.znodes.json_codec import MAX_INT32, JsonValue
 
 FORMER_MEMBERS = "former_members"
 UNCLEAN_MEMBERS = "unclean_members"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow, Zk
 from paceline.coordination.interface import (
     Check,
     Exists,
@@ -17,10 +18,9 @@ from paceline.coordination.interface import (
 )
 from paceline.coordination.isr_history import next_extra
 from paceline.coordination.recipes import expect
-from paceline.coordination.znode_json import JsonValue
+from paceline.coordination.znodes.json_codec import JsonValue
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.runtime.flow import Flow, Zk
 
 
 @dataclass(frozen=True, slots=True)

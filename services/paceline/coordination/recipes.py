@@ -1,4 +1,4 @@
-"""Conversations with ZooKeeper that take more than one step, as flows (`paceline.runtime.flow`).
+"""Conversations with ZooKeeper that take more than one step, as flows (`paceline.coordination.flow`).
 
 Run them on a `PatientZooKeeper`. A write whose reply was lost is resolved by reading back, never by sending it twice
 (design 3.8; KAFKA-14845, KAFKA-4229). All raise `SessionLostError` when the session ends, `ZooKeeperRequestError` when
@@ -16,6 +16,7 @@ from paceline.coordination.errors import (
     SessionLostError,
     ZooKeeperRequestError,
 )
+from paceline.coordination.flow import Flow, Zk
 from paceline.coordination.interface import (
     Create,
     Delete,
@@ -28,10 +29,9 @@ from paceline.coordination.interface import (
     Stat,
     ZkCode,
 )
-from paceline.coordination.znode_json import MAX_INT64
 from paceline.coordination.znodes import BrokerRegistration, ProducerIdBlock
+from paceline.coordination.znodes.json_codec import MAX_INT64
 from paceline.model.identifiers import TopicPartition, new_id
-from paceline.runtime.flow import Flow, Zk
 
 MAX_ATTEMPTS = 20
 """Rounds of a read-decide-write loop; each lost round means that somebody else made progress."""

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from paceline.coordination.embedded import EmbeddedZooKeeper
 from paceline.dev.ports import PortPlan, choose_plan
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 
 FIRST_CONTROLLER_ID = 1_000_000

@@ -8,7 +8,7 @@ once; there are no stale entries to purge.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 
-from paceline.runtime.ports import Cancellable, Scheduler
+from paceline.model.scheduler import Cancellable, Scheduler
 
 Cancel = Callable[[], None]
 """Ends a wait whose asker has gone away."""

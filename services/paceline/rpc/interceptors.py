@@ -18,16 +18,16 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from paceline.model.errors import InvalidRequestError, PacelineError, ThrottledError, UnknownServerError
-from paceline.rpc.arrivals import Arrivals
-from paceline.rpc.crowds import MAX_CLIENT_FIELDS, refuse_crowd
+from paceline.rpc.admission.loop_fairness import LoopFairness
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, refuse_too_many_fields
+from paceline.rpc.admission.nested_limits import MAX_ELEMENTS, refuse_too_many_elements
+from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
-from paceline.rpc.exchange import MAX_STREAMS, Answer, OpenStreams, answer_behind
-from paceline.rpc.nested_crowds import MAX_ELEMENTS, refuse_nested_crowd
-from paceline.rpc.turns import Turns
+from paceline.rpc.streams.stream_server import MAX_STREAMS, Answer, OpenStreams, answer_behind
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 
-_log = logging.getLogger("paceline.rpc")
+LOG = logging.getLogger("paceline.rpc")
 
 
 class RequestObserver(Protocol):
@@ -52,9 +52,9 @@ def typed_parser(parse: Parse | None, max_fields: int, max_elements: int | None 
     message = owner if isinstance(owner, type) and issubclass(owner, Message) else None
 
     def parsed(data: bytes) -> Any:
-        refuse_crowd(data, max_fields)
+        refuse_too_many_fields(data, max_fields)
         if message is not None and max_elements is not None:
-            refuse_nested_crowd(data, message, max_elements)
+            refuse_too_many_elements(data, message, max_elements)
         try:
             return parse(data)
         except DecodeError as failure:
@@ -63,8 +63,8 @@ def typed_parser(parse: Parse | None, max_fields: int, max_elements: int | None 
     return parsed
 
 
-def _all_share(arrivals: Arrivals) -> Callable[[str], Arrivals]:
-    return lambda method: arrivals
+def _all_share(receive_limiter: ReceiveLimiter) -> Callable[[str], ReceiveLimiter]:
+    return lambda method: receive_limiter
 
 
 def _ignore(method: str, seconds: float, reason: str | None) -> None:
@@ -94,9 +94,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self,
         observe: RequestObserver = _ignore,
         max_fields: int = MAX_CLIENT_FIELDS,
-        arrivals_of: Callable[[str], Arrivals] | None = None,
+        limiter_of: Callable[[str], ReceiveLimiter] | None = None,
         max_streams: int = MAX_STREAMS,
-        turns: Turns | None = None,
+        turns: LoopFairness | None = None,
         max_calls: int | None = None,
     ) -> None:
         """Make it.
@@ -104,7 +104,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         Args:
             observe: told about every finished call.
             max_fields: bounds a request's fields, list elements counted.
-            arrivals_of: says for a method which others its requests share their slots with; by default all do.
+            limiter_of: says for a method which others its requests share their slots with; by default all do.
             max_streams: streams of exchanges that may be open at once.
             turns: taken by large requests and answers of exchanges.
             max_calls: calls at once; further ones are throttled, all but questions after health.
@@ -113,7 +113,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self._health_checks = Calls(None)
         self._observe = observe
         self._max_fields = max_fields
-        self._arrivals_of = arrivals_of or _all_share(Arrivals())
+        self._limiter_of = limiter_of or _all_share(ReceiveLimiter())
         self._wrapped: dict[str, Any] = {}
         self.streams = OpenStreams(max_streams)
         """Streams of exchanges that are open."""
@@ -138,15 +138,16 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
                 return self._exchanges(method, answer)
             return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else handler
         parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
-        arrivals = self._arrivals_of(method)
+        receive_limiter = self._limiter_of(method)
         # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                self._streaming(method, handler.unary_stream, parse, arrivals),
+                self._streaming(method, handler.unary_stream, parse, receive_limiter),
                 response_serializer=handler.response_serializer,
             )
         return grpc.stream_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary, parse, arrivals), response_serializer=handler.response_serializer
+            self._unary(method, handler.unary_unary, parse, receive_limiter),
+            response_serializer=handler.response_serializer,
         )
 
     def _reflection(self, method: str, handler: Any) -> Any:
@@ -179,14 +180,16 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse, arrivals: Arrivals) -> Any:
+    def _unary(
+        self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse, receive_limiter: ReceiveLimiter
+    ) -> Any:
         calls = self._health_checks if method == HEALTH_CHECK else self._calls
 
         async def handle(_requests: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
                 with calls:
-                    request = await _received(arrivals, context)
+                    request = await _received(receive_limiter, context)
                     begin = time.perf_counter()
                     response = await inner(parse(request), context)
             except BaseException as failure:
@@ -196,17 +199,19 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return handle
 
-    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse, arrivals: Arrivals) -> Any:
+    def _streaming(
+        self, method: str, inner: Callable[[Any, Any], Any], parse: Parse, receive_limiter: ReceiveLimiter
+    ) -> Any:
         if not inspect.isasyncgenfunction(inner):
             return self._unary(
-                method, inner, parse, arrivals
+                method, inner, parse, receive_limiter
             )  # it writes to the context and returns, as the health service's Watch does
 
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
                 with self._calls:
-                    request = await _received(arrivals, context)
+                    request = await _received(receive_limiter, context)
                     begin = time.perf_counter()
                     async for response in inner(parse(request), context):
                         yield response
@@ -230,8 +235,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         raise AssertionError("abort does not return")
 
 
-async def _received(arrivals: Arrivals, context: Any) -> Any:
-    request = await arrivals.receive(context.read, context.peer)
+async def _received(receive_limiter: ReceiveLimiter, context: Any) -> Any:
+    request = await receive_limiter.receive(context.read, context.peer)
     if request is grpc.aio.EOF:
         # Gone, most probably; gRPC finds that out by itself in a moment. Or a client that ends without a request.
         with contextlib.suppress(grpc.aio.InternalError):
@@ -305,7 +310,7 @@ def public_error(method: str, failure: Exception) -> PacelineError:
     if isinstance(failure, PacelineError):
         return failure
     failure_id = secrets.token_hex(4)
-    _log.error("unexpected failure %s in %s", failure_id, method, exc_info=failure)
+    LOG.error("unexpected failure %s in %s", failure_id, method, exc_info=failure)
     return UnknownServerError(f"internal failure {failure_id}; the server's log has the details").with_metadata(
         failure_id=failure_id
     )

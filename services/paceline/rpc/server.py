@@ -19,11 +19,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.model.errors import InvalidRequestError
-from paceline.rpc.arrivals import Arrivals
-from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_crowd
-from paceline.rpc.exchange import MAX_STREAMS
+from paceline.rpc.admission.loop_fairness import LoopFairness
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_too_many_fields
+from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
-from paceline.rpc.turns import Turns
+from paceline.rpc.streams.stream_server import MAX_STREAMS
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
@@ -70,7 +70,7 @@ def parsed(message: type[M], data: bytes, max_fields: int = MAX_CLIENT_FIELDS) -
         InvalidRequestError: they are not such a message, which gRPC itself would call an internal error, or it has more
             than ``max_fields`` fields.
     """
-    refuse_crowd(data, max_fields)
+    refuse_too_many_fields(data, max_fields)
     try:
         return message.FromString(data)
     except DecodeError as failure:
@@ -100,8 +100,8 @@ def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[t
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-        # What a connection may send before its request is received (rpc/arrivals.py). gRPC would let that grow,
-        # to megabytes for each of hundreds of connections; a request that is being received gets room for all of it.
+        # What a connection may send before its request is received (rpc/admission/receive_limiter.py). gRPC
+        # would let that grow to megabytes for each of hundreds of connections; a request that is being received gets room for all of it.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -131,9 +131,9 @@ class AioRpcServer:
         observe: RequestObserver = _ignore,
         with_reflection: bool = True,
         max_calls: int = MAX_CALLS,
-        arrivals_of: Callable[[str], Arrivals] | None = None,
+        limiter_of: Callable[[str], ReceiveLimiter] | None = None,
         max_streams: int = MAX_STREAMS,
-        turns: Turns | None = None,
+        turns: LoopFairness | None = None,
     ) -> None:
         """Make the server.
 
@@ -144,16 +144,16 @@ class AioRpcServer:
             observe: told about every finished call.
             with_reflection: whether clients may ask for the contract.
             max_calls: calls at once; further ones are throttled, all but questions after health.
-            arrivals_of: says for a method which others its requests share their slots with; by default all share
+            limiter_of: says for a method which others its requests share their slots with; by default all share
                 the same.
             max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
-            turns: taken by what is large on streams; ``arrivals_of`` has its own for calls.
+            turns: taken by what is large on streams; ``limiter_of`` has its own for calls.
         """
         self.listener = listener
         self.port = 0
         self._health_names = _Health(services).names
         self._interceptor = AioErrorInterceptor(
-            observe, arrivals_of=arrivals_of, max_streams=max_streams, turns=turns, max_calls=max_calls
+            observe, limiter_of=limiter_of, max_streams=max_streams, turns=turns, max_calls=max_calls
         )
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],

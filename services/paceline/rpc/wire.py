@@ -16,22 +16,27 @@ from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import FetchResponse, FetchResult, ProduceData, RequiredAcks
 from paceline.model.errors import InvalidRequestError
 from paceline.model.replica_fetch import ReplicaFetchResponse, ReplicaFetchResult
-from paceline.rpc.convert_client import (
+from paceline.rpc.admission.message_limits import (
+    MAX_CLIENT_FIELDS,
+    MAX_INTERNAL_FIELDS,
+    MAX_SINGLE_FIELDS,
+    refuse_too_many_fields,
+)
+from paceline.rpc.convert.client import (
     AddressOf,
     acks_to_proto,
     fetch_result_from_proto,
     fetch_result_to_proto,
     no_address,
 )
-from paceline.rpc.convert_common import (
+from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
     MAX_INTERNAL_PARTITIONS,
     MAX_RECORDS,
     code_to_proto,
     error_code_of,
 )
-from paceline.rpc.convert_replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
-from paceline.rpc.crowds import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, MAX_SINGLE_FIELDS, refuse_crowd
+from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
 from paceline.v1 import log_service_pb2 as pb
 
 WORTH_CUTTING_BYTES: Final = 1_024
@@ -82,7 +87,7 @@ def parse_produce(data: bytes) -> ProduceCall:
         request = pb.ProduceRequest.FromString(rest)
         partitions = [_produce_part(data, start, end) for start, end in parts]
     except _UnusualError:
-        refuse_crowd(data, MAX_CLIENT_FIELDS)
+        refuse_too_many_fields(data, MAX_CLIENT_FIELDS)
         request = _parsed(pb.ProduceRequest.FromString, data)
         partitions = [_whole_produce_part(part) for part in request.partitions]
     except DecodeError as failure:
@@ -108,7 +113,7 @@ def _refuse_crowded_records(head: bytes) -> None:
     while position < end:
         field, start, position = _next_field(head, position, end)
         if field == _PRODUCE_RECORDS:
-            refuse_crowd(head[start:position], MAX_RECORDS, "records")
+            refuse_too_many_fields(head[start:position], MAX_RECORDS, "records")
 
 
 def _whole_produce_part(message: pb.ProducePartition) -> ProducePart:
@@ -198,7 +203,7 @@ def _parse_results(
             results.append(result)
         return whole.FromString(rest), results
     except _UnusualError:
-        refuse_crowd(data, MAX_INTERNAL_FIELDS)
+        refuse_too_many_fields(data, MAX_INTERNAL_FIELDS)
         message = _parsed(whole.FromString, data)
         return message, [convert(one) for one in message.partitions]
     except DecodeError as failure:

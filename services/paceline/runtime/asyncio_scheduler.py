@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from paceline.runtime.ports import Cancellable
+from paceline.model.scheduler import Cancellable
 
 _ROUNDING_S = 0.000_5
 """`now_ms` rounds down, so a timer that is exact in seconds could look a millisecond early."""

@@ -9,7 +9,7 @@ import ctypes
 import logging
 from typing import Final
 
-_log = logging.getLogger("paceline.runtime.memory")
+LOG = logging.getLogger("paceline.runtime.memory")
 
 LARGEST_KEPT_BYTES: Final = 32 * 1024 * 1024
 """Buffers above this size still come and go by themselves; 32 MiB is glibc's own limit."""
@@ -27,5 +27,5 @@ def keep_large_buffers() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     kept = bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES))
-    _log.debug("large buffers are kept: %s", kept)
+    LOG.debug("large buffers are kept: %s", kept)
     return kept

@@ -20,7 +20,7 @@ LONGEST_SILENCE_S: Final = 10.0
 MAX_CONNECTIONS: Final = 32
 """At a time; each further one is closed at once."""
 
-_log = logging.getLogger("paceline.runtime.metrics")
+LOG = logging.getLogger("paceline.runtime.metrics")
 
 
 class MetricsEndpoint(ThreadingMixIn, WSGIServer):
@@ -81,7 +81,7 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what went wrong, unless it is that the client went, or kept silent."""
         if not isinstance(sys.exception(), OSError):
-            _log.exception("a scrape by %s failed", client_address)
+            LOG.exception("a scrape by %s failed", client_address)
 
 
 class _Handler(WSGIRequestHandler):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from paceline.controller.admin_values import (
+from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
     ConfigOperation,
@@ -14,12 +14,12 @@ from paceline.controller.admin_values import (
 from paceline.controller.node import ControllerNode
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
-from paceline.coordination.memory import MemoryZooKeeper
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.settings import ControllerConfig
 from tests.support.broker_cluster import CONTROLLER_ID, TP, BrokerCluster
+from tests.support.zookeeper.client import MemoryZooKeeper
 
 
 class Unreachable:

@@ -134,7 +134,7 @@ def test_metadata_of_the_same_epoch_brings_nobody_back(cluster: BrokerCluster) -
     read_all(cluster[1])
     cluster.time.run_for(50)
     cluster.decide(2, 4, (2, 3), to=())
-    assert cluster[1].node.replica_manager.healing.is_offline(TP)
+    assert cluster[1].node.replica_manager.damaged_logs.is_offline(TP)
     assert events(cluster) == 1
 
 
@@ -157,7 +157,7 @@ def test_damage_met_while_truncating_takes_the_follower_out_of_service(cluster: 
     cluster.decide(2, 5, (2,), to=(2,))
     cluster[2].log().truncate_to(5)
     cluster.decide(2, 6, (2,), to=(2, 3))
-    cluster.time.run_until(lambda: follower.node.replica_manager.healing.is_offline(TP), 5_000)
+    cluster.time.run_until(lambda: follower.node.replica_manager.damaged_logs.is_offline(TP), 5_000)
     cluster.decide(2, 7, (2,), to=(2,))
     cluster.time.run_for(50)
     cluster.send(3, cluster.partition(2, 7, (2,)), live_leaders=cluster.live([2]))

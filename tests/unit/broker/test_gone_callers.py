@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from paceline.broker.servicer import answer_of
+from paceline.broker.service.log_servicer import answer_of
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     FetchPartition,

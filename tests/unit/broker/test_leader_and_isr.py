@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.broker.control_fence import ControlRequestDeferredError
-from paceline.broker.hosted_partition import HostedPartition
-from paceline.broker.log_port import ReplicaLog
+from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.partition.partition import Partition
+from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.log.files import join
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
@@ -234,14 +234,14 @@ def test_s2_5_the_fetchers_of_all_stop_before_the_first_role_changes(
     cluster.send(ME, *(cluster.partition(2, 3, (2,), tp=tp) for tp in (TP, OTHER)))
     fetchers = cluster[ME].node.replica_manager.fetchers
     fetched: list[list[TopicPartition]] = []
-    make_leader = HostedPartition.make_leader
+    make_leader = Partition.make_leader
 
-    def traced(partition: HostedPartition, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+    def traced(partition: Partition, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
         fetched.append([tp for tp in (TP, OTHER) if fetchers.state(tp) is not None])
         return make_leader(partition, state, log)
 
     assert all(fetchers.state(tp) is not None for tp in (TP, OTHER))
-    monkeypatch.setattr(HostedPartition, "make_leader", traced)
+    monkeypatch.setattr(Partition, "make_leader", traced)
     cluster.send(ME, *(cluster.partition(ME, 4, (1, 2), tp=tp) for tp in (TP, OTHER)))
     assert fetched == [[], []]
 

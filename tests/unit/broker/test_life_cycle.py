@@ -2,11 +2,10 @@
 
 import pytest
 
-from paceline.broker.control_fence import ControlRequestDeferredError
+from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.membership.registration import ForeignZooKeeperError
 from paceline.broker.metrics import label_families_of
-from paceline.broker.registration import ForeignZooKeeperError
 from paceline.coordination import znodes
-from paceline.coordination.data_tree import DataTree
 from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import Create, Exists, GetData, SetData
 from paceline.coordination.requests import is_write
@@ -19,6 +18,7 @@ from paceline.model.errors import ErrorCode, InvalidConfigError, PacelineError, 
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import CONTROL_ADDRESS, CONTROLLER_ID, TP, BrokerCluster, BrokerUnderTest
+from tests.support.zookeeper.data_tree import DataTree
 from tests.unit.log.memory_files import MemoryFiles
 
 OTHER = TopicPartition("payments", 0)

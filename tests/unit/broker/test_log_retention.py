@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.broker import log_retention
+from paceline.broker.storage import log_retention
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
 from paceline.log.log_config import LogConfig
@@ -153,7 +153,7 @@ def test_a_log_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, err
     if isinstance(error, OSError):
         assert partitions[0] in manager.offline, "its directory has failed"
     else:
-        assert partitions[0] in manager.healing.damaged
+        assert partitions[0] in manager.damaged_logs.damaged
         assert cluster[1].log(partitions[1]).log_start_offset == 1
 
 

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from paceline.broker import topic_configs
-from paceline.broker.topic_configs import TopicConfigs
+from paceline.broker.membership import topic_configs
+from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, Request, Response, SetData, ZkCode, ZooKeeper
 from paceline.log.log_config import LogConfig

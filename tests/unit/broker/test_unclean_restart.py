@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from paceline.broker import registration
+from paceline.broker.membership import registration
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow, Sleep
 from paceline.coordination.interface import GetData
 from paceline.coordination.recipes import Registered, register_broker
 from paceline.model.control import ControllerStamp, UpdateMetadataRequest
-from paceline.runtime.flow import Flow, Sleep
 from tests.support.broker_cluster import CONTROLLER_ID, BrokerCluster
 from tests.unit.log.memory_files import MemoryFiles
 

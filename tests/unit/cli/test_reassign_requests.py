@@ -14,7 +14,7 @@ from paceline.cli.commands import cli
 from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, elect_leaders, list_moves
 from paceline.model.errors import InvalidReplicaAssignmentError, InvalidRequestError, NotControllerError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.crowds import MAX_CLIENT_FIELDS
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS
 from paceline_client import ElectionResult, ReassignmentResult
 
 MOVES = 150_000

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from paceline.controller.admin_values import (
+from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
     ConfigChange,

@@ -9,8 +9,8 @@ from typing import Any
 
 from paceline.controller.events import PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
-from paceline.controller.takeover import Takeover
-from paceline.controller.topic_admin import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.controller.standby.takeover import Takeover
+from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
     ANY_VERSION,
@@ -22,8 +22,7 @@ from paceline.coordination.interface import (
     Response,
     SetData,
 )
-from paceline.coordination.memory import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     BrokerHeartbeatRequest,
@@ -45,6 +44,7 @@ from paceline.model.settings import ControllerConfig
 from paceline.model.standby import StateUpdate
 from paceline.model.state_change import StateChange
 from tests.support.virtual_time import VirtualTime
+from tests.support.zookeeper.client import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
 
 CONTROLLER_ID = 1_000_000
 SESSION_TIMEOUT_MS = 6_000
@@ -400,11 +400,11 @@ class Cluster:
 def describe(request: ControlRequest) -> str:
     """One request as one line: ``LAI a-0 1/0 [1, 2] new`` is a LeaderAndIsr; ``UM`` and ``SR`` likewise."""
     if isinstance(request, LeaderAndIsrRequest):
-        parts = [
+        components = [
             f"{p.topic_partition} {p.leader}/{p.leader_epoch} {list(p.isr)}{' new' if p.is_new else ''}"
             for p in sorted(request.partitions, key=lambda p: p.topic_partition)
         ]
-        return f"LAI {', '.join(parts)}"
+        return f"LAI {', '.join(components)}"
     if isinstance(request, UpdateMetadataRequest):
         rows = [
             f"{m.topic_partition} {m.leader}/{m.leader_epoch} {list(m.isr)}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.controller.admin_values import (
+from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
     ConfigChange,

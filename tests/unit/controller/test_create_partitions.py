@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin_values import NewPartitions
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.admin.admin_values import NewPartitions
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, Multi, SetData
 from paceline.model.assignment import ReplicaAssignment

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin_values import ElectionType
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.admin.admin_values import ElectionType
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.model.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,

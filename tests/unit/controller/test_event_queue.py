@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from paceline.controller.event_queue import EventQueue
 from paceline.controller.events import ControllerState, Event
-from paceline.runtime.flow import Flow, Sleep
+from paceline.coordination.flow import Flow, Sleep
 from tests.support.virtual_time import VirtualTime
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.controller.journal import MAX_LIST_BYTES, ControllerJournal
+from paceline.controller.standby.journal import MAX_LIST_BYTES, ControllerJournal
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import SetData
-from paceline.coordination.znode_journal import (
+from paceline.coordination.znodes.journal import (
     JournalBatch,
     JournalEntry,
     decode_journal,

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.takeover import TakeoverKind
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.standby.takeover import TakeoverKind
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response
-from paceline.coordination.memory import MemoryZooKeeper
 from paceline.coordination.requests import is_write
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
+from tests.support.zookeeper.client import MemoryZooKeeper
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.controller.test_random_histories import STATE_PATH, check_writes
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from paceline.controller import isr_notifications
-from paceline.controller.storage import Storage
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.brokers import isr_notifications
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create
-from paceline.runtime.flow import Flow
 from tests.unit.controller.cluster import Cluster, tp
 
 
@@ -52,7 +52,7 @@ def test_several_notices_become_one_update(cluster: Cluster) -> None:
 
 
 def test_s4_11_notices_go_also_when_handling_them_failed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(parts: object, partitions: object) -> None:
+    def broken(components: object, partitions: object) -> None:
         raise ValueError("cannot refresh")
 
     monkeypatch.setattr(isr_notifications, "_refresh", broken)

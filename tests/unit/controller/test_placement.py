@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.controller.placement import (
+from paceline.controller.topics.placement import (
     place_replicas,
     rack_alternated_brokers,
     start_index_for_added_partitions,

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, SetData, WatchType
-from paceline.coordination.memory import AppliedWrite
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
+from tests.support.zookeeper.client import AppliedWrite
 from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
 
 STATE_PATH = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")

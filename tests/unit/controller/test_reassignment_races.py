@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.failures import UnexpectedResponseError
-from paceline.controller.reassignment import RETRY_MS
-from paceline.controller.storage import Storage
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.reassignment.reassignment import RETRY_MS
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
-from paceline.runtime.flow import Flow
 from tests.unit.controller.asking import kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 

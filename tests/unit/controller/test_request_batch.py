@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext
-from paceline.controller.failures import IllegalStateError
-from paceline.controller.request_batch import RequestBatch
+from paceline.controller.errors import IllegalStateError
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataRequest
 from paceline.model.leader_and_isr import LeaderAndIsr

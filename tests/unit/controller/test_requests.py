@@ -5,7 +5,7 @@ Order counts per broker; between brokers there is none. LAI is LeaderAndIsr, UM 
 
 import pytest
 
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
@@ -231,7 +231,7 @@ def test_a_replica_that_is_healed_hears_of_who_was_elected_before_it_had_said_so
 @pytest.mark.parametrize("when", ["after the answer", "before the answer"])
 def test_a_topic_that_vanishes_leaves_no_trace_among_failed_directories(when: str) -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
-    context = cluster.controller._parts.context
+    context = cluster.controller._components.context
     assert context.on_offline_dirs == {}, "brokers without failed directories are not listed"
     cluster.brokers.failed_dirs[1].add(tp("a-0"))
     if when == "before the answer":

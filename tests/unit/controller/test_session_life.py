@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from paceline.controller import machine as machine_module
-from paceline.controller.controller_election import ControllerElection
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller import event_handler as event_handler
+from paceline.controller.election.controller_election import ControllerElection
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
     Create,
@@ -21,10 +21,10 @@ from paceline.coordination.interface import (
     ZkCode,
     ZooKeeper,
 )
-from paceline.coordination.memory import Link
 from paceline.model.errors import NotControllerError, RequestTimedOutError
 from paceline.model.state_change import StateChangeKind
 from tests.support.virtual_time import VirtualTime
+from tests.support.zookeeper.client import Link
 from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
 
 A, B = CONTROLLER_ID, CONTROLLER_ID + 1
@@ -259,17 +259,17 @@ def test_calls_to_a_standby_are_answered_not_controller(cluster: Cluster) -> Non
 def test_a_controller_that_cannot_finish_its_failover_gives_the_office_back(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(parts: object) -> Any:
+    def broken(components: object) -> Any:
         raise ValueError("cannot load")
         yield
 
-    good = machine_module.on_failover
-    monkeypatch.setattr(machine_module, "on_failover", broken)
+    good = event_handler.on_failover
+    monkeypatch.setattr(event_handler, "on_failover", broken)
     cluster.controllers[A].stop()
     cluster.settle()
     assert not cluster.controllers[B].is_active
     assert not cluster.zk(GetData(znodes.CONTROLLER), must_succeed=False).ok
-    monkeypatch.setattr(machine_module, "on_failover", good)
+    monkeypatch.setattr(event_handler, "on_failover", good)
     cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=3_000)
     assert cluster.controllers[B].controller_epoch == 3
 

@@ -2,16 +2,16 @@
 
 import pytest
 
+from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState as P
 from paceline.controller.context import Replica
 from paceline.controller.context import ReplicaState as R
-from paceline.controller.election import ElectionStrategy
-from paceline.controller.parts import ControllerParts
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import Delete, SetData
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.runtime.flow import Flow, FlowRun
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 PARTITION_TRANSITIONS = {
@@ -40,7 +40,7 @@ class Machines:
         self.cluster.start_broker(1, 2, 3)
         self.cluster.start_controller()
         self.cluster.create(NewTopic("a", assignments=((1, 2),)))
-        self.parts: ControllerParts = self.cluster.controller._parts
+        self.components: ControllerComponents = self.cluster.controller._components
         self.cluster.told()
 
     def run(self, flow: Flow[object]) -> object:
@@ -63,7 +63,7 @@ def machines() -> Machines:
 @pytest.mark.parametrize("before", list(P))
 def test_s3_4_a_partition_moves_only_along_the_table(before: P, target: P) -> None:
     machines = Machines()
-    context = machines.parts.context
+    context = machines.components.context
     partition = tp("a-0")
     if before is P.NON_EXISTENT:
         context.partition_states.pop(partition)
@@ -74,7 +74,7 @@ def test_s3_4_a_partition_moves_only_along_the_table(before: P, target: P) -> No
         context.leadership.pop(partition)
         for path in (znodes.partition_state_path(partition), znodes.partition_path(partition)):
             machines.cluster.zk(Delete(path))
-    machines.run(machines.parts.partitions.handle_state_changes([partition], target, ElectionStrategy.OFFLINE))
+    machines.run(machines.components.partitions.handle_state_changes([partition], target, ElectionStrategy.OFFLINE))
     allowed = before in PARTITION_TRANSITIONS[target]
     assert context.partition_state(partition) is (target if allowed else before)
 
@@ -83,13 +83,13 @@ def test_s3_4_a_partition_moves_only_along_the_table(before: P, target: P) -> No
 @pytest.mark.parametrize("before", list(R))
 def test_a_replica_moves_only_along_the_table(before: R, target: R) -> None:
     machines = Machines()
-    context = machines.parts.context
+    context = machines.components.context
     replica = Replica(tp("a-0"), 2)
     if before is R.NON_EXISTENT:
         context.replica_states.pop(replica)
     else:
         context.replica_states[replica] = before
-    machines.run(machines.parts.replicas.handle_state_changes([replica], target))
+    machines.run(machines.components.replicas.handle_state_changes([replica], target))
     allowed = before in REPLICA_TRANSITIONS[target]
     assert context.replica_state(replica) is (target if allowed else before)
     if not allowed:
@@ -100,9 +100,9 @@ def test_a_replica_moves_only_along_the_table(before: R, target: R) -> None:
 
 def test_a_leader_cannot_become_a_new_replica(machines: Machines) -> None:
     replica = Replica(tp("a-0"), 1)
-    del machines.parts.context.replica_states[replica]
-    machines.run(machines.parts.replicas.handle_state_changes([replica], R.NEW))
-    assert machines.parts.context.replica_state(replica) is R.NON_EXISTENT
+    del machines.components.context.replica_states[replica]
+    machines.run(machines.components.replicas.handle_state_changes([replica], R.NEW))
+    assert machines.components.context.replica_state(replica) is R.NON_EXISTENT
     assert machines.cluster.told() == {}
 
 
@@ -110,7 +110,7 @@ def test_a_new_partition_without_a_live_replica_stays_new() -> None:
     machines = Machines()
     machines.cluster.create_topic_node("z", [[9], [9, 3]])
     machines.cluster.settle()
-    context = machines.parts.context
+    context = machines.components.context
     assert context.partition_state(tp("z-0")) is P.NEW
     assert context.partition_state(tp("z-1")) is P.ONLINE
     assert machines.cluster.state("z-1") == "3/0 isr [3] ce 1 v0"
@@ -127,7 +127,7 @@ def test_the_last_member_stays_in_the_isr_and_every_further_removal_costs_an_epo
     cluster.create(NewTopic("u", assignments=((1,),)))
     replica = Replica(tp("u-0"), 1)
     for epoch in (1, 2):
-        machines.run(machines.parts.replicas.handle_state_changes([replica], R.OFFLINE))
+        machines.run(machines.components.replicas.handle_state_changes([replica], R.OFFLINE))
         assert cluster.state("u-0") == f"-1/{epoch} isr [1] ce 1 v{epoch}"
 
 
@@ -136,7 +136,7 @@ def test_removing_somebody_who_is_out_already_writes_nothing_and_tells_the_uncha
     cluster.change_isr("a-0", [1])
     cluster.settle()
     cluster.told()
-    machines.run(machines.parts.replicas.handle_state_changes([Replica(tp("a-0"), 2)], R.OFFLINE))
+    machines.run(machines.components.replicas.handle_state_changes([Replica(tp("a-0"), 2)], R.OFFLINE))
     assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1"
     assert cluster.told()[1] == ["LAI a-0 1/0 [1]", "UM {a-0 1/0 [1]}"]
 
@@ -147,7 +147,7 @@ def test_removal_from_the_isr_notices_a_member_the_cache_does_not_know_yet(machi
     cluster.settle()
     # The leader lets 2 in again; its notice has not come yet, so the cache still says [1].
     cluster.change_isr("a-0", [1, 2], notify=False)
-    machines.run(machines.parts.replicas.handle_state_changes([Replica(tp("a-0"), 2)], R.OFFLINE))
+    machines.run(machines.components.replicas.handle_state_changes([Replica(tp("a-0"), 2)], R.OFFLINE))
     assert cluster.state("a-0") == "1/1 isr [1] ce 1 v3"
 
 

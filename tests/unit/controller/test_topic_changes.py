@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.storage import Storage
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Request
 from paceline.model.assignment import ReplicaAssignment
-from paceline.runtime.flow import Flow
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 NODE = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignment((1, 2))}, "t" * 22))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin_values import (
+from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
     ConfigOperation,
@@ -12,8 +12,8 @@ from paceline.controller.admin_values import (
     ConfigSource,
     ResourceType,
 )
-from paceline.controller.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Multi, SetData
 from paceline.log.log_config import TOPIC_KEYS

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from paceline.controller.context import ReplicaState
-from paceline.controller.storage import Storage
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
+from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
 from paceline.model.errors import ErrorCode
 from paceline.model.settings import ControllerConfig
-from paceline.runtime.flow import Flow
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
@@ -146,7 +146,7 @@ def test_s4_7_a_deletion_halted_for_a_failed_replica_ends_when_the_replica_turns
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(3), sequential=True))
     mark(cluster, "a")
     # One answer at a time: the question how broker 3 is comes first, its deletion was under way by then.
-    while not cluster.controller._parts.context.deletion_ineligible:
+    while not cluster.controller._components.context.deletion_ineligible:
         assert cluster.brokers.held
         cluster.brokers.release(3)
         cluster.brokers.silent.add(3)
@@ -155,12 +155,12 @@ def test_s4_7_a_deletion_halted_for_a_failed_replica_ends_when_the_replica_turns
     cluster.brokers.release(3)
     cluster.settle()
     assert is_gone(cluster, "a")
-    assert cluster.controller._parts.context.on_offline_dirs == {}
+    assert cluster.controller._components.context.on_offline_dirs == {}
 
 
 def stamp_of(cluster: Cluster, broker_id: int) -> ControllerStamp:
     """The stamp of what the controller sends to this registration."""
-    context = cluster.controller._parts.context
+    context = cluster.controller._components.context
     return ControllerStamp(CONTROLLER_ID, context.epoch, context.brokers[broker_id].broker_epoch)
 
 

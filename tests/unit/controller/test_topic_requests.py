@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi
 from paceline.model.errors import (

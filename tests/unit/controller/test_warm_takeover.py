@@ -6,13 +6,13 @@ import pytest
 
 from paceline.controller.context import ControllerContext
 from paceline.controller.node import ControllerNode
-from paceline.controller.standby import SILENCE_MS
-from paceline.controller.state_publisher import HEARTBEAT_MS
-from paceline.controller.takeover import TakeoverKind
-from paceline.controller.topic_admin import NewTopic
+from paceline.controller.standby.standby import SILENCE_MS
+from paceline.controller.standby.state_publisher import HEARTBEAT_MS
+from paceline.controller.standby.takeover import TakeoverKind
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, Multi, Request, SetData
-from paceline.coordination.znode_journal import decode_journal, encode_journal
+from paceline.coordination.znodes.journal import decode_journal, encode_journal
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig
@@ -76,7 +76,7 @@ def journal(cluster: Cluster) -> tuple[int, int, int]:
 
 
 def context(node: ControllerNode) -> ControllerContext:
-    return node._parts.context
+    return node._components.context
 
 
 def in_zookeeper(cluster: Cluster) -> dict[TopicPartition, LeaderAndIsr]:
@@ -154,7 +154,7 @@ def test_a_standby_that_is_too_far_behind_reads_all(monkeypatch: pytest.MonkeyPa
     cluster, standby = pair()
     leave_behind(cluster)
     active = cluster.controllers[CONTROLLER_ID]
-    active._parts.journal._limit_bytes = 100
+    active._components.journal._limit_bytes = 100
     cluster.kill_broker(1)
     cluster.settle()
     sequence, since, listed = journal(cluster)
@@ -475,7 +475,7 @@ def test_a_follower_that_does_not_keep_up_is_dropped() -> None:
     sink = Full()
     active.follow_state(THIRD, sink)
     assert sink.ended
-    assert active._parts.publisher.follower_count == 1
+    assert active._components.publisher.follower_count == 1
 
 
 def test_a_controller_that_resigns_ends_its_streams() -> None:
@@ -483,7 +483,7 @@ def test_a_controller_that_resigns_ends_its_streams() -> None:
     active = cluster.controllers[CONTROLLER_ID]
     active._machine.resign("a test wants it")
     cluster.settle()
-    assert active._parts.publisher.follower_count == 0
+    assert active._components.publisher.follower_count == 0
     assert not standby.is_warm
 
 
@@ -505,7 +505,7 @@ def test_a_controller_that_comes_back_follows_its_successor() -> None:
 def test_a_snapshot_asked_for_within_an_event_waits_for_its_end() -> None:
     cluster, _ = pair()
     active = cluster.controllers[CONTROLLER_ID]
-    publisher = active._parts.publisher
+    publisher = active._components.publisher
     publisher.event_begins()
     third = cluster.start_controller(THIRD)
     assert not third.is_warm

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from paceline.controller.preferred_election import FIRST_REBALANCE_MS
+from paceline.controller.election.preferred_election import FIRST_REBALANCE_MS
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData, WatchType
 from paceline.coordination.isr_history import FORMER_MEMBERS

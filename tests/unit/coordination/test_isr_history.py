@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.coordination.isr_history import NO_HISTORY, IsrHistory, history_of, next_extra
-from paceline.coordination.znode_json import JsonValue
+from paceline.coordination.znodes.json_codec import JsonValue
 
 STEPS = [
     # former, unclean, old ISR, new ISR, lost, former afterwards, unclean afterwards

@@ -8,6 +8,7 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.errors import DuplicateBrokerIdError, MalformedZnodeError, SessionLostError
+from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import (
     Create,
     Delete,
@@ -19,8 +20,7 @@ from paceline.coordination.interface import (
     ZkCode,
 )
 from paceline.coordination.isr_write import Conflict, JoinerEpochStale, Written, write_isr
-from paceline.coordination.memory import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
-from paceline.coordination.patient import PatientZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import (
     Registered,
     claim_producer_id_block,
@@ -33,7 +33,7 @@ from paceline.coordination.recipes import (
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.runtime.flow import Flow, FlowRun, Zk
+from tests.support.zookeeper.client import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
 from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
 
 TP = TopicPartition("orders", 0)

@@ -13,7 +13,7 @@ from paceline.model.client_io import Isolation, OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
-from paceline.rpc.convert_common import broker_ids
+from paceline.rpc.convert.common import broker_ids
 from paceline.v1 import log_service_pb2 as log_pb
 
 INT32 = st.integers(0, 2**31 - 1)

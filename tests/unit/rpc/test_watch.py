@@ -18,10 +18,10 @@ from paceline.model.event_ring import EventRing
 from paceline.model.identifiers import TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
-from paceline.rpc import watch_servicer
-from paceline.rpc.convert_events import event_from_proto, event_kind_to_proto, event_to_proto
-from paceline.rpc.watch_hub import WatchHub
-from paceline.rpc.watch_servicer import WatchServicer
+from paceline.rpc.convert.events import event_from_proto, event_kind_to_proto, event_to_proto
+from paceline.rpc.watch import watch_servicer
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.rpc.watch.watch_servicer import WatchServicer
 from paceline.v1 import cluster_event_pb2, errors_pb2
 from paceline.v1 import metadata_service_pb2 as pb
 

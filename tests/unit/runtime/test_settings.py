@@ -8,8 +8,8 @@ import pytest
 from paceline.log.log_config import TOPIC_KEYS, LogConfig
 from paceline.model.settings import BrokerConfig, ControllerConfig
 from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, load_controller
-from paceline.runtime.settings_keys import KEYS, NOT_HERE, BrokerKeys, ControllerKeys
-from paceline.runtime.settings_sources import parse_properties
+from paceline.runtime.settings.keys import KEYS, NOT_HERE, BrokerKeys, ControllerKeys
+from paceline.runtime.settings.sources import parse_properties
 
 REQUIRED = ["--zookeeper-connect=zk:2181", "--log-dirs=/data"]
 DEV = Path(__file__).resolve().parents[3] / "config" / "dev.properties"

@@ -1,0 +1,247 @@
+"""The main job: a cluster from nothing, real flights through it, two mishaps, and the proof that nothing was lost."""
+
+import argparse
+import math
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from examples.flights.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
+from examples.flights.report import StreamTotals, facts_as_json, print_report, write_report
+from examples.flights.story import Story, StoryFailedError
+from examples.flights.stream import Stream
+from examples.flights.verify import SparkFailedError, SparkReader, Verdict
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, remove
+from paceline_client import Admin, Producer
+
+TOPIC, PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS = "flights", 6, 3, 2
+LAG_TIME_MAX_MS, SESSION_TIMEOUT_MS = 2_000, 6_000
+_CLUSTER = "cluster"
+_SPARK_LOG = "spark.log"
+"""The first file of a run; a directory with other files and without this one is somebody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for."""
+
+    directory: Path
+    seed: int
+    duration_s: float
+    keep: bool
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 when every record was acknowledged, read back once, and in order."""
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
+    parser.add_argument("--directory", type=Path, default=Path("build/run"), help="everything is written below it")
+    parser.add_argument("--seed", type=int, help="choice of victims and moments (default: by chance, and reported)")
+    parser.add_argument("--duration-s", type=_pace, default=40.0, help="pace of the stream in seconds")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up and say how to talk to it")
+    parser.add_argument("--clean", action="store_true", help="stop a kept cluster, remove the directory, and exit")
+    arguments = parser.parse_args(argv)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=110)
+    if arguments.clean:
+        try:
+            clear(arguments.directory)
+        except NotARunError as error:
+            console.print(f"[red]{escape(str(error))}[/]")
+            return 1
+        return 0
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        options = Options(arguments.directory.resolve(), seed, arguments.duration_s, arguments.keep)
+        return _Demo(options, console).run()
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; everything has been stopped[/]")
+        return 130
+    except (
+        LocalClusterError,
+        StoryFailedError,
+        FlightsNotFoundError,
+        SparkFailedError,
+        NotARunError,
+        OSError,
+    ) as error:
+        console.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")
+        return 1
+
+
+def _pace(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+class NotARunError(Exception):
+    """A directory to be emptied holds what no run has written."""
+
+
+def clear(directory: Path) -> None:
+    """Stop the cluster an earlier run has kept, and delete the directory with all it holds.
+
+    Raises:
+        NotARunError: it holds something, and nothing that a run begins with; nothing is deleted.
+    """
+    if not directory.exists():
+        return
+    if not directory.is_dir() or (any(directory.iterdir()) and not (directory / _SPARK_LOG).exists()):
+        raise NotARunError(f"{directory} holds files that no run has written; choose another directory")
+    remove(directory / _CLUSTER)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class _Demo:
+    def __init__(self, options: Options, console: Console) -> None:
+        self._options = options
+        self._console = console
+        self._began = time.monotonic()
+        self._rng = random.Random(options.seed)
+
+    def run(self) -> int:
+        directory, console = self._options.directory, self._console
+        clear(directory)
+        directory.mkdir(parents=True)
+        source = data_file()
+        below = escape(str(directory))
+        console.print(f"[bold]Paceline[/]: {FLIGHT_COUNT:,} flights, seed {self._options.seed}, all below {below}")
+        cluster = LocalCluster(
+            directory / _CLUSTER,
+            CONFIG_FILE,
+            settings={
+                "replica.lag.time.max.ms": str(LAG_TIME_MAX_MS),
+                "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            },
+            detached=self._options.keep,
+        )
+        spark = SparkReader(directory)
+        kept = False
+        try:
+            cluster.start(say=lambda text: console.print(f"  {text}", markup=False))
+            with Admin(cluster.bootstrap) as admin:
+                admin.create_topics(
+                    {TOPIC: (PARTITIONS, REPLICATION_FACTOR, {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)})}
+                )
+            totals, story = self._stream(cluster, source)
+            console.print("reading it back with Spark")
+            verdict = spark.read_back(cluster.bootstrap, TOPIC, FLIGHT_COUNT)
+            code = self._conclude(totals, story, verdict)
+            kept = self._options.keep
+            return code
+        finally:
+            if kept:
+                self._say_how_to_talk(cluster)
+            else:
+                console.print("stopping the cluster")
+                cluster.stop()
+            spark.stop()
+            shutil.rmtree(directory / "scratch", ignore_errors=True)
+
+    def _stream(self, cluster: LocalCluster, source: Path) -> tuple[StreamTotals, Story]:
+        progress = Progress(
+            TextColumn("{task.description:<34}"),
+            BarColumn(bar_width=36),
+            TextColumn("{task.completed:>9,.0f} / {task.total:,.0f} acked"),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        bar = progress.add_task("streaming", total=FLIGHT_COUNT)
+
+        def say(text: str) -> None:
+            progress.update(bar, description=escape(text))
+            progress.console.print(f"  {progress.tasks[bar].elapsed or 0:5.1f} s  {text}", markup=False)
+
+        story = Story(cluster, TOPIC, PARTITIONS, self._rng, LAG_TIME_MAX_MS, say)
+        ending: list[BaseException] = []
+
+        def tell(started: float) -> None:
+            try:
+                story.tell(started)
+            except BaseException as error:
+                ending.append(error)
+
+        teller: list[threading.Thread] = []
+
+        def on_start(started: float) -> None:
+            teller.append(threading.Thread(target=tell, args=(started,), name="story", daemon=True))
+            teller[0].start()
+
+        with progress, Producer(cluster.bootstrap, linger_ms=20) as producer:
+            stream = Stream(producer, TOPIC, FLIGHT_COUNT, self._options.duration_s)
+            watcher = _Every(0.2, lambda: progress.update(bar, completed=stream.acked))
+            try:
+                totals = stream.run(read_flights(source), on_start)
+                teller[0].join(timeout=240.0)
+            except BaseException:
+                story.abandon()
+                raise
+            finally:
+                watcher.stop()
+            progress.update(bar, completed=stream.acked, description="streamed")
+        if ending:
+            raise ending[0]
+        story.check_the_end()
+        return totals, story
+
+    def _conclude(self, totals: StreamTotals, story: Story, verdict: Verdict) -> int:
+        report = facts_as_json(self._options.seed, totals, story.facts, verdict, time.monotonic() - self._began)
+        report_path, chart_path = write_report(self._options.directory, report, totals, story.facts)
+        self._console.print()
+        print_report(self._console, report, verdict)
+        written = f"\nreport {report_path}\nchart  {chart_path}\ntable  {report_path.parent}/flights.parquet"
+        self._console.print(written, markup=False)
+        everything = totals.records_sent == totals.records_acked == verdict.records_read == FLIGHT_COUNT
+        if verdict.clean and everything and not totals.failures:
+            self._console.print(f"[bold green]Nothing lost, nothing doubled[/] in {report['elapsed_s']} s.")
+            return 0
+        self._console.print("[bold red]The stream is not whole.[/]")
+        for failure in totals.failures[:5]:
+            self._console.print(f"  {failure}", markup=False)
+        return 1
+
+    def _say_how_to_talk(self, cluster: LocalCluster) -> None:
+        self._console.print(
+            f"\nThe cluster stays up. bootstrap servers: {cluster.bootstrap}\n"
+            f"  .venv/bin/paceline topic describe {TOPIC} -b {cluster.bootstrap.split(',')[0]}\n"
+            f"  .venv/bin/paceline consume {TOPIC} --num 5 -b {cluster.bootstrap.split(',')[0]}\n"
+            f"  .venv/bin/paceline dev down --directory {cluster.directory}     (or make clean)",
+            markup=False,
+        )
+
+
+class _Every:
+    """Calls a function again and again until stopped."""
+
+    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(seconds, call), name="progress", daemon=True)
+        self._thread.start()
+
+    def _run(self, seconds: float, call: Callable[[], object]) -> None:
+        while not self._over.wait(seconds):
+            call()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(5.0)

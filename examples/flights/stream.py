@@ -1,0 +1,55 @@
+"""Streams the flights through an idempotent producer, paced, and counts what was acknowledged when."""
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from examples.flights.report import StreamTotals
+from paceline_client import Producer
+
+_SLICE = 200
+_SAMPLE_SECONDS = 0.5
+
+
+class Stream:
+    """One pass over the records. `acked` and `sent` may be read from another thread."""
+
+    def __init__(self, producer: Producer, topic: str, total: int, duration_s: float) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._total = total
+        self._duration_s = duration_s
+        self._started = 0.0
+        self._bins: dict[int, int] = {}
+        self._failures: list[str] = []
+        self.sent = 0
+        self.acked = 0
+
+    def run(self, records: Iterable[tuple[bytes, bytes]], on_start: Callable[[float], None]) -> StreamTotals:
+        """Send every record and return when each has an outcome."""
+        records = iter(records)
+        self._started = time.monotonic()
+        on_start(self._started)
+        while chunk := list(islice(records, _SLICE)):
+            for key, value in chunk:
+                self._producer.send(self._topic, value, key=key, on_delivery=self._delivered)
+            self.sent += len(chunk)
+            ahead = self._started + self._duration_s * self.sent / self._total - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
+        self._producer.flush(timeout_s=150.0)
+        elapsed = time.monotonic() - self._started
+        last = max(self._bins, default=0)
+        samples = tuple(
+            ((index + 0.5) * _SAMPLE_SECONDS, self._bins.get(index, 0) / _SAMPLE_SECONDS) for index in range(last + 1)
+        )
+        return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, samples)
+
+    def _delivered(self, _metadata: object, error: Exception | None) -> None:
+        # Called on the producer's sender thread, one call at a time.
+        if error is not None:
+            self._failures.append(f"{type(error).__name__}: {error}")
+            return
+        self.acked += 1
+        index = int((time.monotonic() - self._started) / _SAMPLE_SECONDS)
+        self._bins[index] = self._bins.get(index, 0) + 1

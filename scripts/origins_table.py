@@ -1,0 +1,253 @@
+"""Writes docs/origins.md: which tests show that each system of the source designs works, and whether they pass.
+
+    .venv/bin/python scripts/origins_table.py                    # names only, results left as they are in the file
+    .venv/bin/python scripts/origins_table.py --run              # runs the tests of all rows and notes the results
+    .venv/bin/python scripts/origins_table.py --junit report.xml # takes the results from a run of your own
+
+A test belongs to a row when its name carries the row: ``test_s1_2_...`` or ``test_q9_s1_5_...`` show S1-2 and S1-5.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "origins.md"
+_ROW = re.compile(r"(?:^test|_)_?s([0-4])_(\d{1,2})(?=_)")
+
+GROUPS = {
+    0: "Replication led by the leaders, without a controller",
+    1: "The draft of a controller",
+    2: "The replica manager",
+    3: "Failover, and topics with a single replica",
+    4: "The controller's ZooKeeper handlers",
+}
+
+ROWS: dict[str, str] = {
+    "S0-1": "A queue of orders per broker: in order, and nothing is lost when either side restarts.",
+    "S0-2": "A full queue keeps the newest close of each partition; today a deletion's intent has a node of its own.",
+    "S0-3": "Starting a replica counts only in the leader's current epoch.",
+    "S0-4": "Closing a replica of a deleted topic counts at any epoch.",
+    "S0-5": "An order is done before it is removed, so a crash repeats it instead of losing it.",
+    "S0-6": "One leader per partition; the preferred replica first, out-of-sync ones only as a last resort.",
+    "S0-7": "Followers switch to the new leader.",
+    "S0-8": "A record is committed when the whole ISR has it; a stuck follower delays that for a limited time.",
+    "S0-9": "A replica that has caught up comes back into the ISR, and not before.",
+    "S0-10": "The high watermark never moves back, and its checkpoint never exceeds it.",
+    "S0-11": "How long a follower may lag before it leaves the ISR.",
+    "S0-12": "Leadership returns to the preferred replica when that is in sync.",
+    "S0-13": "A new target makes new replicas fetch; deleting is a request of its own.",
+    "S0-14": "Old replicas are closed after all new ones have caught up, the leader last.",
+    "S0-15": "A reassignment can be cut off between any two steps.",
+    "S0-16": "A refused deletion is tried again; a reassignment waits for no answer.",
+    "S1-1": "A change of brokers touches only partitions whose leader died.",
+    "S1-2": "Who is elected from assignment, ISR and live brokers, without overwriting the leader's own ISR change.",
+    "S1-3": "An ISR write based on an old version fails.",
+    "S1-4": "A new topic's first live replica leads, and whoever lives is in sync.",
+    "S1-5": "A new controller tells every broker everything again, and nothing changes by it.",
+    "S1-6": "A starting broker gets all metadata, then its own partitions.",
+    "S1-7": "A reassignment ends on the ISR's event; nobody polls.",
+    "S1-8": "Repeated and reordered old requests have no effect.",
+    "S1-9": "A partition of which nobody lives waits, and returns with an eligible replica.",
+    "S1-10": "A broker that was down learns what it missed; deletions wait for it.",
+    "S1-11": "What can fail besides a broker: one disk, or the wish for safety.",
+    "S1-12": "Where the time of a leader change goes, span by span.",
+    "S1-13": "The same for the leader-driven design.",
+    "S1-14": "10 000 elections at 2 ms a request: sequential, pipelined, batched.",
+    "S1-15": "The durable queue is gone; what a controller had queued, its successor sends anew.",
+    "S2-1": "Partitions that are unknown, online or offline, and what each operation answers.",
+    "S2-2": "Which LeaderAndIsr requests are taken: epochs of broker, controller and leader.",
+    "S2-3": "Leaders and followers in one request, beside a dead disk; metrics follow the role.",
+    "S2-4": "No checkpoint before the first request.",
+    "S2-5": "Becoming a leader: fetchers stop first, followers' ends are unknown.",
+    "S2-6": "Becoming a follower: the steps in order, and nothing more from the old leader.",
+    "S2-7": "A follower has no ISR of its own.",
+    "S2-8": "Shrinking the ISR: after the limit, at the latest after one and a half.",
+    "S2-9": "What waited for the removed follower completes.",
+    "S2-10": "When the controller is told of ISR changes.",
+    "S2-11": "Which partitions it is told of.",
+    "S3-1": "A broker's registration ends with its session, or at once with an orderly stop.",
+    "S3-2": "A broker dies while a topic is being deleted: one event, two ways.",
+    "S3-3": "Only partitions led by the dead broker are elected anew.",
+    "S3-4": "Which transitions of a partition are allowed.",
+    "S3-5": "A state written by a newer controller is left alone.",
+    "S3-6": "The offline election, example by example.",
+    "S3-7": "A single replica goes down and comes back.",
+    "S3-8": "Moving a single replica under load before its broker stops.",
+    "S3-9": "A controlled shutdown; single replicas do not block it.",
+    "S4-1": "Each watch fires its event, and is armed again.",
+    "S4-2": "New brokers before bounced ones, bounced ones before dead ones.",
+    "S4-3": "Nothing is sent to a broker after its removal.",
+    "S4-4": "A new topic, step by step, also one that vanishes meanwhile.",
+    "S4-5": "Partitions added to a topic that is being deleted are taken back.",
+    "S4-6": "Deletion markers: of known topics, of unknown ones, and with deletion disabled.",
+    "S4-7": "A deletion halts while a broker is down and goes on afterwards.",
+    "S4-8": "Only replicas that could not be deleted are tried again.",
+    "S4-9": "A topic created again is a new one.",
+    "S4-10": "A failed log directory takes its own replicas offline.",
+    "S4-11": "Notices of ISR changes are spread and removed, also after a failure.",
+    "S4-12": "A preferred election asked for through a node.",
+    "S4-13": "The walk of a reassignment through topic node and state.",
+    "S4-14": "The state node's event completes a reassignment.",
+    "S4-15": "Rewriting the admin node starts nothing.",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One test function, all its parameters together."""
+
+    path: str
+    name: str
+
+    @property
+    def rows(self) -> list[str]:
+        """Rows named in the function's name."""
+        return [f"S{group}-{number}" for group, number in _ROW.findall(self.name)]
+
+
+class Figure(NamedTuple):
+    """Something a test measured."""
+
+    row: str
+    name: str
+    value: str
+
+
+def collected() -> list[Evidence]:
+    """Ask pytest for all tests; functions with a row in their name are returned, sorted by row and place.
+
+    Raises:
+        RuntimeError: some file could not be collected.
+    """
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:warnings", "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"tests could not be collected:\n{done.stdout[-3_000:]}{done.stderr[-1_000:]}")
+    found: dict[Evidence, None] = {}
+    for line in done.stdout.splitlines():
+        match = re.match(r"(tests/[^:\s]+\.py)::(?:\w+::)*(\w+)", line)
+        if match and _ROW.search(match[2]):
+            found[Evidence(match[1], match[2])] = None
+    return list(found)
+
+
+def by_row(tests: Iterable[Evidence]) -> dict[str, list[Evidence]]:
+    """Return the tests of every row, rows without any included."""
+    table: dict[str, list[Evidence]] = {row: [] for row in ROWS}
+    for test in sorted(tests, key=lambda one: (one.path, one.name)):
+        for row in test.rows:
+            table.setdefault(row, []).append(test)
+    return table
+
+
+def results_of(report: Path) -> dict[Evidence, str]:
+    """Read a JUnit report: ``pass``, ``fail`` or ``skipped`` for each test, the worst of its parameters."""
+    rank = {"pass": 0, "skipped": 1, "fail": 2}
+    found: dict[Evidence, str] = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        module = case.get("classname", "").replace(".", "/") + ".py"
+        test = Evidence(module, re.sub(r"\[.*", "", case.get("name", ""), flags=re.DOTALL))
+        bad = case.find("failure") is not None or case.find("error") is not None
+        result = "fail" if bad else "skipped" if case.find("skipped") is not None else "pass"
+        found[test] = max(found.get(test, "pass"), result, key=rank.__getitem__)
+    return found
+
+
+def run(tests: Iterable[Evidence]) -> tuple[dict[Evidence, str], list[Figure]]:
+    """Run tests and return their results and figures."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.xml"
+        names = sorted({f"{test.path}::{test.name}" for test in tests})
+        family = "junit_family=xunit1"  # It may carry the figures that tests record.
+        command = [sys.executable, "-m", "pytest", "-q", "-o", family, f"--junitxml={report}", *names]
+        subprocess.run(command, cwd=ROOT, check=False)
+        return results_of(report), figures_of(report)
+
+
+def figures_of(report: Path) -> list[Figure]:
+    """Read the figures that tests of rows recorded, in the order of the report."""
+    return [
+        Figure(row, prop.get("name", ""), prop.get("value", ""))
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+        for prop in case.iter("property")
+        for row in Evidence("", case.get("name", "")).rows
+    ]
+
+
+def known_figures(text: str) -> list[Figure]:
+    """Return the figures that a document states."""
+    return [Figure(*match) for match in re.findall(r"^\| (S\d-\d+) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)]
+
+
+def known_results(text: str) -> dict[str, str]:
+    """Return the result of each row that a document states."""
+    return {
+        match[1]: match[2]
+        for match in re.finditer(r"^\| (S\d-\d+) \| [^|]* \| [^|]* \| ([^|]*) \|$", text, re.MULTILINE)
+    }
+
+
+def row_result(tests: Iterable[Evidence], results: Mapping[Evidence, str]) -> str:
+    """Return one word for a row: ``pass`` only if every test of it ran and passed."""
+    found = [results.get(test, "not run") for test in tests]
+    for word in ("fail", "not run", "skipped"):
+        if word in found:
+            return word
+    return "pass" if found else "no test"
+
+
+def document(table: Mapping[str, list[Evidence]], results: Mapping[str, str], figures: Iterable[Figure]) -> str:
+    """Return the text of docs/origins.md."""
+    lines = [
+        "# Where each idea comes from, and the test that shows it",
+        "",
+        "Paceline goes back to five texts: the first design of replication (S0), the draft of a controller (S1),",
+        "lessons on the replica manager (S2) and on failover (S3), and a description of the controller's ZooKeeper",
+        "handlers (S4). Each row is one system in them. Designs that nothing runs any more are kept small in",
+        "`services/paceline/origins`, where they are tested beside what they turned into.",
+        "",
+        "Written by `scripts/origins_table.py`; with `--run` it runs the tests and notes the results.",
+    ]
+    for group, title in GROUPS.items():
+        lines += ["", f"## S{group}: {title}", "", "| Row | What it is | Tests | Result |", "|---|---|---|---|"]
+        for row, tests in table.items():
+            if row.startswith(f"S{group}-"):
+                names = "<br>".join(f"[{test.name}](../{test.path})" for test in tests)
+                lines.append(f"| {row} | {ROWS.get(row, '')} | {names} | {results.get(row, 'not run')} |")
+    lines += ["", "## Figures", "", "On virtual time, with a ZooKeeper that takes 2 ms per request.", ""]
+    lines += ["| Row | What | Value |", "|---|---|---|"]
+    lines += [f"| {figure.row} | {figure.name} | {figure.value} |" for figure in figures]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Write the document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="run the tests of all rows")
+    parser.add_argument("--junit", type=Path, help="take results from this report")
+    arguments = parser.parse_args()
+    tests = collected()
+    table = by_row(tests)
+    text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
+    results, figures = known_results(text), known_figures(text)
+    if arguments.junit or arguments.run:
+        report = arguments.junit
+        found, measured = (results_of(report), figures_of(report)) if report else run(tests)
+        results = {row: row_result(row_tests, found) for row, row_tests in table.items()}
+        figures = measured or figures
+    DOCUMENT.write_text(document(table, results, figures), encoding="utf-8")
+    for row, row_tests in table.items():
+        if not row_tests or results.get(row) == "fail":
+            print(f"{row}: {results.get(row, 'not run') if row_tests else 'no test'}")
+
+
+if __name__ == "__main__":
+    main()

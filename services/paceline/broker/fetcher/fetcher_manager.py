@@ -1,0 +1,153 @@
+"""Which fetcher follows which partition (spec/replica-manager.md section 12).
+
+One fetcher per (leader broker, fetcher id), made on demand and closed when it has nothing left to do. The id follows
+from the partition alone, so a partition never moves between the fetchers of one leader.
+"""
+
+from collections.abc import Iterable
+
+from paceline.broker.fetcher.replica_fetcher import FetcherHost, FetchState, ReplicaFetcher
+from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.partition.partition import Partition
+from paceline.model.control import LiveBroker
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Scheduler
+from paceline.model.settings import BrokerConfig
+
+_INT32 = 0xFFFFFFFF
+
+
+def java_string_hash(text: str) -> int:
+    """Return Java's ``String.hashCode``, a signed 32-bit integer over UTF-16 code units."""
+    value = 0
+    encoded = text.encode("utf-16-be")
+    for index in range(0, len(encoded), 2):
+        value = (value * 31 + (encoded[index] << 8 | encoded[index + 1])) & _INT32
+    return _signed(value)
+
+
+def fetcher_id_for(topic_partition: TopicPartition, fetcher_count: int) -> int:
+    """Return ``|31 * hash(topic) + partition| mod fetcher_count`` in Java's 32-bit arithmetic."""
+    value = _signed((31 * java_string_hash(topic_partition.topic) + topic_partition.partition) & _INT32)
+    return (0 if value == -(2**31) else abs(value)) % fetcher_count
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+class FetcherManager:
+    """All fetchers of a broker."""
+
+    def __init__(
+        self, config: BrokerConfig, scheduler: Scheduler, transport: BrokerTransport, host: FetcherHost
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._transport = transport
+        self._host = host
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._owners: dict[TopicPartition, ReplicaFetcher] = {}
+        self._closed_bytes = 0
+        self._closed_requests = 0
+        self.failed: dict[TopicPartition, None] = {}
+        """Partitions set aside until the next LeaderAndIsr names them."""
+
+    @property
+    def fetchers(self) -> tuple[ReplicaFetcher, ...]:
+        """All fetchers, oldest first."""
+        return tuple(self._fetchers.values())
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes fetched so far, by closed fetchers too."""
+        return self._closed_bytes + sum(fetcher.bytes_in for fetcher in self._fetchers.values())
+
+    @property
+    def request_count(self) -> int:
+        """Fetches sent so far, by closed fetchers too."""
+        return self._closed_requests + sum(fetcher.request_count for fetcher in self._fetchers.values())
+
+    def state(self, topic_partition: TopicPartition) -> FetchState | None:
+        """Return how far the fetching of a partition is, None when it is not fetched."""
+        owner = self._owners.get(topic_partition)
+        return None if owner is None else owner.states.get(topic_partition)
+
+    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+        """A client reads this follower; return whether it is fetched, and its leader within reach."""
+        owner = self._owners.get(topic_partition)
+        return owner is not None and owner.reader_seen()
+
+    def start(self, partitions: Iterable[tuple[Partition, LiveBroker]]) -> None:
+        """Fetch each partition from its leader, in its present leader epoch."""
+        touched: dict[ReplicaFetcher, None] = {}
+        for partition, leader in partitions:
+            topic_partition = partition.topic_partition
+            self.failed.pop(topic_partition, None)
+            fetcher = self._fetcher(leader, fetcher_id_for(topic_partition, self._config.num_replica_fetchers))
+            owner = self._owners.get(topic_partition)
+            if owner is not None and owner is not fetcher:
+                owner.remove(topic_partition)
+            fetcher.add(partition)
+            self._owners[topic_partition] = fetcher
+            touched[fetcher] = None
+        for fetcher in touched:
+            fetcher.run()
+
+    def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching partitions; answers on their way are not applied."""
+        for topic_partition in topic_partitions:
+            self.failed.pop(topic_partition, None)
+            owner = self._owners.pop(topic_partition, None)
+            if owner is not None:
+                owner.remove(topic_partition)
+
+    def close_idle(self) -> None:
+        """Close fetchers that own no partition."""
+        for key, fetcher in tuple(self._fetchers.items()):
+            if not len(fetcher):
+                del self._fetchers[key]
+                self._close(fetcher)
+
+    def close(self) -> None:
+        """Close every fetcher."""
+        for fetcher in self._fetchers.values():
+            self._close(fetcher)
+        self._fetchers = {}
+        self._owners = {}
+
+    def _close(self, fetcher: ReplicaFetcher) -> None:
+        self._closed_bytes += fetcher.bytes_in
+        self._closed_requests += fetcher.request_count
+        fetcher.close()
+
+    def max_lag(self) -> int:
+        """Return the largest known lag in records, 0 when nothing is fetched."""
+        lags = (state.lag or 0 for fetcher in self._fetchers.values() for state in fetcher.states.values())
+        return max(lags, default=0)
+
+    def _fetcher(self, leader: LiveBroker, fetcher_id: int) -> ReplicaFetcher:
+        key = (leader.broker_id, fetcher_id)
+        fetcher = self._fetchers.get(key)
+        if fetcher is not None and fetcher.leader.endpoints == leader.endpoints:
+            return fetcher
+        made = ReplicaFetcher(
+            leader, fetcher_id, self._config, self._scheduler, self._transport, self._host, self._set_aside
+        )
+        self._fetchers[key] = made
+        if fetcher is not None:
+            self._move(fetcher, made)
+        return made
+
+    def _move(self, old: ReplicaFetcher, new: ReplicaFetcher) -> None:
+        """The leader has another address: everything goes over to a fetcher with a new connection."""
+        moving = [state.partition for state in old.states.values()]
+        self._close(old)
+        for partition in moving:
+            if not partition.is_leader and partition.log is not None:
+                new.add(partition)
+                self._owners[partition.topic_partition] = new
+
+    def _set_aside(self, topic_partition: TopicPartition) -> None:
+        self._owners.pop(topic_partition, None)
+        self.failed[topic_partition] = None

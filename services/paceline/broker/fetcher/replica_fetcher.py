@@ -1,0 +1,487 @@
+"""Follows partitions led by one broker: one fetch at a time, applied partition by partition (replica-manager.md 12).
+
+An answer is applied to a partition only when it belongs to the request in flight, and the partition is still here, at
+the offset and in the leader epoch that were sent (trap 9). One partition's trouble never stops the others: it is
+delayed, or set aside as failed until the next LeaderAndIsr names it.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol
+
+from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.partition.partition import Partition
+from paceline.broker.storage.interfaces import ReplicaLog
+from paceline.broker.traffic import BrokerTraffic
+from paceline.log.damage import DamagedLogError
+from paceline.model.control import LiveBroker
+from paceline.model.errors import CorruptMessageError, ErrorCode, InvalidRecordError, KafkaStorageError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import (
+    EpochEnd,
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from paceline.model.scheduler import Scheduler
+from paceline.model.settings import BrokerConfig
+from paceline.replication.fetch_session import INITIAL_EPOCH, MAX_EPOCH, NO_SESSION
+from paceline.replication.replication_quota import ReplicationQuota
+from paceline.replication.truncation import truncation_point
+
+_FIRST_DELAY_DIVISOR: Final = 16
+_READERS_MS: Final = 10_000
+"""How long after its latest fetch a client that reads here is taken for one that will go on."""
+_QUOTA_CHECK_MS: Final = 250
+"""How often replicas that wait for the quota look whether they may go on."""
+_NOT_YET_ERRORS: Final = (
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+)
+"""Errors that mean, more often than not, that the leader is about to hear what this follower has heard."""
+_SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+
+
+class FetcherHost(Protocol):
+    """What a fetcher needs of the broker around it."""
+
+    traffic: BrokerTraffic
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """Epoch of the present registration."""
+
+    @property
+    def follower_quota(self) -> ReplicationQuota:
+        """What throttled replicas may take in."""
+
+    def storage_failed(self, topic_partition: TopicPartition) -> None:
+        """A log operation failed on storage."""
+
+    def make_log_starts_durable(self) -> None:
+        """Write log starts that have moved; the next fetch tells them to the leader, who tells clients (KIP-107)."""
+
+    def deliver_news(self) -> None:
+        """Complete what waits for what an answer has brought."""
+
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> object:
+        """This replica's own log is damaged."""
+
+    def fetching_failed(self, partition: Partition, reason: str) -> None:
+        """The partition is not fetched any more until the next LeaderAndIsr names it."""
+
+
+class FetchState:
+    """Where the fetching of one partition stands. A new leader epoch makes a new state."""
+
+    __slots__ = (
+        "delay_ms",
+        "delayed",
+        "fetch_offset",
+        "lag",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "partition",
+        "sent_log_start_offset",
+        "sent_offset",
+    )
+
+    def __init__(self, partition: Partition, log: ReplicaLog) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.fetch_offset = 0
+        self.last_fetched_epoch: int | None = None
+        self.lag: int | None = None
+        """Records the leader has committed beyond this log; None until the first answer."""
+        self.delayed = False
+        self.delay_ms: float | None = None
+        """Latest delay after an error that should pass by itself; the next one is twice as long."""
+        self.sent_offset: int | None = None
+        """Offset in the latest request that names the partition; None before that."""
+        self.sent_log_start_offset = -1
+        self.take_position(log)
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it holds all that is committed; before the first answer, whether its leader's epoch began so."""
+        return self.partition.in_sync_at_epoch if self.lag is None else self.lag <= 0
+
+    def take_position(self, log: ReplicaLog) -> None:
+        """Fetch from the log's end next."""
+        self.fetch_offset = log.log_end_offset
+        self.last_fetched_epoch = log.latest_epoch
+
+
+class ReplicaFetcher:
+    """One fetcher to one leader. Runs on the node's scheduler; the connection lives behind the transport."""
+
+    def __init__(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        config: BrokerConfig,
+        scheduler: Scheduler,
+        transport: BrokerTransport,
+        host: FetcherHost,
+        on_failed: Callable[[TopicPartition], None],
+    ) -> None:
+        self.leader = leader
+        self.fetcher_id = fetcher_id
+        self._config = config
+        self._scheduler = scheduler
+        self._transport = transport
+        self._host = host
+        self._on_failed = on_failed
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._named: dict[TopicPartition, None] = {}
+        """Partitions the leader's session holds for us, or would if there were one."""
+        self._changed: dict[TopicPartition, None] = {}
+        """Partitions the next incremental request has to name."""
+        self._forgotten: dict[TopicPartition, None] = {}
+        """Partitions the next incremental request has to take out of the session."""
+        self._delayed_count = 0
+        self._held_back: dict[TopicPartition, FetchState] = {}
+        """Delayed ones that wait for the quota."""
+        self._session_id = NO_SESSION
+        self._session_epoch = INITIAL_EPOCH
+        self._sequence = 0
+        self._in_flight: int | None = None
+        self._paused = False
+        self._closed = False
+        self._answered_ms = scheduler.now_ms()
+        self._read_until_ms: int | None = None
+        """Until when clients are expected to read here."""
+        self.request_count = 0
+        self.bytes_in = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def states(self) -> dict[TopicPartition, FetchState]:
+        """States of the partitions, for views; do not change."""
+        return self._states
+
+    def add(self, partition: Partition) -> None:
+        """Fetch a partition in its present leader epoch; nothing changes when that is already so.
+
+        A log that knows no epoch is cut to its high watermark first: nothing else says what it may keep.
+        """
+        topic_partition = partition.topic_partition
+        known = self._states.get(topic_partition)
+        if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
+            return
+        log = partition.log
+        assert log is not None
+        if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
+            partition.truncate_to(log.high_watermark, "no leader epoch is known")
+        self.remove(topic_partition)
+        self._states[topic_partition] = FetchState(partition, log)
+        self._name_again(topic_partition)
+
+    def remove(self, topic_partition: TopicPartition) -> FetchState | None:
+        """Stop fetching a partition; an answer on its way is not applied to it."""
+        state = self._states.pop(topic_partition, None)
+        if state is not None:
+            self._leave_out(topic_partition)
+            if state.delayed:
+                self._delayed_count -= 1
+        return state
+
+    def close(self) -> None:
+        """Drop everything and the connection."""
+        self._closed = True
+        self._states = {}
+        self._transport.close_fetcher(self.leader.broker_id, self.fetcher_id)
+
+    def run(self) -> None:
+        """Send the next request if there is something to fetch and none in flight."""
+        if self._closed or self._paused or self._in_flight is not None:
+            return
+        if self._host.follower_quota.lists_any:
+            self._hold_back_throttled()
+        if len(self._states) <= self._delayed_count:
+            return
+        request = self._build()
+        self._sequence += 1
+        sequence = self._in_flight = self._sequence
+        self.request_count += 1
+        self._transport.replica_fetch(
+            self.leader,
+            self.fetcher_id,
+            request,
+            self._config.replica_socket_timeout_ms,
+            lambda answer: self._answered(sequence, request, answer),
+        )
+
+    def _build(self) -> ReplicaFetchRequest:
+        if self._session_epoch == INITIAL_EPOCH:
+            listed = [state for state in self._states.values() if not state.delayed]
+            forgotten: list[TopicPartition] = []
+            self._named = {}
+        else:
+            listed = [self._states[topic_partition] for topic_partition in self._changed]
+            forgotten = list(self._forgotten)
+            for topic_partition in forgotten:
+                del self._named[topic_partition]
+        self._changed = {}
+        self._forgotten = {}
+        config = self._config
+        return ReplicaFetchRequest(
+            replica_id=config.broker_id,
+            broker_epoch=self._host.broker_epoch,
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            partitions=[self._name(state) for state in listed],
+            forgotten=forgotten,
+            wants_high_watermark=self._is_read(),
+        )
+
+    def _name(self, state: FetchState) -> ReplicaFetchPartition:
+        partition = state.partition
+        log = partition.log
+        assert log is not None
+        self._named[partition.topic_partition] = None
+        state.sent_offset = state.fetch_offset
+        state.sent_log_start_offset = log.log_start_offset
+        return ReplicaFetchPartition(
+            partition.topic_partition,
+            partition.topic_id,
+            state.leader_epoch,
+            state.fetch_offset,
+            state.last_fetched_epoch,
+            state.sent_log_start_offset,
+            self._config.replica_fetch_max_bytes,
+        )
+
+    def reader_seen(self) -> bool:
+        """A client reads a partition of this fetcher; return whether the leader has answered not too long ago.
+
+        While clients read here the leader is asked to tell of every high watermark at once (KIP-392).
+        """
+        now_ms = self._scheduler.now_ms()
+        self._read_until_ms = now_ms + _READERS_MS
+        return now_ms - self._answered_ms <= self._config.replica_lag_time_max_ms
+
+    def _is_read(self) -> bool:
+        if self._read_until_ms is not None and self._scheduler.now_ms() >= self._read_until_ms:
+            self._read_until_ms = None
+        return self._read_until_ms is not None
+
+    def _name_again(self, topic_partition: TopicPartition) -> None:
+        self._changed[topic_partition] = None
+        self._forgotten.pop(topic_partition, None)
+
+    def _leave_out(self, topic_partition: TopicPartition) -> None:
+        self._changed.pop(topic_partition, None)
+        if topic_partition in self._named:
+            self._forgotten[topic_partition] = None
+
+    # Answers
+
+    def _answered(self, sequence: int, request: ReplicaFetchRequest, answer: ReplicaFetchResponse | Exception) -> None:
+        if self._closed or self._in_flight != sequence:
+            return
+        self._in_flight = None
+        if isinstance(answer, Exception) or answer.error is not ErrorCode.NONE:
+            self._request_failed(request, None if isinstance(answer, Exception) else answer.error)
+        else:
+            self._advance_session(request, answer)
+            self._answered_ms = self._scheduler.now_ms()
+            self._apply(answer.results)
+            self._host.make_log_starts_durable()
+            self._host.deliver_news()
+        self.run()
+
+    def _request_failed(self, request: ReplicaFetchRequest, error: ErrorCode | None) -> None:
+        """Start over with a full fetch: at once when only the session was lost, else after the back-off."""
+        if error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            self._session_id = NO_SESSION
+        self._session_epoch = INITIAL_EPOCH
+        if error in _SESSION_ERRORS and request.session_epoch != INITIAL_EPOCH:
+            return
+        self._paused = True
+        self._scheduler.call_later(self._config.replica_fetch_backoff_ms, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self.run()
+
+    def _advance_session(self, request: ReplicaFetchRequest, answer: ReplicaFetchResponse) -> None:
+        if request.session_epoch == INITIAL_EPOCH:
+            self._session_id = answer.session_id
+            self._session_epoch = INITIAL_EPOCH if answer.session_id == NO_SESSION else 1
+        else:
+            self._session_epoch = 1 if self._session_epoch == MAX_EPOCH else self._session_epoch + 1
+
+    def _apply(self, results: Iterable[ReplicaFetchResult]) -> None:
+        delayed: list[FetchState] = []
+        for result in results:
+            state = self._states.get(result.topic_partition)
+            if state is None or not self._is_current(state, result):
+                continue
+            try:
+                fine = self._apply_to(state, result)
+            except DamagedLogError as error:
+                # This replica's own log, not what the leader sent.
+                self._host.log_damaged(result.topic_partition, error)
+                fine = False
+            except (CorruptMessageError, InvalidRecordError):
+                fine = False
+            except KafkaStorageError as error:
+                self._fail(state, str(error))
+                self._host.storage_failed(result.topic_partition)
+                continue
+            except Exception as error:
+                # Whatever it is, it is this partition's trouble; the others go on (KAFKA-8346).
+                self._fail(state, f"{type(error).__name__}: {error}")
+                continue
+            if not fine:
+                delayed.append(state)
+        self._delay(delayed)
+
+    def _is_current(self, state: FetchState, result: ReplicaFetchResult) -> bool:
+        partition = state.partition
+        return (
+            not state.delayed
+            and state.sent_offset == state.fetch_offset
+            and partition.leader_epoch == state.leader_epoch
+            and not partition.is_leader
+            and partition.log is not None
+            and (result.error is not ErrorCode.NONE or result.leader_epoch in (-1, state.leader_epoch))
+        )
+
+    def _apply_to(self, state: FetchState, result: ReplicaFetchResult) -> bool:
+        """Apply one result; return False when the partition has to wait for the back-off, or has failed."""
+        log = state.partition.log
+        assert log is not None
+        if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return self._out_of_range(state, log, result)
+        if result.error is ErrorCode.FENCED_LEADER_EPOCH:
+            self._fail(state, f"leader epoch {state.leader_epoch} is fenced")
+            return True
+        if result.error is not ErrorCode.NONE:
+            if result.error not in _NOT_YET_ERRORS:
+                state.delay_ms = None
+            elif state.delay_ms is None:
+                state.delay_ms = self._config.replica_fetch_backoff_ms / _FIRST_DELAY_DIVISOR
+            else:
+                state.delay_ms *= 2
+            return False
+        state.delay_ms = None
+        if result.diverging_epoch is not None:
+            return self._diverged(state, log, result.diverging_epoch)
+        if state.fetch_offset != log.log_end_offset:
+            self._fail(state, f"fetched at {state.fetch_offset}, the log ends at {log.log_end_offset}")
+            return True
+        state.partition.append_as_follower(result.batches, result.high_watermark, result.log_start_offset)
+        self.bytes_in += len(result.batches)
+        if result.batches:
+            is_added = self._host.broker_id in state.partition.adding_replicas
+            self._host.traffic.copied(result.topic_partition.topic, len(result.batches), is_added)
+        if self._host.follower_quota.is_throttled(result.topic_partition):
+            self._host.follower_quota.record(len(result.batches), self._scheduler.now_ms())
+        self._moved(state, log)
+        state.lag = max(0, result.high_watermark - state.fetch_offset)
+        return True
+
+    def _moved(self, state: FetchState, log: ReplicaLog) -> bool:
+        """Fetch from the log's end next; return whether the leader has to be told something new."""
+        before = (state.sent_offset, state.last_fetched_epoch, state.sent_log_start_offset)
+        state.take_position(log)
+        changed = before != (state.fetch_offset, state.last_fetched_epoch, log.log_start_offset)
+        if changed:
+            self._name_again(state.partition.topic_partition)
+        return changed
+
+    def _diverged(self, state: FetchState, log: ReplicaLog, leader_end: EpochEnd) -> bool:
+        point = truncation_point(leader_end, log.log_end_offset, log.end_offset_for_epoch, log.high_watermark)
+        reason = f"epoch {leader_end.epoch} of the leader ends at {leader_end.end_offset}"
+        state.partition.truncate_to(point.offset, reason)
+        return self._moved(state, log)
+
+    def _out_of_range(self, state: FetchState, log: ReplicaLog, result: ReplicaFetchResult) -> bool:
+        if result.log_end_offset < 0 or result.log_start_offset < 0:
+            return False
+        # After an unclean election all that is left here may lie beyond the leader's log. What the leader has may be
+        # another history then than the one whose beginning was deleted here.
+        lies_beyond = result.log_start_offset < result.log_end_offset <= log.log_start_offset
+        if lies_beyond or result.log_start_offset > log.log_end_offset:
+            state.partition.restart_log_at(result.log_start_offset)
+        elif result.log_end_offset < log.log_end_offset:
+            state.partition.truncate_to(result.log_end_offset, "the leader's log ends there")
+        return self._moved(state, log)
+
+    def _fail(self, state: FetchState, reason: str) -> None:
+        topic_partition = state.partition.topic_partition
+        self.remove(topic_partition)
+        self._on_failed(topic_partition)
+        self._host.fetching_failed(state.partition, reason)
+
+    # Delays
+
+    def _delay(self, states: list[FetchState]) -> None:
+        """Leave partitions out for the back-off, or for less when their error should pass by itself."""
+        by_delay: dict[float, list[FetchState]] = {}
+        backoff_ms = self._config.replica_fetch_backoff_ms
+        for state in states:
+            state.delayed = True
+            self._leave_out(state.partition.topic_partition)
+            delay_ms = backoff_ms if state.delay_ms is None else min(state.delay_ms, backoff_ms)
+            by_delay.setdefault(delay_ms, []).append(state)
+        self._delayed_count += len(states)
+        for delay_ms, delayed in by_delay.items():
+            self._scheduler.call_later(delay_ms, partial(self._end_delay, delayed))
+
+    def _end_delay(self, states: list[FetchState]) -> None:
+        for state in states:
+            topic_partition = state.partition.topic_partition
+            if self._states.get(topic_partition) is state:
+                state.delayed = False
+                self._delayed_count -= 1
+                self._name_again(topic_partition)
+        self.run()
+
+    # The quota
+
+    def _hold_back_throttled(self) -> None:
+        """Leave throttled replicas that are not in sync out while the quota is exceeded."""
+        quota = self._host.follower_quota
+        if not quota.is_exceeded(self._scheduler.now_ms()):
+            return
+        held = {
+            topic_partition: state
+            for topic_partition, state in self._states.items()
+            if not state.delayed and quota.is_throttled(topic_partition) and not state.is_in_sync
+        }
+        for topic_partition, state in held.items():
+            state.delayed = True
+            self._leave_out(topic_partition)
+        self._delayed_count += len(held)
+        if held and not self._held_back:
+            self._scheduler.call_later(_QUOTA_CHECK_MS, self._let_go)
+        self._held_back.update(held)
+
+    def _let_go(self) -> None:
+        """Go on with those that need not wait any more, and look again later while there are others."""
+        if self._closed:
+            return
+        quota = self._host.follower_quota
+        exceeded = quota.is_exceeded(self._scheduler.now_ms())
+        free = [state for tp, state in self._held_back.items() if not exceeded or not quota.is_throttled(tp)]
+        for state in free:
+            del self._held_back[state.partition.topic_partition]
+        if self._held_back:
+            self._scheduler.call_later(_QUOTA_CHECK_MS, self._let_go)
+        self._end_delay(free)

@@ -1,0 +1,83 @@
+"""This broker's settings that may change while it runs, as ZooKeeper has them.
+
+Its own node wins over that of all brokers. Both are read in every new session and whenever one is announced below
+``/config/changes``. Source: spec/config.md; spec/zookeeper.md sections 1, 2.11 and 2.12.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError, SessionLostError
+from paceline.coordination.flow import Flow, FlowRun, Zk
+from paceline.coordination.interface import GetData, ZkCode, ZooKeeper
+from paceline.coordination.recipes import expect
+from paceline.model.broker_dynamic_config import BrokerDynamicConfig, broker_dynamic_config
+from paceline.model.scheduler import Scheduler
+
+RETRY_MS: Final = 1_000
+
+
+class BrokerConfigs:
+    """Reads the dynamic settings of one broker; ``on_change`` is told what is in effect after every read."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+        on_change: Callable[[BrokerDynamicConfig], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._on_change = on_change
+        self._reading = False
+        self._again = False
+        self._stopped = False
+
+    def read(self) -> None:
+        """Read both nodes, once more when they are being read already."""
+        if self._stopped:
+            return
+        if self._reading:
+            self._again = True
+            return
+        self._reading = True
+        self._again = False
+        FlowRun(_read(self._broker_id), self._zookeeper, self._scheduler, self._have_read, self._failed).start()
+
+    def announced(self, entity: str) -> None:
+        """Somebody has changed the settings of a broker or of all: ``3`` or ``<default>``."""
+        if entity in (str(self._broker_id), "<default>"):
+            self.read()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._stopped = True
+
+    def _have_read(self, config: BrokerDynamicConfig) -> None:
+        self._reading = False
+        if self._stopped:
+            return
+        self._on_change(config)
+        if self._again:
+            self.read()
+
+    def _failed(self, error: Exception) -> None:
+        self._reading = False
+        if not isinstance(error, SessionLostError):
+            self._scheduler.call_later(RETRY_MS, self.read)
+
+
+def _read(broker_id: int) -> Flow[BrokerDynamicConfig]:
+    paths = [znodes.broker_config_path(broker_id), znodes.broker_config_path(None)]
+    responses = yield Zk([GetData(path) for path in paths])
+    found: list[Mapping[str, str]] = []
+    for path, response in zip(paths, responses, strict=True):
+        expect(response, path, ZkCode.NO_NODE)
+        try:
+            found.append(znodes.decode_config(path, response.data) if response.ok else {})
+        except MalformedZnodeError:
+            found.append({})
+    return broker_dynamic_config(*found)

@@ -1,0 +1,130 @@
+"""Controlled shutdown: ask the controller to move leadership away before stopping (spec/controller.md section 14)."""
+
+from collections.abc import Callable
+from typing import Final
+
+from paceline.broker.interfaces import BrokerTransport
+from paceline.coordination import znodes
+from paceline.coordination.flow import Flow, FlowRun, Zk
+from paceline.coordination.interface import GetData, ZkCode, ZooKeeper
+from paceline.coordination.recipes import expect
+from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint
+from paceline.model.errors import ErrorCode
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.settings import BrokerConfig
+
+CONTROL_LISTENER: Final = "CONTROL"
+
+
+def find_controller() -> Flow[Endpoint | None]:
+    """Return the CONTROL address of the active controller, None when there is none to be found."""
+    (active,) = yield Zk([GetData(znodes.CONTROLLER)])
+    expect(active, znodes.CONTROLLER, ZkCode.NO_NODE)
+    if active.stat is None:
+        return None
+    controller_id = znodes.decode_active_controller(znodes.CONTROLLER, active.data).controller_id
+    path = znodes.controller_path(controller_id)
+    (registration,) = yield Zk([GetData(path)])
+    expect(registration, path, ZkCode.NO_NODE)
+    if registration.stat is None:
+        return None
+    endpoints = znodes.decode_controller_registration(path, registration.data, controller_id).endpoints
+    return next((endpoint for endpoint in endpoints if endpoint.listener == CONTROL_LISTENER), None)
+
+
+class ControlledShutdown:
+    """Up to ``controlled.shutdown.max.retries`` attempts, then it ends anyway.
+
+    Each attempt finds the controller anew. The wait before the next one also bounds the search, so that a stop ends
+    while ZooKeeper is away (KAFKA-9189).
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        scheduler: Scheduler,
+        zookeeper: ZooKeeper,
+        transport: BrokerTransport,
+        broker_epoch: Callable[[], int],
+        on_done: Callable[[bool], None],
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._zookeeper = zookeeper
+        self._transport = transport
+        self._broker_epoch = broker_epoch
+        self._on_done = on_done
+        self._attempt = 0
+        self._timer: Cancellable | None = None
+        self._search: FlowRun[Endpoint | None] | None = None
+        self._over = False
+
+    def start(self) -> None:
+        """Make the first attempt; ``on_done`` is called once, with whether the controller had nothing left to move."""
+        if self._config.controlled_shutdown_max_retries < 1:
+            self._end(False)
+            return
+        self._next_attempt()
+
+    def _next_attempt(self) -> None:
+        self._attempt += 1
+        attempt = self._attempt
+        self._timer = self._scheduler.call_later(
+            self._config.controlled_shutdown_retry_backoff_ms, lambda: self._give_up_search(attempt)
+        )
+        self._search = FlowRun(
+            find_controller(),
+            self._zookeeper,
+            self._scheduler,
+            lambda endpoint: self._found(attempt, endpoint),
+            lambda _error: self._found(attempt, None),
+        ).start()
+
+    def _give_up_search(self, attempt: int) -> None:
+        if self._is_current(attempt):
+            if self._search is not None:
+                self._search.cancel()
+            self._failed(attempt, waited=True)
+
+    def _found(self, attempt: int, endpoint: Endpoint | None) -> None:
+        if not self._is_current(attempt):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if endpoint is None:
+            self._failed(attempt)
+            return
+        self._transport.controlled_shutdown(
+            endpoint,
+            ControlledShutdownRequest(self._config.broker_id, self._broker_epoch()),
+            self._config.request_timeout_ms,
+            lambda answer: self._answered(attempt, answer),
+        )
+
+    def _answered(self, attempt: int, answer: ControlledShutdownResponse | Exception) -> None:
+        if not self._is_current(attempt):
+            return
+        if isinstance(answer, Exception) or answer.error is not ErrorCode.NONE or answer.remaining:
+            self._failed(attempt)
+        else:
+            self._end(True)
+
+    def _failed(self, attempt: int, waited: bool = False) -> None:
+        delay_ms = 0 if waited else self._config.controlled_shutdown_retry_backoff_ms
+        if attempt < self._config.controlled_shutdown_max_retries:
+            self._attempt += 1
+            self._timer = self._scheduler.call_later(delay_ms, self._retry)
+        else:
+            self._timer = self._scheduler.call_later(delay_ms, lambda: self._end(False))
+
+    def _retry(self) -> None:
+        self._attempt -= 1
+        self._next_attempt()
+
+    def _is_current(self, attempt: int) -> bool:
+        return not self._over and attempt == self._attempt
+
+    def _end(self, clean: bool) -> None:
+        if not self._over:
+            self._over = True
+            self._on_done(clean)

@@ -1,0 +1,262 @@
+"""A broker's registration in ZooKeeper, once per session (spec/zookeeper.md sections 5.1 and 8)."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from paceline.coordination import znodes
+from paceline.coordination.errors import DuplicateBrokerIdError, MalformedZnodeError, SessionLostError
+from paceline.coordination.flow import Flow, FlowRun, Zk
+from paceline.coordination.interface import Exists, GetChildren, GetData, SetData, ZkCode, ZooKeeper
+from paceline.coordination.recipes import ensure_paths, expect, get_or_create_cluster_id, register_broker
+from paceline.coordination.znodes.registrations import BrokerRegistration
+from paceline.model.control import Endpoint
+from paceline.model.errors import InvalidConfigError
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.settings import BrokerConfig
+
+RETRY_MS: Final = 1_000
+GRACE_MS: Final = 2_000
+"""How long a dead session's node may outlive its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """What a broker knows once it is registered."""
+
+    broker_epoch: int
+    cluster_id: str
+    controller_epoch: int
+    """Value of ``/controller_epoch``, 0 when there has been no controller yet."""
+
+
+class EndpointTakenError(InvalidConfigError):
+    """Another broker advertises one of this broker's addresses."""
+
+
+class ForeignZooKeeperError(InvalidConfigError):
+    """This ZooKeeper does not know the cluster the broker belongs to: wiped, or another one.
+
+    Going on would treat every topic as deleted.
+    """
+
+
+class Registration:
+    """Registers the broker in each new session, and again after trouble, until it is stopped.
+
+    ``cluster_id`` is the cluster the log directories belong to, None when they are new; the broker never registers
+    where that id is not.
+
+    An unclean restart is said in every registration until a controller has taken note of it: `acknowledged`. A broker
+    that has registered before and finds its log directories empty has lost everything; that is an unclean restart, too.
+
+    Another holder of the broker id, or of an address, may be this broker's own dead predecessor: its node goes when
+    its session times out, so only a holder that outlives a session timeout is fatal.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        endpoints: tuple[Endpoint, ...],
+        unclean_restart: bool,
+        scheduler: Scheduler,
+        zookeeper: ZooKeeper,
+        rng: random.Random,
+        cluster_id: str | None,
+        highest_controller_epoch: Callable[[], int],
+        on_registered: Callable[[BrokerRegistered], None],
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self._config = config
+        self._endpoints = endpoints
+        self._unclean_restart = unclean_restart
+        self._said_unclean = False
+        """Whether a registration of the present session says so, or tries to."""
+        self._scheduler = scheduler
+        self._zookeeper = zookeeper
+        self._rng = rng
+        self._on_registered = on_registered
+        self._on_fatal = on_fatal
+        self._start_ms = scheduler.wall_ms()
+        self._session_id = 0
+        self._earlier_session_ids: list[int] = []
+        self._run: FlowRun[BrokerRegistered] | None = None
+        self._retry: Cancellable | None = None
+        self._clearing: FlowRun[None] | None = None
+        self._conflict_since_ms: int | None = None
+        self._cluster_id = cluster_id
+        self._highest_controller_epoch = highest_controller_epoch
+        self._stopped = False
+
+    @property
+    def unclean_restart(self) -> bool:
+        """Whether the broker may have lost records and no controller has taken note of it yet."""
+        return self._unclean_restart
+
+    @property
+    def session_id(self) -> int:
+        """Session the broker is registered in, or is registering in; 0 before the first."""
+        return self._session_id
+
+    def connected(self, session_id: int) -> None:
+        """A session is there: register in it, unless that is done or under way."""
+        if self._stopped or session_id == self._session_id:
+            return
+        if self._session_id:
+            self._earlier_session_ids.append(self._session_id)
+        self._session_id = session_id
+        self._said_unclean = False
+        self._cancel()
+        self._register()
+
+    def acknowledged(self) -> None:
+        """A controller that has seen the present registration has taken note of the unclean restart: say it no more.
+
+        A later controller would otherwise distrust what the broker has replicated since.
+        """
+        if not self._unclean_restart or self._stopped:
+            return
+        self._unclean_restart = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._clearing = FlowRun(
+            self._cleared_flow(self._session_id),
+            self._zookeeper,
+            self._scheduler,
+            lambda _none: None,
+            self._not_cleared,
+        ).start()
+
+    def _cleared_flow(self, session_id: int) -> Flow[None]:
+        path = znodes.broker_path(self._config.broker_id)
+        (read,) = yield Zk([GetData(path)])
+        expect(read, path, ZkCode.NO_NODE)
+        if read.stat is None or read.stat.ephemeral_owner != session_id:
+            return  # The next registration will not say it.
+        registration = znodes.decode_broker(path, read.data, self._config.broker_id)
+        if registration.unclean_restart:
+            cleared = znodes.encode_broker(replace(registration, unclean_restart=False))
+            (written,) = yield Zk([SetData(path, cleared, read.stat.version)])
+            expect(written, path, ZkCode.NO_NODE)
+
+    def _not_cleared(self, error: Exception) -> None:
+        if not self._stopped and not isinstance(error, SessionLostError):
+            self._retry = self._scheduler.call_later(RETRY_MS, self._clear)
+
+    def stop(self) -> None:
+        """Register no more."""
+        self._stopped = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._run is not None:
+            self._run.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._clearing is not None:
+            self._clearing.cancel()
+
+    def _register(self) -> None:
+        self._run = FlowRun(
+            self._flow(self._session_id), self._zookeeper, self._scheduler, self._succeeded, self._failed
+        ).start()
+
+    def _flow(self, session_id: int) -> Flow[BrokerRegistered]:
+        # Taken before the read it is compared with: a controller elected meanwhile is newer than both.
+        known_controller_epoch = self._highest_controller_epoch()
+        if self._cluster_id is not None:
+            yield from _check_cluster_id(self._cluster_id)
+        yield from ensure_paths(znodes.PERSISTENT_NODES)
+        if self._cluster_id is None:
+            yield from self._look_for_an_earlier_life()
+            self._cluster_id = yield from get_or_create_cluster_id(self._rng)
+        yield from self._check_endpoints()
+        self._said_unclean = self._said_unclean or self._unclean_restart
+        registration = BrokerRegistration(
+            broker_id=self._config.broker_id,
+            endpoints=self._endpoints,
+            timestamp_ms=self._start_ms,
+            rack=self._config.broker_rack,
+            unclean_restart=self._unclean_restart,
+        )
+        registered = yield from register_broker(registration, session_id, tuple(self._earlier_session_ids))
+        (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
+        expect(epoch, znodes.CONTROLLER_EPOCH, ZkCode.NO_NODE)
+        controller_epoch = _controller_epoch(epoch.data)
+        # Without a write of its own this session may have read from a server that lags behind.
+        if controller_epoch < known_controller_epoch and not registered.adopted:
+            raise ForeignZooKeeperError(
+                f"the controller epoch in ZooKeeper is {controller_epoch}, it was {known_controller_epoch} before"
+            )
+        return BrokerRegistered(registered.czxid, self._cluster_id, controller_epoch)
+
+    def _look_for_an_earlier_life(self) -> Flow[None]:
+        """Directories that belong to no cluster yet are those of a new broker, or of one whose disks were replaced."""
+        path = znodes.broker_epoch_path(self._config.broker_id)
+        (read,) = yield Zk([Exists(path)])
+        expect(read, path, ZkCode.NO_NODE)
+        if read.ok:
+            self._unclean_restart = True
+
+    def _check_endpoints(self) -> Flow[None]:
+        """Refuse an address that another id has registered: clients would reach the wrong broker."""
+        (children,) = yield Zk([GetChildren(znodes.BROKER_IDS)])
+        expect(children, znodes.BROKER_IDS)
+        others = [
+            broker_id
+            for child in children.children
+            if (broker_id := znodes.parse_id(child)) is not None and broker_id != self._config.broker_id
+        ]
+        paths = [znodes.broker_path(broker_id) for broker_id in others]
+        nodes = yield Zk([GetData(path) for path in paths])
+        own = {endpoint.address for endpoint in self._endpoints}
+        for broker_id, path, node in zip(others, paths, nodes, strict=True):
+            expect(node, path, ZkCode.NO_NODE)
+            if not node.ok:
+                continue
+            try:
+                other = znodes.decode_broker(path, node.data, broker_id)
+            except MalformedZnodeError:
+                continue
+            for endpoint in other.endpoints:
+                if endpoint.address in own:
+                    raise EndpointTakenError(f"{endpoint.address} is registered by broker {broker_id}")
+
+    def _succeeded(self, registered: BrokerRegistered) -> None:
+        self._conflict_since_ms = None
+        if self._said_unclean and not self._unclean_restart:
+            # A controller took note of the registration before while this one was under way.
+            self._clear()
+        self._on_registered(registered)
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopped or isinstance(error, SessionLostError):
+            # The next session registers anew.
+            return
+        if isinstance(error, ForeignZooKeeperError):
+            self._on_fatal(error)
+            return
+        if isinstance(error, (DuplicateBrokerIdError, EndpointTakenError)):
+            now_ms = self._scheduler.now_ms()
+            if self._conflict_since_ms is None:
+                self._conflict_since_ms = now_ms
+            if now_ms - self._conflict_since_ms > self._config.zookeeper_session_timeout_ms + GRACE_MS:
+                self._on_fatal(error)
+                return
+        self._retry = self._scheduler.call_later(RETRY_MS, self._register)
+
+
+def _check_cluster_id(cluster_id: str) -> Flow[None]:
+    (read,) = yield Zk([GetData(znodes.CLUSTER_ID)])
+    expect(read, znodes.CLUSTER_ID, ZkCode.NO_NODE)
+    found = znodes.decode_cluster_id(znodes.CLUSTER_ID, read.data) if read.ok else None
+    if found != cluster_id:
+        raise ForeignZooKeeperError(f"this broker belongs to cluster {cluster_id}, ZooKeeper to {found or 'none'}")
+
+
+def _controller_epoch(data: bytes | None) -> int:
+    if data is None:
+        return 0
+    return znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, data)

@@ -1,0 +1,341 @@
+"""Read topic settings from ZooKeeper when a topic comes here, and again when they change.
+
+A partition whose topic's settings are not known yet commits nothing (its ``min.insync.replicas`` is not known), and
+produce requests to it wait; both last one read. Changes are announced below ``/config/changes``; a new session may
+have missed some, so it reads everything again.
+
+A topic without a node has the broker's defaults. A node that cannot be parsed says nothing: what was read before it
+stays, nothing is deleted under it, and it is read again every ten seconds.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError, SessionLostError
+from paceline.coordination.flow import Flow, FlowRun, Zk
+from paceline.coordination.interface import Check, GetChildren, GetData, Multi, Response, ZkCode, ZooKeeper
+from paceline.coordination.recipes import expect
+from paceline.log.log_config import LogConfig
+from paceline.model.errors import InvalidConfigError
+from paceline.model.scheduler import Cancellable, Scheduler
+
+LOG: Final = logging.getLogger(__name__)
+RETRY_MS: Final = 1_000
+UNREADABLE_RETRY_MS: Final = 10_000
+"""How often a node that cannot be parsed is read again; a person may mend it without an announcement."""
+LONG_UNKNOWN_MS: Final = 60_000
+"""How long settings may be unknown before a log line and a metric say so."""
+_READS_AT_ONCE: Final = 500
+_DELETION_KEYS: Final = frozenset(
+    {
+        "cleanup.policy",
+        "retention.ms",
+        "retention.bytes",
+        "delete.retention.ms",
+        "min.compaction.lag.ms",
+        "max.compaction.lag.ms",
+    }
+)
+"""Settings that decide what is deleted: the broker's default must not take the place of a value that does not parse."""
+_ANNOUNCEMENT: Final = re.compile(znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2] + "[0-9]+")
+
+
+class TopicConfigs:
+    """Settings of the topics this broker hosts.
+
+    ``on_read`` is called after every read of a topic, with None when its node could not be parsed.
+    ``on_broker_announced`` is called for changed settings of brokers, with ``3`` or ``<default>``.
+    """
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+        defaults: LogConfig,
+        on_read: Callable[[str, LogConfig | None], None],
+        on_broker_announced: Callable[[str], None] = lambda _broker: None,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._defaults = defaults
+        self._on_read = on_read
+        self._on_broker_announced = on_broker_announced
+        self._known: dict[str, LogConfig] = {}
+        self._wanted: dict[str, None] = {}
+        self._unreadable: dict[str, str] = {}
+        """Topics whose node, or a value in it that decides on deletion, does not parse, and why."""
+        self._unknown_since: dict[str, float] = {}
+        """When a topic's settings were first wanted, or found unreadable; until they are known."""
+        self._reported: dict[str, None] = {}
+        """Topics whose unknown settings the log has been told of."""
+        self._retry: Cancellable | None = None
+        self._report: Cancellable | None = None
+        self._waiting: list[_Waiting] = []
+        self._reading = False
+        self._asked: set[str] = set()
+        """Topics that the read under way speaks of; one that was forgotten since may be another topic's by now."""
+        self._listing = False
+        self._list_again = False
+        self._applied: str | None = None
+        """Name of the last announcement that was applied; names sort by their sequence number."""
+        self._stopped = False
+
+    def get(self, topic: str) -> LogConfig | None:
+        """Return a topic's settings as they were last read, None while they are not known."""
+        return self._known.get(topic)
+
+    def deletion_is_known(self, topic: str) -> bool:
+        """Whether everything is known that decides which records of the topic may be deleted."""
+        return topic in self._known and topic not in self._unreadable
+
+    def is_unread(self, topic: str) -> bool:
+        """Whether no read of the topic has had an outcome yet."""
+        return topic not in self._known and topic not in self._unreadable
+
+    def long_unknown(self) -> list[str]:
+        """Return the topics whose settings have been unknown, or unreadable, for more than a minute."""
+        before_ms = self._scheduler.now_ms() - LONG_UNKNOWN_MS
+        return [topic for topic, since_ms in self._unknown_since.items() if since_ms <= before_ms]
+
+    def unknown_among(self, topics: Iterable[str]) -> dict[str, None]:
+        """Return those topics whose settings are on their way for the first time."""
+        if not self._wanted:
+            return {}
+        return {topic: None for topic in topics if topic in self._wanted and topic not in self._known}
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Read the settings of topics that are not known yet."""
+        for topic in topics:
+            if self.is_unread(topic):
+                self._wanted[topic] = None
+                self._note_unknown(topic)
+        self._read()
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic that is not hosted any more; re-created, it may have other settings."""
+        self._known.pop(topic, None)
+        self._reported.pop(topic, None)
+        self._note_known(topic)
+        self._asked.discard(topic)
+        if self._wanted.pop(topic, True) is None:
+            self._release_ready()
+
+    def wait_for(self, unknown: dict[str, None], timeout_ms: float, then: Callable[[], None]) -> None:
+        """Call ``then`` once the settings of these topics, from `unknown_among`, are known, or after ``timeout_ms``."""
+        waiting = _Waiting(unknown, then)
+        waiting.timer = self._scheduler.call_later(timeout_ms, lambda: self._release(waiting))
+        self._waiting.append(waiting)
+
+    def connected(self, new_session: bool) -> None:
+        """A connection is there, and with it no watch: list announcements again, in a new session read everything."""
+        if new_session:
+            self._wanted = {**dict.fromkeys(self._known), **dict.fromkeys(self._unreadable), **self._wanted}
+        self._read()
+        self._list()
+
+    def announced(self) -> None:
+        """The list of announcements has changed."""
+        self._list()
+
+    def stop(self) -> None:
+        """Read nothing more and release every waiting request."""
+        self._stopped = True
+        for timer in (self._retry, self._report):
+            if timer is not None:
+                timer.cancel()
+        for waiting in tuple(self._waiting):
+            self._release(waiting)
+
+    # Settings
+
+    def _read(self) -> None:
+        if self._reading or self._stopped or not self._wanted:
+            return
+        self._reading = True
+        topics = list(self._wanted)[:_READS_AT_ONCE]
+        self._asked = set(topics)
+        FlowRun(_read_configs(topics), self._zookeeper, self._scheduler, self._have_read, self._read_failed).start()
+
+    def _have_read(self, found: Mapping[str, "_Settings"]) -> None:
+        self._reading = False
+        for topic, settings in found.items():
+            if topic in self._wanted and topic in self._asked:
+                del self._wanted[topic]
+                self._take_over(topic, settings)
+        self._release_ready()
+        self._read()
+
+    def _take_over(self, topic: str, settings: "_Settings") -> None:
+        config, problem = parsed_settings(settings, self._defaults)
+        if problem is None:
+            self._note_known(topic)
+        else:
+            self._unreadable[topic] = problem
+            self._note_unknown(topic)
+            if self._retry is None:
+                self._retry = self._scheduler.call_later(UNREADABLE_RETRY_MS, self._read_unreadable)
+        if config is not None:
+            self._known[topic] = config
+        self._on_read(topic, config)
+
+    def _read_unreadable(self) -> None:
+        self._retry = None
+        self._wanted.update(dict.fromkeys(self._unreadable))
+        self._read()
+
+    def _note_unknown(self, topic: str) -> None:
+        self._unknown_since.setdefault(topic, self._scheduler.now_ms())
+        if self._report is None:
+            self._report = self._scheduler.call_later(LONG_UNKNOWN_MS, self._report_unknown)
+
+    def _note_known(self, topic: str) -> None:
+        self._unreadable.pop(topic, None)
+        self._unknown_since.pop(topic, None)
+        if topic in self._reported:
+            del self._reported[topic]
+            LOG.info("topic settings are known again: topic=%s", topic)
+
+    def _report_unknown(self) -> None:
+        """Log each topic once whose settings have been unknown for a minute, and look again at the others."""
+        self._report = None
+        for topic in self.long_unknown():
+            if topic not in self._reported:
+                self._reported[topic] = None
+                cause = self._unreadable.get(topic, "ZooKeeper has not answered")
+                LOG.warning("topic settings unknown for a minute, deleting nothing: topic=%s cause=%s", topic, cause)
+        unreported = [since for topic, since in self._unknown_since.items() if topic not in self._reported]
+        if unreported and not self._stopped:
+            wait_ms = min(unreported) + LONG_UNKNOWN_MS - self._scheduler.now_ms()
+            self._report = self._scheduler.call_later(max(wait_ms, 1), self._report_unknown)
+
+    def _release_ready(self) -> None:
+        for waiting in tuple(self._waiting):
+            if not self.unknown_among(waiting.topics):
+                self._release(waiting)
+
+    def _read_failed(self, error: Exception) -> None:
+        self._reading = False
+        if not isinstance(error, SessionLostError):
+            self._scheduler.call_later(RETRY_MS, self._read)
+
+    def _release(self, waiting: "_Waiting") -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            waiting.then()
+
+    # Announcements
+
+    def _list(self) -> None:
+        if self._listing or self._stopped:
+            self._list_again = True
+            return
+        self._listing = True
+        self._list_again = False
+        FlowRun(
+            _read_announcements(self._applied), self._zookeeper, self._scheduler, self._have_listed, self._list_failed
+        ).start()
+
+    def _have_listed(self, found: tuple[str | None, tuple[tuple[str, str], ...]]) -> None:
+        self._listing = False
+        self._applied, entities = found
+        for kind, name in entities:
+            if kind == "brokers":
+                self._on_broker_announced(name)
+            elif kind == "topics" and (name in self._known or name in self._unreadable):
+                self._wanted[name] = None
+        self._read()
+        if self._list_again:
+            self._list()
+
+    def _list_failed(self, error: Exception) -> None:
+        self._listing = False
+        if not isinstance(error, SessionLostError):
+            self._scheduler.call_later(RETRY_MS, self._list)
+
+
+class _Waiting:
+    __slots__ = ("then", "timer", "topics")
+
+    def __init__(self, topics: dict[str, None], then: Callable[[], None]) -> None:
+        self.topics = topics
+        self.then = then
+        self.timer: Cancellable | None = None
+
+
+_Settings = Mapping[str, str] | MalformedZnodeError
+"""What a topic's node says."""
+
+
+def parsed_settings(settings: _Settings, defaults: LogConfig) -> tuple[LogConfig | None, str | None]:
+    """Return what a topic's node says, and why it does not say all that decides on deletion, if so.
+
+    A key or value that makes no sense is left at its default, the others count. A node that cannot be parsed has no
+    settings at all.
+    """
+    if isinstance(settings, MalformedZnodeError):
+        return None, str(settings)
+    try:
+        return LogConfig.from_properties(settings, defaults), None
+    except InvalidConfigError:
+        pass
+    config, problem = defaults, None
+    for key in sorted(settings):
+        try:
+            config = LogConfig.from_properties({key: settings[key]}, config)
+        except InvalidConfigError as error:
+            if key in _DELETION_KEYS:
+                problem = str(error)
+    return config, problem
+
+
+def _read_configs(topics: list[str]) -> Flow[dict[str, _Settings]]:
+    paths = [znodes.topic_config_path(topic) for topic in topics]
+    responses: list[Response] = yield Zk([GetData(path) for path in paths])
+    missing = [index for index, response in enumerate(responses) if response.code is ZkCode.NO_NODE]
+    if missing:
+        # Created with the topic, so the server asked may lag behind; a check, which is a write, brings it up to date.
+        (checked,) = yield Zk([Multi((Check(paths[missing[0]], 0),))])
+        expect(checked, paths[missing[0]], ZkCode.NO_NODE, ZkCode.BAD_VERSION)
+        again: list[Response] = yield Zk([GetData(paths[index]) for index in missing])
+        for index, response in zip(missing, again, strict=True):
+            responses[index] = response
+    found: dict[str, _Settings] = {}
+    for topic, path, response in zip(topics, paths, responses, strict=True):
+        expect(response, path, ZkCode.NO_NODE)
+        try:
+            found[topic] = znodes.decode_config(path, response.data) if response.ok else {}
+        except MalformedZnodeError as error:
+            found[topic] = error
+    return found
+
+
+def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[tuple[str, str], ...]]]:
+    """Return the newest announcement's name and what was announced after ``applied``, with a watch for more."""
+    (listed,) = yield Zk([GetChildren(znodes.CONFIG_CHANGES, watch=True)])
+    expect(listed, znodes.CONFIG_CHANGES)
+    # A foreign name would count as later than every announcement to come.
+    announced = sorted(child for child in listed.children if _ANNOUNCEMENT.fullmatch(child))
+    if applied is not None and (not announced or announced[-1] < applied):
+        # The latest are never cleaned up: somebody has deleted the node, and its numbers begin anew.
+        applied = None
+    fresh = [child for child in announced if applied is None or child > applied]
+    if not fresh:
+        return applied, ()
+    paths = [f"{znodes.CONFIG_CHANGES}/{child}" for child in fresh]
+    responses = yield Zk([GetData(path) for path in paths])
+    entities: dict[tuple[str, str], None] = {}
+    for path, response in zip(paths, responses, strict=True):
+        expect(response, path, ZkCode.NO_NODE)
+        if not response.ok:
+            continue
+        try:
+            entity_type, _, name = znodes.decode_config_change(path, response.data).partition("/")
+        except MalformedZnodeError:
+            continue
+        entities[entity_type, name] = None
+    return fresh[-1], tuple(entities)

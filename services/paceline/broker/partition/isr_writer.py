@@ -1,0 +1,159 @@
+"""Carries ISR proposals to ZooKeeper and their outcome back (design 3.1, 3.3, 3.5, 3.19)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.partition.interfaces import IsrProposal
+from paceline.broker.partition.isr_batch import IsrWrite, write_isrs
+from paceline.broker.partition.partition import Partition
+from paceline.coordination.errors import SessionLostError
+from paceline.coordination.flow import FlowRun
+from paceline.coordination.interface import ZooKeeper
+from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written, write_isr
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.scheduler import Scheduler
+
+RETRY_MS: Final = 1_000
+BATCH_SIZE: Final = 500
+"""Writes per transaction; about 100 KB, far below ZooKeeper's limit of 1 MiB."""
+BATCHES_IN_FLIGHT: Final = 4
+
+_Pair = tuple[Partition, IsrProposal]
+
+
+class IsrWriter:
+    """Writes proposals: one alone by its own flow, several at once in one transaction.
+
+    A write whose fate is unknown is repeated as it was, in the next session. Repeating is safe: the write names the
+    version it was decided on, so it applies once, and one that had applied is recognised by its content. It ends with
+    the proposal: a newer leader epoch makes it pointless.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+        metrics: BrokerMetrics,
+        on_outcome: Callable[[], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._on_outcome = on_outcome
+        self._queue: list[_Pair] = []
+        self._scheduled = False
+        self._in_flight = 0
+        self._waiting: list[_Pair] = []
+        self._stopped = False
+
+    def write(self, partition: Partition, proposal: IsrProposal) -> None:
+        """Write a proposal soon, together with others of the same moment; the partition hears how it ended."""
+        self._queue.append((partition, proposal))
+        self._flush_soon()
+
+    def session_ready(self) -> None:
+        """Repeat what the last session left unknown."""
+        waiting, self._waiting = self._waiting, []
+        self._queue.extend(waiting)
+        self._flush_soon()
+
+    def connected(self) -> None:
+        """Write what has waited for the connection and is still wanted.
+
+        What waits in the client cannot be taken back: the replica may be deleted meanwhile, and the topic made anew,
+        with a state of the very version that the write names.
+        """
+        self._flush_soon()
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        self._stopped = True
+        self._queue = []
+        self._waiting = []
+
+    def _flush_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            # Not from within the fetch that made the proposal: its answer goes first.
+            self._scheduler.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self._queue = [pair for pair in self._queue if pair[0].proposal is pair[1]]
+        if not self._zookeeper.connected:
+            return
+        while self._queue and self._in_flight < BATCHES_IN_FLIGHT and not self._stopped:
+            batch, self._queue = self._queue[:BATCH_SIZE], self._queue[BATCH_SIZE:]
+            if len(batch) == 1:
+                self._write_alone(*batch[0])
+            else:
+                self._write_batch(batch)
+
+    def _write_batch(self, batch: list[_Pair]) -> None:
+        self._in_flight += 1
+        writes = [
+            IsrWrite(partition.topic_partition, self._desired(partition, proposal), proposal.joiners)
+            for partition, proposal in batch
+        ]
+
+        def done(results: list[Written | None]) -> None:
+            self._in_flight -= 1
+            for (partition, proposal), result in zip(batch, results, strict=True):
+                if result is None:
+                    self._write_alone(partition, proposal)
+                else:
+                    partition.isr_written(proposal, result.zk_version)
+            self._on_outcome()
+            self._flush()
+
+        FlowRun(
+            write_isrs(writes),
+            self._zookeeper,
+            self._scheduler,
+            done,
+            # Whatever it was, the single writes find out, each for itself.
+            lambda _error: done([None] * len(batch)),
+        ).start()
+
+    def _write_alone(self, partition: Partition, proposal: IsrProposal) -> None:
+        if self._stopped or partition.proposal is not proposal:
+            return
+        FlowRun(
+            write_isr(partition.topic_partition, self._desired(partition, proposal), dict(proposal.joiners)),
+            self._zookeeper,
+            self._scheduler,
+            partial(self._done, partition, proposal),
+            partial(self._failed, partition, proposal),
+        ).start()
+
+    def _desired(self, partition: Partition, proposal: IsrProposal) -> LeaderAndIsr:
+        return LeaderAndIsr(
+            leader=self._broker_id,
+            leader_epoch=proposal.leader_epoch,
+            isr=proposal.isr,
+            zk_version=proposal.zk_version,
+            controller_epoch=partition.controller_epoch,
+        )
+
+    def _done(self, partition: Partition, proposal: IsrProposal, result: IsrWriteResult) -> None:
+        if isinstance(result, JoinerEpochStale):
+            self._metrics.failed_isr_updates += 1
+            partition.isr_refused(proposal, f"broker {result.broker_ids} is not registered as it fetched")
+        elif isinstance(result, Conflict):
+            self._metrics.failed_isr_updates += 1
+            partition.isr_conflict(proposal, result.current)
+        else:
+            partition.isr_written(proposal, result.zk_version)
+        self._on_outcome()
+
+    def _failed(self, partition: Partition, proposal: IsrProposal, error: Exception) -> None:
+        self._metrics.failed_isr_updates += 1
+        partition.isr_unknown(proposal, str(error))
+        if isinstance(error, SessionLostError):
+            self._waiting.append((partition, proposal))
+        else:
+            self._scheduler.call_later(RETRY_MS, lambda: self.write(partition, proposal))

@@ -1,0 +1,181 @@
+"""ListOffsets, OffsetsForLeaderEpoch and DescribeReplicas (spec/replica-manager.md sections 10 and 19)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.produce import PartitionLookup
+from paceline.broker.storage.interfaces import ReplicaLog
+from paceline.log.damage import DamagedLogError
+from paceline.model.client_io import (
+    EpochAnswer,
+    EpochQuery,
+    OffsetAnswer,
+    OffsetKind,
+    OffsetQuery,
+    PartitionReplicasView,
+    ReplicaProgressView,
+)
+from paceline.model.errors import OffsetNotAvailableError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import EpochEnd
+from paceline.replication.follower_progress import FollowerProgress
+
+
+class HostedReplicas(PartitionLookup, Protocol):
+    """The broker, as far as a leader's view of its followers needs it."""
+
+    broker_epoch: int
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+
+    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the controller has said that a replica is not available."""
+
+
+def list_offsets(partitions: PartitionLookup, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+    """Look up offsets a client may read.
+
+    Without transactions the last stable offset is the high watermark, so both isolation levels see the same.
+    """
+    return [_list_offset(partitions, query) for query in queries]
+
+
+def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswer:
+    answer = OffsetAnswer(query.topic_partition)
+    try:
+        partition = partitions.lookup(query.topic_partition)
+        log = partition.leader_log(query.current_leader_epoch)
+        if query.kind is OffsetKind.EARLIEST:
+            _found(answer, log, log.log_start_offset)
+            return answer
+        # An earlier leader may have shown a client more than this one knows to be committed (KIP-207).
+        epoch_start = partition.leader_epoch_start_offset
+        if epoch_start is not None and log.high_watermark < epoch_start:
+            raise OffsetNotAvailableError(
+                f"{query.topic_partition}: high watermark {log.high_watermark} is below epoch start {epoch_start}"
+            )
+        if query.kind is OffsetKind.LATEST:
+            _found(answer, log, log.high_watermark)
+            return answer
+        found = log.offset_for_timestamp(query.timestamp_ms, log.high_watermark)
+        if found is not None:
+            _found(answer, log, found[0])
+            answer.timestamp_ms = found[1]
+    except DamagedLogError as error:
+        answer.failure = failure_of(partitions.log_damaged(query.topic_partition, error))
+    except PacelineError as error:
+        answer.failure = failure_of(error, partitions.hint(query.topic_partition))
+    return answer
+
+
+def _found(answer: OffsetAnswer, log: ReplicaLog, offset: int) -> None:
+    """Answer an offset with the epoch its record has, by which a reader notices later that the log was truncated."""
+    answer.offset = offset
+    epoch = log.epochs.epoch_of(offset)
+    answer.leader_epoch = -1 if epoch is None else epoch
+
+
+def offsets_for_leader_epoch(partitions: PartitionLookup, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
+    """Say where leader epochs ended; only a leader knows."""
+    answers = []
+    for query in queries:
+        answer = EpochAnswer(query.topic_partition)
+        answers.append(answer)
+        try:
+            log = partitions.lookup(query.topic_partition).leader_log(query.current_leader_epoch)
+            end = log.end_offset_for_epoch(query.leader_epoch)
+            answer.end = None if end is None else EpochEnd(*end)
+        except PacelineError as error:
+            answer.failure = failure_of(error, partitions.hint(query.topic_partition))
+    return answers
+
+
+def describe_replicas(
+    partitions: HostedReplicas, topic: str, indexes: Sequence[int], now_ms: int
+) -> list[PartitionReplicasView]:
+    """Return this leader's view of partitions: what it knows of each replica, itself first."""
+    views = []
+    for index in indexes:
+        topic_partition = TopicPartition(topic, index)
+        try:
+            views.append(_view(partitions, topic_partition, now_ms))
+        except PacelineError as error:
+            views.append(PartitionReplicasView(topic_partition, failure_of(error, partitions.hint(topic_partition))))
+    return views
+
+
+def _view(partitions: HostedReplicas, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
+    partition = partitions.lookup(topic_partition)
+    log = partition.leader_log()
+    own = ReplicaProgressView(
+        partitions.broker_id,
+        log.log_end_offset,
+        log.log_start_offset,
+        0,
+        0,
+        in_sync=True,
+        high_watermark=log.high_watermark,
+        lag_records=0,
+        broker_epoch=partitions.broker_epoch,
+    )
+    told = {
+        session.owner: session.partitions[topic_partition].sent_high_watermark
+        for session in partition.sessions
+        if session.owner is not None and topic_partition in session.partitions
+    }
+    others = (
+        _progress(
+            follower,
+            log.log_end_offset,
+            now_ms,
+            follower.broker_id in partition.isr,
+            told.get(follower.broker_id),
+            not partitions.is_offline_replica(topic_partition, follower.broker_id),
+        )
+        for follower in partition.followers.values()
+    )
+    start = partition.leader_epoch_start_offset
+    return PartitionReplicasView(
+        partition.topic_partition,
+        leader=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        leader_epoch_start_offset=-1 if start is None else start,
+        high_watermark=log.high_watermark,
+        log_start_offset=log.log_start_offset,
+        isr=partition.isr,
+        maximal_isr=partition.maximal_isr,
+        replicas=(own, *others),
+        topic_id=partition.topic_id,
+        zk_version=partition.zk_version,
+        adding_replicas=partition.adding_replicas,
+        removing_replicas=partition.removing_replicas,
+        min_insync_replicas=log.config.min_insync_replicas,
+        under_replicated=partition.is_under_replicated,
+    )
+
+
+def _progress(
+    follower: FollowerProgress,
+    end_offset: int,
+    now_ms: int,
+    in_sync: bool,
+    high_watermark: int | None,
+    online: bool,
+) -> ReplicaProgressView:
+    caught_up_ms = follower.caught_up_ms(end_offset)
+    known = follower.log_end_offset
+    return ReplicaProgressView(
+        follower.broker_id,
+        known,
+        follower.log_start_offset,
+        None if caught_up_ms is None else now_ms - caught_up_ms,
+        now_ms - follower.last_seen_ms() if follower.fetched_in_epoch else None,
+        in_sync,
+        high_watermark if follower.fetched_in_epoch else None,
+        None if known is None else max(end_offset - known, 0),
+        follower.broker_epoch,
+        online,
+    )

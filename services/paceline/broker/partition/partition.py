@@ -1,0 +1,556 @@
+"""One replica this broker hosts: its role, and while it leads, its followers, ISR and high watermark.
+
+Invariants (spec/replica-manager.md sections 1-6, design 3.3-3.5):
+
+* `leader_epoch` starts at -1 and only rises; it is stored after everything in a role change that can fail.
+* While leading, the *maximal* ISR is the committed one plus the proposal in flight, and the high watermark waits for
+  all of it. At most one proposal is in flight; an outcome counts only for the proposal that is still current.
+* All methods run on the node's scheduler. Nothing here answers anybody: changes are reported to the host, which
+  completes waiting operations once the whole request has been handled.
+"""
+
+import sys
+
+from paceline.broker.partition.interfaces import IsrProposal, PartitionHost
+from paceline.broker.storage.interfaces import AppendResult, ReplicaLog
+from paceline.model.control import LeaderAndIsrPartition
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    FencedLeaderEpochError,
+    InconsistentTopicIdError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    StaleBrokerEpochError,
+    UnknownLeaderEpochError,
+)
+from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import ReplicaOffsets, StateChangeKind
+from paceline.replication.fetch_session import FetchPosition, FetchSession, News
+from paceline.replication.follower_progress import FetchClock, FollowerProgress
+from paceline.replication.high_watermark import follower_high_watermark, leader_high_watermark
+from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
+
+
+class Partition:
+    """A partition this broker was told to host. Created without a role: leader none, epoch -1."""
+
+    __slots__ = (
+        "_host",
+        "adding_replicas",
+        "controller_epoch",
+        "followers",
+        "in_sync_at_epoch",
+        "isr",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "leader_id",
+        "log",
+        "proposal",
+        "read_by_clients",
+        "registration",
+        "removing_replicas",
+        "replicas",
+        "sessions",
+        "told_by",
+        "topic_id",
+        "topic_partition",
+        "zk_version",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, host: PartitionHost) -> None:
+        self._host = host
+        self.topic_partition = topic_partition
+        self.topic_id: str | None = None
+        self.log: ReplicaLog | None = None
+        self.leader_id = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.zk_version = -1
+        self.controller_epoch = -1
+        """Epoch of the controller that decided the leadership; ISR writes keep it."""
+        self.replicas: tuple[int, ...] = ()
+        self.adding_replicas: tuple[int, ...] = ()
+        self.removing_replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        """Committed in-sync replicas while leading, empty while following."""
+        self.in_sync_at_epoch = False
+        """Whether this follower was in the ISR when its leader epoch began."""
+        self.leader_epoch_start_offset: int | None = None
+        self.followers: dict[int, FollowerProgress] = {}
+        self.proposal: IsrProposal | None = None
+        self.read_by_clients = False
+        """Whether clients have read this follower in its present role, and may wait for more."""
+        self.sessions: dict[FetchSession, None] = {}
+        """Fetch sessions that read this partition here."""
+        self.registration = -1
+        """Broker epoch under which this broker was last told to host it."""
+        self.told_by = -1
+        """Epoch of the controller that told it so."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self.leader_id == self._host.broker_id
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Every replica that may be in the ISR: committed, or proposed with the outcome open."""
+        if self.proposal is None:
+            return self.isr
+        return tuple(dict.fromkeys((*self.isr, *self.proposal.isr)))
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether this leader's ISR is smaller than what is assigned and not just being added."""
+        return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
+
+    # Role changes
+
+    def make_leader(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+        """Lead from now on; return whether it did not lead before.
+
+        The new epoch enters the epoch cache at the log's end, before any record (KAFKA-7415).
+
+        Raises:
+            KafkaStorageError: the log failed; the role has not changed.
+        """
+        was_leader = self.is_leader
+        start_offset = log.log_end_offset
+        log.assign_leader_epoch(state.leader_epoch, start_offset)
+        self._adopt(state, log)
+        self.isr = state.isr
+        self.leader_epoch_start_offset = start_offset
+        self._set_followers(state, start_offset, was_leader)
+        self.leader_id = self._host.broker_id
+        self.leader_epoch = state.leader_epoch
+        self.advance_high_watermark()
+        self._host.news(self, News.ROLE)
+        return not was_leader
+
+    def make_follower(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+        """Follow ``state.leader``; return False when leader and epoch are what they were.
+
+        Nothing is truncated and the high watermark stays: both belong to the fetcher.
+        """
+        changed = self.leader_id != state.leader or self.leader_epoch != state.leader_epoch
+        self._adopt(state, log)
+        self.isr = ()
+        self.in_sync_at_epoch = self._host.broker_id in state.isr
+        self.leader_epoch_start_offset = None
+        self.followers = {}
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        if changed:
+            self._host.news(self, News.ROLE)
+        return changed
+
+    def hold_log(self, topic_id: str | None, log: ReplicaLog) -> None:
+        """Keep the log, and its high watermark in the checkpoint, without a new role."""
+        self.topic_id = log.topic_id or topic_id
+        self.log = log
+
+    def retire(self) -> None:
+        """Give up role and log, because the replica is deleted or its directory has failed."""
+        self.leader_id = NO_LEADER
+        self.isr = ()
+        self.proposal = None
+        self.followers = {}
+        self.log = None
+        self._host.news(self, News.ROLE)
+
+    def _adopt(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> None:
+        self.hold_log(state.topic_id, log)
+        self.controller_epoch = state.controller_epoch
+        self.replicas = state.replicas
+        self.adding_replicas = state.adding_replicas
+        self.removing_replicas = state.removing_replicas
+        self.zk_version = state.zk_version
+        self.proposal = None
+        self.read_by_clients = False
+
+    def _set_followers(self, state: LeaderAndIsrPartition, leader_end_offset: int, was_leader: bool) -> None:
+        now_ms = self._host.now_ms()
+        followers = {}
+        # At the end of a reassignment an ISR member may be out of the assignment already. It can still be elected, so
+        # the high watermark has to wait for it.
+        for broker_id in dict.fromkeys((*state.replicas, *state.isr)):
+            if broker_id == self._host.broker_id:
+                continue
+            known = self.followers.get(broker_id)
+            follower = FollowerProgress(broker_id) if known is None else known
+            in_isr = broker_id in state.isr
+            follower.start_epoch(leader_end_offset, now_ms, in_isr, was_leader and known is not None)
+            followers[broker_id] = follower
+        self.followers = followers
+
+    # Checks that come before everything a client or follower asks for
+
+    def check_topic_id(self, topic_id: str | None) -> None:
+        """Refuse a request for another topic of the same name; an absent id is not checked.
+
+        Raises:
+            InconsistentTopicIdError: the ids differ.
+        """
+        if topic_id is not None and self.topic_id is not None and topic_id != self.topic_id:
+            raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
+
+    def leader_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+        """Return the log, provided this broker leads and the asker's leader epoch, if given, is the present one.
+
+        Raises:
+            FencedLeaderEpochError: the asker's epoch is older.
+            UnknownLeaderEpochError: the asker's epoch is newer.
+            NotLeaderOrFollowerError: another broker leads.
+        """
+        self._check_leader_epoch(current_leader_epoch)
+        if not self.is_leader or self.log is None:
+            raise NotLeaderOrFollowerError(f"broker {self._host.broker_id} does not lead {self.topic_partition}")
+        return self.log
+
+    def _check_leader_epoch(self, current_leader_epoch: int | None) -> None:
+        if current_leader_epoch is not None and current_leader_epoch != self.leader_epoch:
+            text = f"leader epoch of {self.topic_partition} is {self.leader_epoch}, not {current_leader_epoch}"
+            if current_leader_epoch < self.leader_epoch:
+                raise FencedLeaderEpochError(text)
+            raise UnknownLeaderEpochError(text)
+
+    def readable_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+        """Return the log for a client that may read from a follower, under the same checks of the leader epoch.
+
+        Raises:
+            FencedLeaderEpochError: the asker's epoch is older.
+            UnknownLeaderEpochError: the asker's epoch is newer.
+            NotLeaderOrFollowerError: this broker neither leads nor follows.
+        """
+        if self.is_leader or self.leader_id == NO_LEADER or self.log is None:
+            return self.leader_log(current_leader_epoch)
+        self._check_leader_epoch(current_leader_epoch)
+        self.read_by_clients = True
+        return self.log
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether the committed ISR, this leader included, has ``min.insync.replicas`` members."""
+        return len(self.isr) >= self.min_insync_replicas
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """Least size of the ISR for anything to be committed; more than there can be while it is not known."""
+        if self.log is None or not self._host.topic_config_known(self.topic_partition.topic):
+            return sys.maxsize
+        return self.log.config.min_insync_replicas
+
+    # Leading
+
+    def append_as_leader(self, batch: bytes, wait_for_all: bool, wall_ms: int) -> AppendResult:
+        """Append a producer's batch.
+
+        Raises:
+            NotLeaderOrFollowerError: another broker leads.
+            NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; nothing was appended.
+            PacelineError: what the log said of the batch.
+        """
+        log = self.leader_log()
+        if wait_for_all and not self.has_enough_replicas:
+            if not self._host.topic_config_known(self.topic_partition.topic):
+                raise NotEnoughReplicasError(
+                    f"the settings of topic {self.topic_partition.topic}, and so its min.insync.replicas, are not known"
+                )
+            raise NotEnoughReplicasError(
+                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, {self.min_insync_replicas} needed"
+            )
+        end_offset = log.log_end_offset
+        for follower in self.followers.values():
+            if follower.clock is not None:
+                follower.settle(end_offset)
+        result = log.append_as_leader(batch, self.leader_epoch, wall_ms)
+        if not result.duplicate:
+            self._host.news(self, News.APPENDED)
+            self.advance_high_watermark()
+        return result
+
+    def delete_records(self, offset: int) -> None:
+        """Let the log start at ``offset``, which is committed; the replicas follow.
+
+        Raises:
+            NotLeaderOrFollowerError: another broker leads.
+            KafkaStorageError: the log failed.
+        """
+        log = self.leader_log()
+        if log.increment_log_start_offset(offset):
+            self._host.news(self, News.LOG_START)
+            self._host.log_start_moved(self)
+
+    def apply_retention(self, wall_ms: int) -> None:
+        """Remove the segments that are too old or too many; followers do so on their own, and follow the leader.
+
+        Nothing is removed while the topic's settings are not known: the broker's defaults may keep less.
+
+        Raises:
+            PacelineError: what the log said.
+        """
+        log = self.log
+        if log is None or log.directory.is_offline or not log.config.deletes:
+            return
+        if not self._host.deletion_is_known(self.topic_partition.topic):
+            return
+        offset = log.retained_from(wall_ms)
+        if offset is not None:
+            log.increment_log_start_offset(offset)
+            if self.is_leader:
+                self._host.news(self, News.LOG_START)
+            self._host.log_start_moved(self)
+
+    def low_watermark(self) -> int | None:
+        """Return the smallest log start offset among this leader and the live replicas, None while one is not known."""
+        assert self.log is not None
+        lowest = self.log.log_start_offset
+        for follower in self.followers.values():
+            if self._host.registered_broker_epoch(follower.broker_id) is None or self._host.is_offline_replica(
+                self.topic_partition, follower.broker_id
+            ):
+                continue
+            if follower.log_start_offset is None:
+                return None
+            lowest = min(lowest, follower.log_start_offset)
+        return lowest
+
+    def record_follower_fetch(
+        self, replica_id: int, broker_epoch: int, position: FetchPosition, now_ms: int, clock: FetchClock | None
+    ) -> bool:
+        """Take note of a follower's valid fetch; return False when the follower is no assigned replica.
+
+        Raises:
+            StaleBrokerEpochError: a process that has since registered anew sent it.
+            BrokerNotAvailableError: it names a registration this broker has not heard of. Usually word of it is on
+                its way; were it noted, a forged epoch would shut the real follower out.
+        """
+        follower = self.followers.get(replica_id)
+        if follower is None or self.log is None:
+            return False
+        registered = self._host.registered_broker_epoch(replica_id)
+        if registered is not None and 0 <= registered < broker_epoch:
+            raise BrokerNotAvailableError(
+                f"replica {replica_id} fetches with broker epoch {broker_epoch}, registered is {registered}"
+            )
+        if follower.broker_epoch is not None and broker_epoch < follower.broker_epoch:
+            raise StaleBrokerEpochError(
+                f"replica {replica_id} has fetched with broker epoch {follower.broker_epoch}, not {broker_epoch}"
+            )
+        log_start_before = follower.log_start_offset
+        changed = follower.record_fetch(
+            position.fetch_offset, position.log_start_offset, self.log.log_end_offset, now_ms, broker_epoch
+        )
+        follower.clock = clock
+        if follower.log_start_offset != log_start_before:
+            self._host.news(self, News.LOW_WATERMARK)
+        self.maybe_expand_isr(follower)
+        if changed:
+            self.advance_high_watermark()
+        return True
+
+    def leave_session(self, session: FetchSession) -> None:
+        """A session does not read this partition any more."""
+        self.sessions.pop(session, None)
+        follower = None if session.owner is None else self.followers.get(session.owner)
+        if follower is not None and follower.clock is session.clock and self.log is not None:
+            follower.leave_session(self.log.log_end_offset)
+
+    def advance_high_watermark(self) -> bool:
+        """Apply the leader's rule; return whether the high watermark moved.
+
+        It does not while storage fails: the last append may be in the log though its sender was told otherwise.
+        """
+        log = self.log
+        if log is None or log.directory.is_offline:
+            return False
+        current = log.high_watermark
+        moved = leader_high_watermark(
+            current,
+            log.log_end_offset,
+            self.followers.values(),
+            self.isr,
+            self.isr if self.proposal is None else self.maximal_isr,
+            self.min_insync_replicas,
+            self._host.now_ms(),
+            self._host.replica_lag_time_max_ms,
+            self._broker_may_join,
+        )
+        if moved <= current:
+            return False
+        log.update_high_watermark(moved)
+        self._host.news(self, News.HIGH_WATERMARK)
+        return True
+
+    # In-sync replicas
+
+    def is_settled(self, replica_id: int) -> bool:
+        """Whether the follower's idle fetches need no look here: it is in the committed ISR and nothing is open."""
+        return self.proposal is None and replica_id in self.isr
+
+    def why_not_join(self, follower: FollowerProgress) -> JoinRefusal | None:
+        """Return why a follower may not join the ISR now."""
+        if self.log is None or self.leader_epoch_start_offset is None:
+            return JoinRefusal.NOT_FETCHED_IN_EPOCH
+        return why_not_join(
+            follower,
+            self.log.high_watermark,
+            self.leader_epoch_start_offset,
+            self._host.registered_broker_epoch(follower.broker_id),
+            self._host.is_offline_replica(self.topic_partition, follower.broker_id),
+        )
+
+    def maybe_expand_isr(self, follower: FollowerProgress) -> None:
+        """Propose the ISR with ``follower``, which has just fetched, if it is assigned and may join."""
+        if self.proposal is not None or follower.broker_id in self.isr or follower.broker_id not in self.replicas:
+            return
+        if self.why_not_join(follower) is not None:
+            return
+        broker_epoch = follower.broker_epoch
+        assert broker_epoch is not None
+        self._propose((*self.isr, follower.broker_id), ((follower.broker_id, broker_epoch),))
+
+    def maybe_shrink_isr(self) -> None:
+        """Propose the ISR without those that are out of sync."""
+        log = self.log
+        if not self.is_leader or log is None or self.proposal is not None:
+            return
+        late = out_of_sync_replicas(
+            self.isr,
+            self._host.broker_id,
+            log.log_end_offset,
+            self.followers,
+            self._host.now_ms(),
+            self._host.replica_lag_time_max_ms,
+        )
+        if late:
+            self._propose(tuple(broker_id for broker_id in self.isr if broker_id not in late), ())
+
+    def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...]) -> None:
+        self.proposal = IsrProposal(self.isr, isr, self.leader_epoch, self.zk_version, joiners)
+        self._host.emit(StateChangeKind.ISR_PROPOSED, self, self.isr)
+        self._host.propose_isr(self, self.proposal)
+
+    def isr_written(self, proposal: IsrProposal, zk_version: int) -> None:
+        """The proposal is in ZooKeeper."""
+        if self.proposal is not proposal:
+            return
+        old_isr = self.isr
+        self.proposal = None
+        self.isr = proposal.isr
+        self.zk_version = zk_version
+        kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
+        self._host.emit(kind, self, old_isr)
+        self._host.isr_committed(self, old_isr)
+        self._isr_settled()
+
+    def isr_refused(self, proposal: IsrProposal, reason: str) -> None:
+        """The proposal was surely not applied, and the state in ZooKeeper is still the one it was decided on."""
+        if self.proposal is not proposal:
+            return
+        self.proposal = None
+        self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, reason)
+        self._isr_settled()
+
+    def isr_unknown(self, proposal: IsrProposal, reason: str) -> None:
+        """Nobody knows whether the proposal was applied; it stays in the maximal ISR while the writer finds out."""
+        if self.proposal is proposal:
+            self._host.emit(StateChangeKind.ISR_UNKNOWN, self, self.isr, reason)
+
+    def isr_conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
+        """Somebody else wrote the state; ``state`` is what was read back, None when the node is gone.
+
+        While it still leads in that epoch the leader goes on from what it read (design 3.19). Otherwise a newer
+        decision is on its way: it proposes nothing more, and keeps counting everyone who may be in the ISR.
+        """
+        if self.proposal is not proposal:
+            return
+        self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, "the state was written by somebody else")
+        if state is None or state.leader != self._host.broker_id or state.leader_epoch != self.leader_epoch:
+            return
+        self.proposal = None
+        self.isr = state.isr
+        self.zk_version = state.zk_version
+        self._isr_settled()
+        self.maybe_shrink_isr()
+        for broker_id, _ in proposal.joiners:
+            follower = self.followers.get(broker_id)
+            if follower is not None:
+                self.maybe_expand_isr(follower)
+
+    def _isr_settled(self) -> None:
+        self.advance_high_watermark()
+        self._host.news(self, News.ROLE)
+
+    def _broker_may_join(self, follower: FollowerProgress) -> bool:
+        host = self._host
+        refusal = why_not_eligible(
+            follower,
+            host.registered_broker_epoch(follower.broker_id),
+            host.is_offline_replica(self.topic_partition, follower.broker_id),
+        )
+        return refusal is None and follower.broker_id in self.replicas
+
+    # Following
+
+    def append_as_follower(self, batches: bytes, leader_high_watermark: int, leader_log_start_offset: int) -> None:
+        """Append what the leader sent, then take over its high watermark and log start as far as they apply.
+
+        Raises:
+            PacelineError: what the log said.
+        """
+        log = self.log
+        assert log is not None and not self.is_leader
+        if batches:
+            if leader_log_start_offset >= log.log_end_offset and log.size_bytes:
+                self._drop_what_the_leader_deleted(log, batches, leader_log_start_offset)
+            log.append_as_follower(batches)
+        self._follow_high_watermark(log, leader_high_watermark)
+        start = min(leader_log_start_offset, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self._host.log_start_moved(self)
+
+    def _drop_what_the_leader_deleted(self, log: ReplicaLog, batches: bytes, leader_log_start_offset: int) -> None:
+        """All there is lies below the leader's log start, and may be of another history than its first batch."""
+        if int.from_bytes(batches[:8], "big") < log.log_end_offset:
+            self.restart_log_at(leader_log_start_offset)
+
+    def _follow_high_watermark(self, log: ReplicaLog, leader_high_watermark: int) -> None:
+        high_watermark = follower_high_watermark(
+            log.high_watermark, leader_high_watermark, log.log_end_offset, log.log_start_offset
+        )
+        if high_watermark != log.high_watermark:
+            log.update_high_watermark(high_watermark)
+            if self.read_by_clients:
+                self._host.news(self, News.HIGH_WATERMARK)
+
+    def truncate_to(self, offset: int, reason: str) -> None:
+        """Drop records, and epochs, at and above ``offset``; a leader never does."""
+        assert self.log is not None and not self.is_leader
+        if offset < self.log.log_end_offset:
+            self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"to {offset}: {reason}")
+        starts_lower = offset < self.log.log_start_offset
+        self.log.truncate_to(offset)
+        if starts_lower:
+            # Its old start, come back in a crash, would lie beyond all that it gets from here on.
+            self._host.log_start_moved(self)
+
+    def restart_log_at(self, offset: int) -> None:
+        """Drop everything, to begin where the leader's log starts: this one has nothing that goes before or behind."""
+        assert self.log is not None and not self.is_leader
+        self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"fully, the leader's log starts at {offset}")
+        self.log.truncate_fully_and_start_at(offset)
+        self._host.log_start_moved(self)
+
+    # Views
+
+    def offsets(self) -> tuple[ReplicaOffsets, ...]:
+        """Return where this replica stands, and while leading where the others do."""
+        log = self.log
+        own = ReplicaOffsets(
+            self._host.broker_id,
+            None if log is None else log.log_end_offset,
+            None if log is None else log.high_watermark,
+        )
+        others = (ReplicaOffsets(broker_id, f.log_end_offset) for broker_id, f in self.followers.items())
+        return (own, *others)

@@ -1,0 +1,495 @@
+"""The partitions a broker hosts, and everything that is asked of them (spec/replica-manager.md section 1).
+
+A partition is None (not hosted), Online (in `partitions`) or Offline (its log directory failed; until restart). All
+methods run on the node's scheduler, one at a time; there are no locks. Partitions report news while a request is
+handled; `deliver_news` at its end completes whatever waits for them.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from paceline.broker.fetcher.fetcher_manager import FetcherManager
+from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.membership.topic_configs import TopicConfigs
+from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.partition.interfaces import IsrProposal
+from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.delete_records import DeleteRecordsHandler
+from paceline.broker.requests.errors import leader_hint
+from paceline.broker.requests.fetch import FetchHandler
+from paceline.broker.requests.produce import ProduceHandler
+from paceline.broker.storage.damaged_logs import DamagedLogs
+from paceline.broker.storage.interfaces import ReplicaLog, ReplicaLogs
+from paceline.broker.traffic import BrokerTraffic
+from paceline.log.damage import DamagedLogError
+from paceline.log.log_config import LogConfig
+from paceline.model.broker_dynamic_config import BrokerDynamicConfig
+from paceline.model.client_io import LeaderHint
+from paceline.model.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    PacelineError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.settings import BrokerConfig
+from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.model.throttled_replicas import throttled_partitions
+from paceline.replication.fetch_session import FetchSession, News
+from paceline.replication.isr_propagation import IsrPropagation
+from paceline.replication.purgatory import Purgatory
+from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
+from paceline.replication.replication_quota import ReplicationQuota
+
+_CHECKS_AT_ONCE: Final = 500
+
+IsrWriter = Callable[[Partition, IsrProposal], None]
+
+
+class ReplicaManager:
+    """Owner of all hosted partitions."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        scheduler: Scheduler,
+        logs: ReplicaLogs,
+        metadata: MetadataCache,
+        transport: BrokerTransport,
+        rng: random.Random,
+        write_isr: IsrWriter,
+        on_state_change: Callable[[StateChange], None],
+        on_log_dir_failed: Callable[[str], None],
+        topic_configs: TopicConfigs,
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.logs = logs
+        self.metadata = metadata
+        self.broker_epoch = -1
+        self.shutting_down = False
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._by_topic: dict[str, dict[int, Partition]] = {}
+        self.offline: dict[TopicPartition, None] = {}
+        self.metrics = BrokerMetrics()
+        self.damaged_logs = DamagedLogs(self)
+        self.topic_left: Callable[[str], None] = _nobody
+        """Told of each topic that is not hosted here any more, whatever the reason."""
+        self.produce_purgatory = Purgatory(scheduler)
+        self.fetch_purgatory = Purgatory(scheduler)
+        self._rack_aware = config.replica_selector_class in RACK_AWARE_NAMES
+        self.leader_quota = self._quota()
+        self.follower_quota = self._quota()
+        self.fetchers = FetcherManager(config, scheduler, transport, self)
+        self.fetches = FetchHandler(
+            self,
+            self.fetch_purgatory,
+            scheduler,
+            config.max_incremental_fetch_session_cache_slots,
+            rng,
+            self.leader_quota,
+        )
+        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler)
+        self.traffic = BrokerTraffic()
+        self.fetches.traffic = self.produces.traffic = self.traffic
+        self.delete_records_purgatory = Purgatory(scheduler)
+        self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self.make_log_starts_durable)
+        self._log_starts_moved = False
+        self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
+        self._write_isr = write_isr
+        self._on_state_change = on_state_change
+        self._on_log_dir_failed = on_log_dir_failed
+        self.topic_configs = topic_configs
+        self._failed_dirs: dict[str, None] = {}
+        self._news: dict[Partition, int] = {}
+        self._isr_check: Cancellable | None = None
+        self._checkpoint: Cancellable | None = None
+        self._stopped = False
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+        return self.config.broker_id
+
+    @property
+    def replica_lag_time_max_ms(self) -> int:
+        """How long a follower may lack records."""
+        return self.config.replica_lag_time_max_ms
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return self.scheduler.now_ms()
+
+    # Finding partitions
+
+    def lookup(self, topic_partition: TopicPartition) -> Partition:
+        """Return an Online partition.
+
+        Raises:
+            KafkaStorageError: it is Offline.
+            NotLeaderOrFollowerError: it exists but not here.
+            UnknownTopicOrPartitionError: nobody has told this broker of it.
+        """
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            return partition
+        if topic_partition in self.offline:
+            raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
+        if self.metadata.snapshot.partition(topic_partition) is not None:
+            raise NotLeaderOrFollowerError(f"broker {self.broker_id} has no replica of {topic_partition}")
+        raise UnknownTopicOrPartitionError(f"{topic_partition} is not known to broker {self.broker_id}")
+
+    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
+        """Return who leads a partition, from the newer of its own decision and the metadata cache.
+
+        With a topic id only what is known of that topic: the leader of an earlier one of its name, in a higher epoch,
+        would be believed more than anything said of the present one.
+        """
+        known = [leader_hint(self.partitions.get(topic_partition))]
+        state = self.metadata.snapshot.partition(topic_partition)
+        if state is not None and state.leader >= 0:
+            known.append(LeaderHint(state.leader, state.leader_epoch, state.topic_id))
+        hints = [
+            one for one in known if one is not None and (None in (one.topic_id, topic_id) or one.topic_id == topic_id)
+        ]
+        return max(hints, key=lambda one: one.leader_epoch, default=None)
+
+    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+        """A client reads from the follower hosted here; return whether it keeps up with its leader."""
+        return self.fetchers.reader_seen(topic_partition)
+
+    def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
+        """Return the follower a client in that rack should read from, None for this leader (KIP-392).
+
+        Only a live member of the committed ISR is told of, so its high watermark is never far behind.
+        """
+        if not self._rack_aware:
+            return None
+        brokers = self.metadata.snapshot.brokers
+        candidates = [
+            Candidate(broker_id, brokers[broker_id].rack, known.log_start_offset or 0, known.log_end_offset)
+            for broker_id, known in partition.followers.items()
+            if broker_id in partition.isr
+            and broker_id in brokers
+            and known.log_end_offset is not None
+            and not self.is_offline_replica(partition.topic_partition, broker_id)
+        ]
+        return nearest_replica(rack, self.config.broker_rack, fetch_offset, candidates)
+
+    def host(self, partition: Partition, controller_epoch: int, topic_id: str | None) -> None:
+        """Keep a partition of this topic, Online, as the controller of that epoch says."""
+        topic, index = partition.topic_partition
+        partition.registration = self.broker_epoch
+        partition.told_by = controller_epoch
+        self.partitions[partition.topic_partition] = partition
+        siblings = self._by_topic.setdefault(topic, {})
+        earliest = next(iter(siblings.values()), None)
+        siblings[index] = partition
+        if earliest is not None and topic_id is not None and earliest.topic_id not in (None, topic_id):
+            # What is known of an earlier topic of that name, of which a partition is still here, is not this one's.
+            self.topic_left(topic)
+
+    def drop(self, topic_partition: TopicPartition) -> Partition | None:
+        """Keep a partition no more; return it if it was Online."""
+        topic, index = topic_partition
+        siblings = self._by_topic.get(topic)
+        if siblings is not None and siblings.pop(index, None) is not None and not siblings:
+            del self._by_topic[topic]
+            self.traffic.forget(topic)
+            self.topic_left(topic)
+        return self.partitions.pop(topic_partition, None)
+
+    def hosted_among(self, topics: Iterable[str]) -> list[str]:
+        """Return those topics of which a partition is hosted here, each once."""
+        return [topic for topic in dict.fromkeys(topics) if topic in self._by_topic]
+
+    def topic_roles(self, topic: str) -> tuple[bool, bool]:
+        """Whether this broker leads, and whether it follows, any partition of the topic."""
+        hosted = self._by_topic.get(topic, {}).values()
+        leads = any(partition.is_leader for partition in hosted)
+        return leads, any(not partition.is_leader for partition in hosted)
+
+    def end_topic_roles(self, topics: Iterable[str]) -> None:
+        """Drop the numbers of roles that this broker does not have for these topics any more."""
+        for topic in topics:
+            if topic in self.traffic.topics:
+                self.traffic.end_roles(topic, *self.topic_roles(topic))
+
+    def led_partitions(self) -> list[Partition]:
+        """Return the partitions this broker leads."""
+        return [partition for partition in self.partitions.values() if partition.is_leader]
+
+    # What partitions and fetchers ask of their host
+
+    def registered_broker_epoch(self, broker_id: int) -> int | None:
+        """Epoch of a live broker, None when it is not alive."""
+        return self.metadata.snapshot.registered_broker_epoch(broker_id)
+
+    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the replica's broker is shutting down or the replica is offline."""
+        return self.metadata.snapshot.is_offline_replica(topic_partition, broker_id)
+
+    def propose_isr(self, partition: Partition, proposal: IsrProposal) -> None:
+        """Hand a proposal to the writer."""
+        self._write_isr(partition, proposal)
+
+    def isr_committed(self, partition: Partition, old_isr: tuple[int, ...]) -> None:
+        """Count a successful ISR write and remember to tell the controller."""
+        if len(partition.isr) < len(old_isr):
+            self.metrics.isr_shrinks += 1
+        else:
+            self.metrics.isr_expands += 1
+        self.isr_propagation.record(partition.topic_partition, self.now_ms())
+
+    def news(self, partition: Partition, news: int) -> None:
+        """Note what readers and producers may wait for."""
+        self._news[partition] = self._news.get(partition, 0) | news
+
+    def emit(
+        self,
+        kind: StateChangeKind,
+        partition: Partition,
+        old_isr: tuple[int, ...] | None = None,
+        cause: str | None = None,
+    ) -> None:
+        """Record a state change of a partition, with where its replicas stand."""
+        self._on_state_change(
+            StateChange(
+                who=f"broker-{self.broker_id}",
+                wall_ms=self.scheduler.wall_ms(),
+                kind=kind,
+                topic_partition=partition.topic_partition,
+                topic_id=partition.topic_id,
+                replica=self.broker_id,
+                controller_epoch=partition.controller_epoch,
+                leader=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                isr=partition.proposal.isr if partition.proposal is not None else partition.isr,
+                old_isr=old_isr,
+                zk_version=partition.zk_version,
+                replicas=partition.offsets(),
+                cause=cause,
+            )
+        )
+
+    def fetching_failed(self, partition: Partition, reason: str) -> None:
+        """A partition is not fetched any more until the next LeaderAndIsr names it."""
+        self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
+
+    def deliver_news(self) -> None:
+        """Complete the operations that wait for what has happened since the last call.
+
+        Sessions are marked first and woken after, so that one answer carries everything one request brought.
+        """
+        while self._news:
+            news, self._news = self._news, {}
+            wake: dict[FetchSession, None] = {}
+            for partition, bits in news.items():
+                for session in tuple(partition.sessions):
+                    if session.closed:
+                        del partition.sessions[session]
+                    elif session.mark(partition.topic_partition, bits):
+                        wake[session] = None
+            for session in wake:
+                if session.waiting is not None:
+                    session.waiting()
+            for partition, bits in news.items():
+                topic_partition = partition.topic_partition
+                if bits & (News.HIGH_WATERMARK | News.ROLE):
+                    self.produce_purgatory.check_and_complete(topic_partition)
+                self.fetch_purgatory.check_and_complete(topic_partition)
+                if bits & (News.LOG_START | News.LOW_WATERMARK | News.ROLE):
+                    self.delete_records_purgatory.check_and_complete(topic_partition)
+
+    # Topic settings
+
+    def topic_config(self, topic: str) -> LogConfig | None:
+        """Return the topic's settings as they were last read, None while they are not known."""
+        return self.topic_configs.get(topic)
+
+    def topic_config_known(self, topic: str) -> bool:
+        """Whether the topic's settings have been read, so that its partitions may commit."""
+        return self.topic_config(topic) is not None
+
+    def deletion_is_known(self, topic: str) -> bool:
+        """Whether everything is known that decides which records of the topic may be deleted."""
+        return self.topic_configs.deletion_is_known(topic)
+
+    def apply_topic_config(self, topic: str, config: LogConfig) -> None:
+        """Take over a topic's settings, newly read or changed."""
+        self._throttle(topic, config)
+        for partition in self._by_topic.get(topic, {}).values():
+            if partition.log is not None:
+                partition.log.config = config
+                if partition.is_leader:
+                    partition.advance_high_watermark()
+                    self.news(partition, News.ROLE)
+        self.deliver_news()
+
+    def _quota(self) -> ReplicationQuota:
+        sample_ms = self.config.replication_quota_window_size_seconds * 1_000
+        return ReplicationQuota(self.config.replication_quota_window_num, sample_ms)
+
+    def _throttle(self, topic: str, config: LogConfig) -> None:
+        lists = (config.leader_replication_throttled_replicas, config.follower_replication_throttled_replicas)
+        for quota, text in zip((self.leader_quota, self.follower_quota), lists, strict=True):
+            quota.throttle(topic, throttled_partitions(text, self.broker_id))
+
+    def forget_throttles(self, topic: str) -> None:
+        """A topic is not hosted here any more."""
+        for quota in (self.leader_quota, self.follower_quota):
+            quota.throttle(topic, frozenset())
+
+    def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
+        """Take over this broker's settings, newly read or changed; what waits for a quota finds out by itself."""
+        self.leader_quota.limit = config.leader_throttled_rate
+        self.follower_quota.limit = config.follower_throttled_rate
+
+    # Storage
+
+    def storage_failed(self, topic_partition: TopicPartition) -> None:
+        """A log operation failed: take every partition of a failed directory offline, soon.
+
+        Not at once: whoever found out is in the middle of a request.
+        """
+        self.scheduler.call_soon(self.take_failed_dirs_offline)
+
+    def log_start_moved(self, partition: Partition) -> None:
+        """Let go of whole segments below the log's start; their files go after ``file.delete.delay.ms``."""
+        log = partition.log
+        assert log is not None
+        self._log_starts_moved = True
+        removed = log.remove_segments_below_start()
+        if removed:
+            self.scheduler.call_later(
+                log.config.file_delete_delay_ms, lambda: None if self._stopped else log.remove_files(removed)
+            )
+
+    def make_log_starts_durable(self) -> None:
+        """Write log starts that have moved, before anybody is told that records are deleted."""
+        if not self._log_starts_moved:
+            return
+        self._log_starts_moved = False
+        self.logs.checkpoint_log_start_offsets()
+        if len(self.logs.live_log_dirs) < len(self.logs.log_dirs):
+            self.scheduler.call_soon(self.take_failed_dirs_offline)
+
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
+        """A log's own bytes are wrong; return what to tell whoever asked for them."""
+        return self.damaged_logs.found(topic_partition, error)
+
+    def purge_later(self, log: ReplicaLog) -> None:
+        """Remove the files of a deleted log when its delay has passed."""
+        self.scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
+
+    def _purge(self) -> None:
+        if not self._stopped:
+            self.logs.purge_deleted()
+
+    def take_failed_dirs_offline(self) -> None:
+        """Turn exactly the partitions whose log directory has failed Offline, once per directory."""
+        lost = [
+            partition
+            for partition in self.partitions.values()
+            if partition.log is not None and partition.log.directory.is_offline
+        ]
+        self.fetchers.stop(partition.topic_partition for partition in lost)
+        for partition in lost:
+            self.set_offline(partition)
+        self.end_topic_roles(dict.fromkeys(partition.topic_partition.topic for partition in lost))
+        for log_dir in self.logs.log_dirs:
+            if log_dir not in self.logs.live_log_dirs and log_dir not in self._failed_dirs:
+                self._failed_dirs[log_dir] = None
+                self._on_log_dir_failed(log_dir)
+        self.deliver_news()
+
+    def set_offline(self, partition: Partition) -> None:
+        """Turn one partition Offline; nothing brings it back before a restart."""
+        topic_partition = partition.topic_partition
+        self.emit(StateChangeKind.BECAME_OFFLINE, partition)
+        self.drop(topic_partition)
+        self.offline[topic_partition] = None
+        partition.retire()
+
+    # Background work
+
+    def start(self) -> None:
+        """Start looking for followers that have fallen behind."""
+        self._schedule_isr_check()
+
+    def _schedule_isr_check(self) -> None:
+        period_ms = max(1, self.config.replica_lag_time_max_ms // 2)
+        self._isr_check = self.scheduler.call_later(period_ms, self._check_isr)
+
+    def _check_isr(self) -> None:
+        if self._stopped:
+            return
+        self._schedule_isr_check()
+        self.fetches.sessions.close_silent(self.now_ms())
+        self.damaged_logs.look()
+        self._check_isr_of(self.led_partitions())
+
+    def _check_isr_of(self, partitions: list[Partition]) -> None:
+        """Check some and leave the rest for after what else is due: thousands at once would hold up every request."""
+        for partition in partitions[:_CHECKS_AT_ONCE]:
+            if partition.is_leader:
+                partition.maybe_shrink_isr()
+                # A follower that is not in the ISR and has fallen silent holds the high watermark back no longer.
+                partition.advance_high_watermark()
+        self.deliver_news()
+        rest = partitions[_CHECKS_AT_ONCE:]
+        if rest and not self._stopped:
+            self.scheduler.call_soon(lambda: self._check_isr_of(rest))
+
+    def start_checkpoints(self) -> None:
+        """Start writing high watermarks; after the first LeaderAndIsr, so that no partition can be missing."""
+        if self._checkpoint is None and not self._stopped:
+            self._schedule_checkpoint()
+
+    def _schedule_checkpoint(self) -> None:
+        interval_ms = self.config.replica_high_watermark_checkpoint_interval_ms
+        self._checkpoint = self.scheduler.call_later(interval_ms, self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        if not self._stopped:
+            self._schedule_checkpoint()
+            self.logs.checkpoint_high_watermarks()
+            self.take_failed_dirs_offline()
+
+    def stop_fetching(self) -> None:
+        """Close all fetchers; partitions that become followers from now on are not fetched."""
+        self.shutting_down = True
+        self.fetchers.close()
+
+    def stop(self) -> None:
+        """Stop fetchers and background work, answer everything that waits, and write high watermarks and logs."""
+        if self._stopped:
+            return
+        self.stop_fetching()
+        self._stopped = True
+        for timer in (self._isr_check, self._checkpoint):
+            if timer is not None:
+                timer.cancel()
+        self.deliver_news()
+        self.fetches.sessions.close_all()
+        self.fetch_purgatory.complete_all()
+        self.produce_purgatory.complete_all()
+        self.delete_records_purgatory.complete_all()
+        self.logs.checkpoint_high_watermarks()
+        self.logs.shutdown()
+
+    # Deletion
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition that is being deleted, if it is Online."""
+        partition = self.drop(topic_partition)
+        if partition is not None:
+            self.emit(StateChangeKind.REPLICA_DELETED, partition)
+            partition.retire()
+
+
+def _nobody(_topic: str) -> None:
+    """There is nobody to tell yet."""

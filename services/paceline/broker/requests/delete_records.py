@@ -1,0 +1,142 @@
+"""DeleteRecords: the log start offset moves up, at the leader first (spec/replica-manager.md section 19, KIP-107).
+
+It is answered when every live replica starts at or behind the offset, durably, so that no change of leader and no crash
+brings records back. Followers learn the leader's log start with their fetches, and tell theirs with the next one.
+"""
+
+from collections.abc import Callable, Sequence
+
+from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.produce import PartitionLookup
+from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult
+from paceline.model.errors import (
+    InvalidTopicError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    PacelineError,
+    PolicyViolationError,
+    RequestTimedOutError,
+)
+from paceline.model.identifiers import INTERNAL_TOPICS
+from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
+
+DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]
+
+
+class DeleteRecordsHandler:
+    """Handles DeleteRecords against the hosted partitions."""
+
+    def __init__(self, partitions: PartitionLookup, purgatory: Purgatory, make_durable: Callable[[], None]) -> None:
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._make_durable = make_durable
+
+    def delete(
+        self, queries: Sequence[DeleteRecordsQuery], timeout_ms: int, reply: DeleteRecordsReply
+    ) -> Cancel | None:
+        """Delete what lies below the offsets and reply once, with one result per query.
+
+        Returns what ends the wait for the replicas without an answer, None when nothing waits.
+        """
+        results: list[DeleteRecordsResult] = []
+        pending: list[_Pending] = []
+        try:
+            for query in queries:
+                result = DeleteRecordsResult(query.topic_partition)
+                results.append(result)
+                waiting = self._delete(query, result)
+                if waiting is not None:
+                    pending.append(waiting)
+            if pending:
+                self._make_durable()
+        finally:
+            self._partitions.deliver_news()
+        if not pending:
+            reply(results)
+            return None
+        operation = DelayedDeleteRecords(self._partitions, results, pending, reply)
+        keys = [waiting.result.topic_partition for waiting in pending]
+        return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
+
+    def _delete(self, query: DeleteRecordsQuery, result: DeleteRecordsResult) -> "_Pending | None":
+        topic_partition = query.topic_partition
+        try:
+            if topic_partition.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(f"clients may not delete records of {topic_partition.topic}")
+            partition = self._partitions.lookup(topic_partition)
+            partition.check_topic_id(query.topic_id)
+            log = partition.leader_log(query.current_leader_epoch)
+            if not log.config.deletes:
+                raise PolicyViolationError(f"{topic_partition.topic} has no cleanup policy that deletes")
+            offset = log.high_watermark if query.before_offset is None else query.before_offset
+            if not 0 <= offset <= log.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"{topic_partition} is committed up to {log.high_watermark}, {offset} is not within",
+                    log.log_start_offset,
+                    log.high_watermark,
+                )
+            partition.delete_records(offset)
+        except PacelineError as error:
+            result.failure = failure_of(error, self._partitions.hint(topic_partition, query.topic_id))
+            if isinstance(error, KafkaStorageError):
+                self._partitions.storage_failed(topic_partition)
+            return None
+        return _Pending(partition, offset, result)
+
+
+class _Pending:
+    """One partition whose replicas still have to follow."""
+
+    __slots__ = ("offset", "partition", "result")
+
+    def __init__(self, partition: Partition, offset: int, result: DeleteRecordsResult) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.result = result
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """A deletion that waits for the replicas; what is deleted stays deleted whatever the answer."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        results: list[DeleteRecordsResult],
+        pending: list[_Pending],
+        reply: DeleteRecordsReply,
+    ) -> None:
+        super().__init__()
+        self._partitions = partitions
+        self._results = results
+        self._pending = pending
+        self._reply = reply
+
+    def ready(self) -> bool:
+        """Whether every partition is decided: deleted on all live replicas, or led by somebody else."""
+        self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
+        return not self._pending
+
+    def _decided(self, waiting: _Pending) -> bool:
+        topic_partition = waiting.result.topic_partition
+        try:
+            self._partitions.lookup(topic_partition)
+            log = waiting.partition.leader_log()
+            if log.directory.is_offline:
+                raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
+        except PacelineError as error:
+            hint = self._partitions.hint(topic_partition, waiting.partition.topic_id)
+            waiting.result.failure = failure_of(error, hint)
+            return True
+        low_watermark = waiting.partition.low_watermark()
+        if low_watermark is None or low_watermark < waiting.offset:
+            return False
+        waiting.result.low_watermark = low_watermark
+        return True
+
+    def on_complete(self) -> None:
+        """Answer; replicas that are not there yet have run out of time."""
+        for waiting in self._pending:
+            error = RequestTimedOutError(f"not every replica of {waiting.result.topic_partition} has deleted yet")
+            waiting.result.failure = failure_of(error)
+        self._reply(self._results)

@@ -1,0 +1,26 @@
+"""From a typed error to the failure of one partition in an answer."""
+
+from paceline.broker.partition.partition import Partition
+from paceline.model.client_io import LeaderHint, PartitionFailure
+from paceline.model.errors import ErrorCode, OffsetOutOfRangeError, PacelineError
+from paceline.model.identifiers import NO_LEADER
+
+_WITH_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+def failure_of(error: PacelineError, leader: LeaderHint | None = None) -> PartitionFailure:
+    """Return the failure for an error, with what helps the client go on: leader, or the bounds of the log."""
+    failure = PartitionFailure(error.code, str(error))
+    if isinstance(error, OffsetOutOfRangeError):
+        failure.log_start_offset = error.log_start_offset
+        failure.high_watermark = error.end_offset
+    if error.code in _WITH_LEADER:
+        failure.leader = leader
+    return failure
+
+
+def leader_hint(partition: Partition | None) -> LeaderHint | None:
+    """Return the leader a hosted partition knows of."""
+    if partition is None or partition.leader_id == NO_LEADER:
+        return None
+    return LeaderHint(partition.leader_id, partition.leader_epoch, partition.topic_id)

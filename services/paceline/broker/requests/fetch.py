@@ -1,0 +1,364 @@
+"""Fetch on the leader, for followers and clients alike (spec/replica-manager.md section 13).
+
+A follower reads up to the log end and its fetch reports its progress; a client reads up to the high watermark. In a
+session only marked partitions are looked at. A fetch that finds too little waits; when it is answered it reads again,
+without reporting progress a second time (trap 8).
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
+from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
+from paceline.broker.requests.follower_fetch import look_at_follower
+from paceline.broker.requests.produce import PartitionLookup
+from paceline.broker.traffic import BrokerTraffic
+from paceline.log.damage import DamagedLogError
+from paceline.model.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    PacelineError,
+    ReplicaNotAvailableError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Scheduler
+from paceline.replication.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchPosition,
+    FetchSession,
+    FetchSessionCache,
+)
+from paceline.replication.purgatory import Cancel, Purgatory
+from paceline.replication.replication_quota import ReplicationQuota
+from paceline.replication.truncation import divergence
+
+EXPECT_MS: Final = 1_000
+"""How long after it began to lead a broker expects the followers to fetch in the new epoch."""
+EXPECTED_WAIT_MS: Final = 20
+"""How long it lets them wait meanwhile: their next request may name the partition."""
+
+
+class FetchHandler:
+    """Handles fetches against the hosted partitions."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        purgatory: Purgatory,
+        scheduler: Scheduler,
+        session_slots: int,
+        rng: random.Random,
+        quota: ReplicationQuota,
+    ) -> None:
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._scheduler = scheduler
+        self._quota = quota
+        self.sessions = FetchSessionCache(session_slots, rng, self._leave)
+        self._expected: dict[int, int] = {}
+        self.traffic = BrokerTraffic()
+        """The broker puts its own here."""
+        self.request_count = 0
+
+    def expect(self, replica_ids: Iterable[int]) -> None:
+        """Answer these followers at once, and for a while soon: they are about to fetch what is led here now.
+
+        A follower has one fetch in flight, and a partition it is told to follow has to wait for its answer. Without
+        this each new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.
+        """
+        until_ms = self._scheduler.now_ms() + EXPECT_MS
+        expected = dict.fromkeys(replica_ids, until_ms)
+        self._expected.update(expected)
+        for session in self.sessions.owned_by(expected):
+            self._end_wait(session)
+
+    def _max_wait_ms(self, reader: Reader, max_wait_ms: int, now_ms: int) -> int:
+        until_ms = None if reader.replica_id is None else self._expected.get(reader.replica_id)
+        if until_ms is None:
+            return max_wait_ms
+        if now_ms >= until_ms:
+            del self._expected[reader.replica_id]  # type: ignore[arg-type]
+            return max_wait_ms
+        return min(max_wait_ms, EXPECTED_WAIT_MS)
+
+    def fetch(
+        self,
+        reader: Reader,
+        limits: FetchLimits,
+        session_id: int,
+        session_epoch: int,
+        positions: list[FetchPosition],
+        forgotten: Iterable[TopicPartition],
+        answer: FetchAnswer,
+    ) -> Cancel | None:
+        """Read, and call ``answer`` once, now or when there is enough or ``max_wait_ms`` has passed.
+
+        Returns what ends the wait without an answer, None when nothing waits.
+
+        Raises:
+            FetchSessionIdNotFoundError: see `FetchSessionCache.resume`; ``answer`` is not called.
+            InvalidFetchSessionEpochError: likewise.
+        """
+        self.request_count += 1
+        now_ms = self._scheduler.now_ms()
+        if self._expected:
+            limits.max_wait_ms = self._max_wait_ms(reader, limits.max_wait_ms, now_ms)
+        owner = reader.replica_id
+        incremental = session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
+        if incremental:
+            session: FetchSession | None = self.sessions.resume(session_id, session_epoch, owner, now_ms)
+        else:
+            self.sessions.close(session_id, owner)
+            session = None
+            if session_epoch == INITIAL_EPOCH and positions:
+                session = self.sessions.open(owner, reader.broker_epoch, now_ms)
+        if session is None:
+            looked_at = positions
+        else:
+            self._end_wait(session)
+            session.broker_epoch = reader.broker_epoch
+            for topic_partition in forgotten:
+                self._forget(session, topic_partition)
+            for position in positions:
+                session.put(position)
+            looked_at = session.take_marked()
+        run = FetchRun(reader, limits, session, incremental, answer)
+        try:
+            reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
+        finally:
+            self._partitions.deliver_news()
+        return self._answer_or_wait(run, reads)
+
+    def _answer_or_wait(self, run: FetchRun, reads: list[PartitionRead]) -> Cancel | None:
+        limits, session = run.limits, run.session
+        byte_count = sum(len(read.batches) for read in reads)
+        nothing_to_wait_for = not (reads if session is None else session.partitions)
+        if (
+            limits.max_wait_ms <= 0
+            or nothing_to_wait_for
+            or byte_count >= limits.min_bytes
+            or any(read.ends_wait for read in reads)
+            or (
+                run.reader.wants_high_watermark
+                and session is not None
+                and any(self._has_news(run, read) for read in reads)
+            )
+        ):
+            self.answer(run, reads)
+            return None
+        if session is None:
+            operation = DelayedFetch(self, run, [read.position for read in reads])
+            keys = [read.position.topic_partition for read in reads]
+            return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
+        # What there was no room for has no news later on, either; the answer and the next fetch have to look at it.
+        session.mark_first(
+            read.position.topic_partition for read in reads if read.available or self._has_news(run, read)
+        )
+        session.take_fresh()
+        waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
+        session.waiting = waiting.look
+        return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
+
+    def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
+        """Read again for a fetch that has waited, and answer it."""
+        session = run.session
+        if session is not None:
+            session.waiting = None
+            session.take_fresh()
+            positions = session.take_marked()
+        self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
+
+    def answer(self, run: FetchRun, reads: list[PartitionRead]) -> None:
+        """Choose what goes into the answer, remember what was said, and give it."""
+        session = run.session
+        if session is None:
+            run.answer(0, reads)
+        else:
+            told = [read for read in reads if not run.incremental or self._has_news(run, read)]
+            for read in told:
+                position = read.position
+                # Who has to truncate first takes nothing else from the answer.
+                said = read.error is None and read.diverging_epoch is None
+                position.sent_high_watermark = read.high_watermark if said else None
+                position.sent_log_start_offset = read.log_start_offset if said else None
+                if read.batches or read.diverging_epoch is not None or read.preferred_replica is not None:
+                    session.marked[position.topic_partition] = None
+            left_out = [read.position.topic_partition for read in reads if read.available and not read.batches]
+            session.mark_first(left_out)
+            reads = told
+            run.answer(session.session_id, reads)
+        self._count(run.reader, reads)
+        if run.reader.replica_id is not None and self._quota.lists_any:
+            self._count_throttled(reads)
+
+    def _count(self, reader: Reader, reads: list[PartitionRead]) -> None:
+        traffic = self.traffic
+        for read in reads:
+            topic = read.position.topic_partition.topic
+            if reader.replica_id is None:
+                traffic.fetched(topic, len(read.batches), read.error is not None)
+            elif read.batches:
+                traffic.sent_to_follower(topic, len(read.batches), read.to_added_replica)
+
+    def _count_throttled(self, reads: list[PartitionRead]) -> None:
+        """Count what goes to followers of throttled replicas, in-sync ones included."""
+        quota = self._quota
+        throttled = sum(len(read.batches) for read in reads if quota.is_throttled(read.position.topic_partition))
+        quota.record(throttled, self._scheduler.now_ms())
+
+    def _holds_back(self, partition: Partition, reader: Reader) -> bool:
+        """Whether a follower has to wait for this leader's quota; one that is in sync never has to."""
+        if reader.replica_id is None or not self._quota.lists_any or reader.replica_id in partition.maximal_isr:
+            return False
+        return self._quota.holds_back(partition.topic_partition, self._scheduler.now_ms())
+
+    def _has_news(self, run: FetchRun, read: PartitionRead) -> bool:
+        position = read.position
+        return bool(
+            read.batches
+            or read.error is not None
+            or read.diverging_epoch is not None
+            or read.preferred_replica is not None
+            or position.sent_high_watermark != read.high_watermark
+            or position.sent_log_start_offset != read.log_start_offset
+        )
+
+    def _read_all(
+        self, run: FetchRun, positions: Sequence[FetchPosition], record: bool, now_ms: int
+    ) -> list[PartitionRead]:
+        reads = []
+        remaining = run.limits.max_bytes
+        at_least_one = True
+        for position in positions:
+            read = self._read(run, position, min(position.max_bytes, remaining), at_least_one, record, now_ms)
+            reads.append(read)
+            if read.batches:
+                remaining = max(0, remaining - len(read.batches))
+                at_least_one = False
+        return reads
+
+    def _read(
+        self, run: FetchRun, position: FetchPosition, max_bytes: int, at_least_one: bool, record: bool, now_ms: int
+    ) -> PartitionRead:
+        read = PartitionRead(position)
+        session, reader = run.session, run.reader
+        try:
+            partition = self._validate(reader, position, read)
+            if session is not None:
+                partition.sessions[session] = None
+            if read.diverging_epoch is not None:
+                return read
+            if read.available and (max_bytes > 0 or at_least_one) and not self._holds_back(partition, reader):
+                read.batches = self._bytes(partition, reader, position, max_bytes, at_least_one)
+            if reader.replica_id is not None:
+                if record:
+                    self._record(run, partition, position, read, now_ms)
+                read.settled = partition.is_settled(reader.replica_id)
+                read.to_added_replica = reader.replica_id in partition.adding_replicas
+        except DamagedLogError as error:
+            read.error = self._partitions.log_damaged(position.topic_partition, error)
+            read.batches = b""
+            read.settled = False
+        except PacelineError as error:
+            read.error = error
+            read.batches = b""
+            read.settled = False
+            if isinstance(error, KafkaStorageError):
+                self._partitions.storage_failed(position.topic_partition)
+        if session is not None:
+            if read.settled:
+                session.unsettled.pop(position.topic_partition, None)
+            else:
+                session.unsettled[position.topic_partition] = None
+        return read
+
+    def _validate(self, reader: Reader, position: FetchPosition, read: PartitionRead) -> Partition:
+        partition = self._partitions.lookup(position.topic_partition)
+        partition.check_topic_id(position.topic_id)
+        if reader.rack and not partition.is_leader:
+            if not self._partitions.reader_seen(position.topic_partition):
+                raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
+            look_at_follower(partition, position, read)
+            return partition
+        log = partition.leader_log(position.current_leader_epoch)
+        if reader.replica_id is not None and reader.replica_id not in partition.followers:
+            raise ReplicaNotAvailableError(
+                f"broker {reader.replica_id} has no replica of {position.topic_partition} in leader epoch "
+                f"{partition.leader_epoch}"
+            )
+        read.leader_epoch = partition.leader_epoch
+        read.log_start_offset = log.log_start_offset
+        read.log_end_offset = log_end_offset = log.log_end_offset
+        read.high_watermark = log.high_watermark
+        read.diverging_epoch = divergence(
+            position.fetch_offset,
+            position.last_fetched_epoch,
+            read.log_start_offset,
+            log_end_offset,
+            log.end_offset_for_epoch,
+        )
+        limit = log_end_offset if reader.replica_id is not None else read.high_watermark
+        read.available = position.fetch_offset < limit
+        if reader.rack and read.diverging_epoch is None and position.fetch_offset >= read.log_start_offset:
+            read.preferred_replica = self._partitions.nearest_replica(partition, reader.rack, position.fetch_offset)
+            read.available = read.available and read.preferred_replica is None
+        return partition
+
+    def _bytes(
+        self, partition: Partition, reader: Reader, position: FetchPosition, max_bytes: int, at_least_one: bool
+    ) -> bytes:
+        log = partition.readable_log() if reader.rack else partition.leader_log()
+        limit = log.log_end_offset if reader.replica_id is not None else log.high_watermark
+        return log.read(position.fetch_offset, max_bytes, limit, at_least_one)
+
+    def _record(
+        self, run: FetchRun, partition: Partition, position: FetchPosition, read: PartitionRead, now_ms: int
+    ) -> None:
+        reader, session = run.reader, run.session
+        assert reader.replica_id is not None
+        clock = None if session is None else session.clock
+        known = partition.record_follower_fetch(reader.replica_id, reader.broker_epoch, position, now_ms, clock)
+        if not known:
+            read.batches = b""
+            read.available = False
+        elif partition.log is not None:
+            # Whatever this fetch has just committed, the follower may know at once.
+            read.high_watermark = partition.log.high_watermark
+
+    def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
+        """Return True when a waiting fetch must be answered because of this position, else the bytes it offers."""
+        read = PartitionRead(position)
+        try:
+            partition = self._validate(run.reader, position, read)
+            if read.diverging_epoch is not None or read.preferred_replica is not None:
+                return True
+            if not read.available or self._holds_back(partition, run.reader):
+                return 0
+            if run.limits.min_bytes <= 1:
+                return True
+            return len(self._bytes(partition, run.reader, position, position.max_bytes, True))
+        except PacelineError:
+            return True
+
+    def _end_wait(self, session: FetchSession) -> None:
+        """Answer a fetch of the session that still waits: its owner has given up on it and fetches again."""
+        if session.waiting is not None:
+            self._purgatory.force(session)
+
+    def _forget(self, session: FetchSession, topic_partition: TopicPartition) -> None:
+        if session.remove(topic_partition):
+            self._detach(session, topic_partition)
+
+    def _leave(self, session: FetchSession) -> None:
+        self._end_wait(session)
+        for topic_partition in session.partitions:
+            self._detach(session, topic_partition)
+
+    def _detach(self, session: FetchSession, topic_partition: TopicPartition) -> None:
+        try:
+            self._partitions.lookup(topic_partition).leave_session(session)
+        except PacelineError:
+            pass

@@ -1,0 +1,194 @@
+"""Produce: append, then answer at once or when the high watermark has passed (spec/replica-manager.md section 14)."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.storage.interfaces import AppendResult
+from paceline.broker.traffic import BrokerTraffic
+from paceline.log.damage import DamagedLogError
+from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, ProduceResult, RequiredAcks
+from paceline.model.errors import (
+    CorruptMessageError,
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    KafkaStorageError,
+    NotEnoughReplicasAfterAppendError,
+    PacelineError,
+    RequestTimedOutError,
+)
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
+from paceline.model.scheduler import Scheduler
+from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
+
+ProduceReply = Callable[[list[ProduceResult]], None]
+
+
+class PartitionLookup(Protocol):
+    """Finding hosted partitions, and completing what a request has set free."""
+
+    def lookup(self, topic_partition: TopicPartition) -> Partition:
+        """Return a hosted partition, or raise what a client should be told."""
+
+    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
+        """Return who leads a partition, of this topic when one is named, as far as this broker knows."""
+
+    def storage_failed(self, topic_partition: TopicPartition) -> None:
+        """A log operation failed on storage."""
+
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
+        """A log's own bytes are wrong; return what to tell whoever asked for them."""
+
+    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+        """A client reads from the follower hosted here; return whether it keeps up with its leader."""
+
+    def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
+        """Return the follower a client in that rack should read from, None for this leader."""
+
+    def deliver_news(self) -> None:
+        """Complete the operations that wait for what has happened since the last call."""
+
+
+class ProduceHandler:
+    """Handles produce requests against the hosted partitions."""
+
+    def __init__(self, partitions: PartitionLookup, purgatory: Purgatory, scheduler: Scheduler) -> None:
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._scheduler = scheduler
+        self.traffic = BrokerTraffic()
+        """The broker puts its own here."""
+        self.request_count = 0
+
+    def produce(
+        self,
+        acks: RequiredAcks,
+        timeout_ms: int,
+        data: Sequence[ProduceData],
+        reply: ProduceReply,
+        from_client: bool = True,
+    ) -> Cancel | None:
+        """Append each batch and call ``reply`` once, with one result per batch in their order.
+
+        Returns what ends a wait for replication without an answer, None when nothing waits; what is appended stays.
+        """
+        self.request_count += 1
+        if acks not in (RequiredAcks.ALL, RequiredAcks.NONE, RequiredAcks.LEADER):
+            error = InvalidRequiredAcksError(f"acks is {acks}; -1, 0 and 1 are known")
+            reply([ProduceResult(item.topic_partition, failure_of(error)) for item in data])
+            return None
+        wait_for_all = acks == RequiredAcks.ALL
+        wall_ms = self._scheduler.wall_ms()
+        results: list[ProduceResult] = []
+        pending: list[_Pending] = []
+        try:
+            for item in data:
+                result = ProduceResult(item.topic_partition)
+                results.append(result)
+                partition, appended = self._append(item, wait_for_all, wall_ms, from_client, result)
+                if wait_for_all and partition is not None and appended is not None:
+                    pending.append(_Pending(partition, appended.last_offset + 1, result))
+        finally:
+            self._partitions.deliver_news()
+        if not pending:
+            reply(results)
+            return None
+        operation = DelayedProduce(self._partitions, results, pending, reply)
+        keys = [waiting.result.topic_partition for waiting in pending]
+        return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
+
+    def _append(
+        self, item: ProduceData, wait_for_all: bool, wall_ms: int, from_client: bool, result: ProduceResult
+    ) -> tuple[Partition | None, AppendResult | None]:
+        topic_partition = item.topic_partition
+        try:
+            if from_client and topic_partition.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(f"clients may not write to {topic_partition.topic}")
+            partition = self._partitions.lookup(topic_partition)
+            partition.check_topic_id(item.topic_id)
+            appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms)
+        except DamagedLogError as error:
+            self.traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
+            result.failure = failure_of(self._partitions.log_damaged(topic_partition, error))
+            return None, None
+        except PacelineError as error:
+            hosted = topic_partition.topic in self.traffic.topics
+            invalid_crc = isinstance(error, CorruptMessageError)
+            self.traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
+            result.failure = failure_of(error, self._partitions.hint(topic_partition, item.topic_id))
+            if isinstance(error, KafkaStorageError):
+                self._partitions.storage_failed(topic_partition)
+            return None, None
+        records = 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
+        self.traffic.produced(topic_partition.topic, len(item.batch), records)
+        result.base_offset = appended.base_offset
+        result.log_append_time_ms = appended.log_append_time_ms
+        result.log_start_offset = appended.log_start_offset
+        return partition, appended
+
+
+class _Pending:
+    """One appended batch that waits for the high watermark."""
+
+    __slots__ = ("partition", "required_offset", "result")
+
+    def __init__(self, partition: Partition, required_offset: int, result: ProduceResult) -> None:
+        self.partition = partition
+        self.required_offset = required_offset
+        self.result = result
+
+
+class DelayedProduce(DelayedOperation):
+    """A produce with acks=all; the data stays in the log whatever the answer."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        results: list[ProduceResult],
+        pending: list[_Pending],
+        reply: ProduceReply,
+    ) -> None:
+        super().__init__()
+        self._partitions = partitions
+        self._results = results
+        self._pending = pending
+        self._reply = reply
+
+    def ready(self) -> bool:
+        """Whether every batch is decided: replicated, or lost to a change of leader."""
+        self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
+        return not self._pending
+
+    def _decided(self, waiting: _Pending) -> bool:
+        try:
+            self._partitions.lookup(waiting.result.topic_partition)
+            # Not the object just looked up: after a deletion the batch is gone with the old one.
+            partition = waiting.partition
+            log = partition.leader_log()
+        except PacelineError as error:
+            hint = self._partitions.hint(waiting.result.topic_partition, waiting.partition.topic_id)
+            _fail(waiting.result, failure_of(error, hint))
+            return True
+        if log.high_watermark < waiting.required_offset:
+            return False
+        if not partition.has_enough_replicas:
+            too_few = NotEnoughReplicasAfterAppendError(
+                f"{waiting.result.topic_partition} has {len(partition.isr)} in-sync replicas left"
+            )
+            _fail(waiting.result, failure_of(too_few))
+        return True
+
+    def on_complete(self) -> None:
+        """Answer; what is still undecided has timed out."""
+        for waiting in self._pending:
+            error = RequestTimedOutError(f"{waiting.result.topic_partition} is not replicated yet")
+            _fail(waiting.result, failure_of(error))
+        self._reply(self._results)
+
+
+def _fail(result: ProduceResult, failure: PartitionFailure) -> None:
+    """Turn a result into a failure; offsets would suggest success."""
+    result.failure = failure
+    result.base_offset = -1
+    result.log_append_time_ms = -1

@@ -1,0 +1,143 @@
+"""What followers and the controller call: ReplicationService on the event loop, ReplicaManagerService on threads."""
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.log_servicer import answer_of
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1 import replica_manager_service_pb2_grpc
+from paceline.internal.v1 import replication_service_pb2 as pb
+from paceline.model.control import ControlRequest, ControlResponse
+from paceline.model.errors import RequestTimedOutError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import ReplicaFetchResponse
+from paceline.rpc import convert, wire
+from paceline.rpc.admission.message_limits import MAX_INTERNAL_FIELDS
+from paceline.rpc.server import parsed, unary
+from paceline.rpc.streams.stream_server import stream_handler
+
+T = TypeVar("T")
+
+REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
+CONTROL_TIMEOUT_S: Final = 30.0
+"""Longest wait for the event loop; the controller's own deadline is the same by default."""
+
+
+class ReplicationServicer:
+    """Answers followers; batches go around the protobuf library (`rpc.wire`)."""
+
+    def __init__(self, core: CoreHandle) -> None:
+        self._core = core
+
+    def add_to(self, server: Any) -> None:
+        """Put every method of ReplicationService on a server."""
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(REPLICATION_SERVICE, self.handlers()),))
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the method handlers by name."""
+        return {
+            "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "FetchStream": stream_handler(self.fetch),
+            "OffsetsForLeaderEpoch": unary(
+                self.offsets_for_leader_epoch, pb.OffsetsForLeaderEpochRequest, MAX_INTERNAL_FIELDS
+            ),
+        }
+
+    async def fetch(self, request: bytes, context: Any) -> bytes:
+        """Read batches for a follower."""
+        core = self._core.get()
+        wanted = convert.replica_fetch_from_proto(parsed(pb.FetchRequest, request, MAX_INTERNAL_FIELDS))
+        response: ReplicaFetchResponse = await answer_of(
+            lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms, context
+        )
+        return wire.replica_fetch_response(response)
+
+    async def offsets_for_leader_epoch(
+        self, request: pb.OffsetsForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetsForLeaderEpochResponse:
+        """Tell a follower where epochs ended."""
+        _, queries = convert.replica_epochs_from_proto(request)
+        answers = self._core.get().offsets_for_leader_epoch(queries)
+        return pb.OffsetsForLeaderEpochResponse(
+            partitions=[convert.epoch_answer_to_proto(answer) for answer in answers]
+        )
+
+
+class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServiceServicer):
+    """Takes control requests on its own threads, so that they are heard however busy the data path is.
+
+    The request is parsed here and carried out on the event loop, in the order in which requests arrived.
+    """
+
+    def __init__(self, core: CoreHandle, post: Callable[[Callable[[], None]], None]) -> None:
+        self._core = core
+        self._post = post
+
+    def LeaderAndIsr(self, request: control_pb.LeaderAndIsrRequest, context: Any) -> control_pb.LeaderAndIsrResponse:  # noqa: N802
+        """Make the broker leader or follower of partitions."""
+        return convert.leader_and_isr_response_to_proto(
+            self._carry_out(convert.leader_and_isr_from_proto(request), context)
+        )
+
+    def StopReplica(self, request: control_pb.StopReplicaRequest, context: Any) -> control_pb.StopReplicaResponse:  # noqa: N802
+        """Stop replicas."""
+        return convert.stop_replica_response_to_proto(
+            self._carry_out(convert.stop_replica_from_proto(request), context)
+        )
+
+    def UpdateMetadata(  # noqa: N802
+        self, request: control_pb.UpdateMetadataRequest, context: Any
+    ) -> control_pb.UpdateMetadataResponse:
+        """Refresh the metadata cache."""
+        return convert.update_metadata_response_to_proto(
+            self._carry_out(convert.update_metadata_from_proto(request), context)
+        )
+
+    def DescribeLogDirs(  # noqa: N802
+        self, request: control_pb.DescribeLogDirsRequest, context: Any
+    ) -> control_pb.DescribeLogDirsResponse:
+        """Show what lies in the log directories."""
+        wanted = [TopicPartition(one.topic, one.partition) for one in request.partitions] or None
+        views = self._on_loop(lambda: self._core.get().describe_log_dirs(wanted), context)
+        return control_pb.DescribeLogDirsResponse(log_dirs=convert.log_dirs_to_proto(views))
+
+    def AlterReplicaLogDirs(  # noqa: N802
+        self, request: control_pb.AlterReplicaLogDirsRequest, context: Any
+    ) -> control_pb.AlterReplicaLogDirsResponse:
+        """Say in which log directory replicas shall lie."""
+        wishes = convert.log_dir_wishes_from_proto(request.replicas)
+        errors = self._on_loop(lambda: self._core.get().alter_replica_log_dirs(wishes), context)
+        return control_pb.AlterReplicaLogDirsResponse(
+            results=convert.log_dir_results_to_proto(request.replicas, errors)
+        )
+
+    def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
+        return self._on_loop(lambda: self._core.get().handle_control(request), context)
+
+    def _on_loop(self, work: Callable[[], T], context: Any) -> T:
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def on_loop() -> None:
+            # A caller that has given up sends the request again: doing the work twice helps nobody who waits.
+            if not outcome.set_running_or_notify_cancel():
+                return
+            try:
+                outcome.set_result(work())
+            except Exception as failure:
+                outcome.set_exception(failure)
+
+        self._post(on_loop)
+        try:
+            return outcome.result(_seconds_left(context))
+        except concurrent.futures.TimeoutError:
+            outcome.cancel()
+            raise RequestTimedOutError("the broker's event loop has not taken the request in time") from None
+
+
+def _seconds_left(context: Any) -> float:
+    remaining: float | None = context.time_remaining()
+    return CONTROL_TIMEOUT_S if remaining is None else min(remaining, CONTROL_TIMEOUT_S)

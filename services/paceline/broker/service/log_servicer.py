@@ -1,0 +1,476 @@
+"""LogService and MetadataService, bound to one listener: what clients call.
+
+A servicer decides nothing. It checks and converts, calls the core on the node's event loop, and answers with the
+addresses of the listener it was asked on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from paceline import __version__
+from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.record_codec import Places, decode_on_loop, encode_on_loop
+from paceline.broker.service.response_memory import AnswerBudget
+from paceline.model.client_io import (
+    DeleteRecordsResult,
+    FetchRequest,
+    FetchResponse,
+    PartitionFailure,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
+from paceline.model.control import Endpoint, UpdateMetadataPartition
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NotControllerError,
+    PacelineError,
+    RequestTimedOutError,
+    ThrottledError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from paceline.model.identifiers import validate_topic_name
+from paceline.model.metadata_revisions import MetadataRevisions
+from paceline.model.scheduler import Scheduler
+from paceline.replication.purgatory import Cancel
+from paceline.rpc import convert, wire
+from paceline.rpc.admission.loop_fairness import LoopFairness
+from paceline.rpc.admission.nested_limits import refuse_too_many_elements
+from paceline.rpc.server import parsed, unary
+from paceline.rpc.streams.stream_server import StreamServer, stream_handler
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.rpc.watch.watch_servicer import WatchServicer
+from paceline.v1 import errors_pb2
+from paceline.v1 import log_service_pb2 as pb
+from paceline.v1 import metadata_service_pb2 as metadata_pb
+
+CLIENT: Final = "CLIENT"
+LOG_SERVICE: Final = "paceline.v1.LogService"
+
+_ANSWER_GRACE_MS = 10_000
+"""How much longer than its own timeout a request waits for the core before it gives up; the core always answers."""
+
+T = TypeVar("T")
+
+
+class ByteBudget:
+    """Bytes of produce requests in flight, over all listeners of a broker."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    @contextlib.contextmanager
+    def reserve(self, size_bytes: int) -> Iterator[None]:
+        """Hold ``size_bytes`` while the request is handled; a single request always fits.
+
+        Raises:
+            ThrottledError: too much is in flight; nothing was appended.
+        """
+        if self.used_bytes and self.used_bytes + size_bytes > self._limit_bytes:
+            raise ThrottledError(f"{self.used_bytes} bytes of produce requests are in flight; try again")
+        self.used_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self.used_bytes -= size_bytes
+
+
+async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int, context: Any = None) -> T:
+    """Call ``start`` with a reply function and return what it is called with.
+
+    When the caller of the RPC goes away this coroutine is cancelled; so is what waits in the core, by what ``start``
+    has returned, and a reply that comes all the same is dropped. In an exchange, told by its ``context``, this goes on
+    in the very callback that replies.
+
+    Raises:
+        RequestTimedOutError: nothing was replied ``timeout_ms`` plus ten seconds later.
+    """
+    if isinstance(context, StreamServer):
+        wait = context.wait((timeout_ms + _ANSWER_GRACE_MS) / 1000)
+        cancel = start(wait.reply)
+        try:
+            value: T = await wait
+        except BaseException:
+            if cancel is not None:
+                cancel()
+            raise
+        return value
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def reply(value: T) -> None:
+        if not future.done():
+            future.set_result(value)
+
+    def expire() -> None:
+        if not future.done():
+            future.set_exception(RequestTimedOutError("the broker has not answered in time"))
+
+    cancel = start(reply)
+    if future.done():
+        return future.result()
+    timer = loop.call_later((timeout_ms + _ANSWER_GRACE_MS) / 1000, expire)
+    try:
+        return await future
+    except BaseException:
+        if cancel is not None:
+            cancel()
+        raise
+    finally:
+        timer.cancel()
+
+
+class Listener:
+    """The addresses of one listener, for hints and metadata."""
+
+    def __init__(self, name: str, core: CoreHandle) -> None:
+        self.name = name
+        self._core = core
+
+    def address_of(self, broker_id: int) -> Endpoint | None:
+        """Return a live broker's address on this listener, or its CLIENT one when it has no such listener."""
+        broker = self._core.get().metadata.snapshot.brokers.get(broker_id)
+        if broker is None:
+            return None
+        return broker.endpoint(self.name) or broker.endpoint(CLIENT)
+
+    def controller_address(self) -> Endpoint | None:
+        """Return the active controller's address on this listener, or its CLIENT one."""
+        endpoints = {
+            endpoint.listener: endpoint for endpoint in self._core.get().metadata.snapshot.controller_endpoints
+        }
+        return endpoints.get(self.name) or endpoints.get(CLIENT)
+
+
+class LogServicer:
+    """Writes and reads records.
+
+    Produce and Fetch take and give the bytes of their messages, so that payloads are not copied through the protobuf
+    library (`rpc.wire`); the small calls work on the generated messages.
+    """
+
+    def __init__(
+        self,
+        core: CoreHandle,
+        listener: str,
+        scheduler: Scheduler,
+        budget: ByteBudget,
+        answers: AnswerBudget,
+        fetch_max_bytes: int,
+        turns: LoopFairness,
+    ) -> None:
+        self._core = core
+        self._fairness = turns
+        self._listener = Listener(listener, core)
+        self._scheduler = scheduler
+        self._budget = budget
+        self._answers = answers
+        self._places = Places()
+        self._fetch_max_bytes = fetch_max_bytes
+
+    def add_to(self, server: Any) -> None:
+        """Put every method of LogService on a server."""
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(LOG_SERVICE, self.handlers()),))
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the method handlers by name."""
+        return {
+            "Produce": grpc.unary_unary_rpc_method_handler(self.produce),
+            "ProduceStream": stream_handler(self.produce_on_stream),
+            "Fetch": grpc.unary_unary_rpc_method_handler(self.fetch),
+            "FetchStream": stream_handler(self.fetch),
+            "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
+            "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),
+            "DeleteRecords": unary(self.delete_records, pb.DeleteRecordsRequest),
+            "InitProducerId": unary(self.init_producer_id, pb.InitProducerIdRequest),
+        }
+
+    async def produce(self, request: bytes, context: Any) -> bytes:
+        """Append records."""
+        core = self._core.get()
+        refuse_too_many_elements(request, pb.ProduceRequest)
+        call = wire.parse_produce(request)
+        acks = convert.acks_from_proto(call.acks)
+        timeout_ms = convert.timeout_from_proto(call.timeout_ms)
+        stream = context.context if isinstance(context, StreamServer) else None
+        structured = any(part.batch is None for part in call.partitions)
+        with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
+            await place.come()
+            data = await self._produce_data(call)
+            del request, call  # what waits for replication holds its batches no longer than the log does
+            if acks is RequiredAcks.NONE:
+                core.produce(acks, timeout_ms, data, _drop)
+                return b""
+
+            def append(reply: Callable[[list[ProduceResult]], None]) -> Cancel | None:
+                try:
+                    return core.produce(acks, timeout_ms, data, reply)
+                finally:
+                    place.leave()
+
+            results: list[ProduceResult] = await answer_of(append, timeout_ms, context)
+        answer = pb.ProduceResponse(
+            partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
+        )
+        return answer.SerializeToString()
+
+    async def produce_on_stream(self, request: bytes, context: StreamServer) -> bytes:
+        """Append records; a refusal of the whole request is told for each partition, so that the stream goes on."""
+        try:
+            return await self.produce(request, context)
+        except PacelineError as error:
+            refuse_too_many_elements(request, pb.ProduceRequest)  # once more, for that one must not be parsed
+            context.reason = error.code.name
+            results = [
+                ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
+                for part in wire.parse_produce(request).partitions
+            ]
+            answer = pb.ProduceResponse(partitions=[convert.produce_result_to_proto(result) for result in results])
+            return answer.SerializeToString()
+
+    async def _produce_data(self, call: wire.ProduceCall) -> list[ProduceData]:
+        data = []
+        for part in convert.bounded(call.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"):
+            topic_partition = convert.partition_of(part.head)
+            batch = part.batch
+            if batch is None:
+                if part.head.WhichOneof("data") != "records":
+                    raise InvalidRequestError(f"there are no records for {topic_partition}")
+                batch = await encode_on_loop(part.head.records, self._scheduler.wall_ms())
+            data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch))
+        convert.refuse_duplicates([one.topic_partition for one in data])
+        return data
+
+    async def fetch(self, request: bytes, context: Any) -> bytes:
+        """Read records."""
+        core = self._core.get()
+        wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
+        wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
+        if not self._fairness.free:
+            await self._fairness.wait()
+        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context)
+        if response.failure is not None:
+            raise error_for(response.failure.code, response.failure.message)
+        size = sum(len(result.batches) for result in response.results)
+        self._fairness.moved(size)
+        self._answers.hold(size, context)
+        await self._fairness.take(size)
+        if structured:
+            return (await self._structured(wanted, response)).SerializeToString()
+        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+
+    def _checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
+        """Return the fetch, within the broker's limits, and whether structured records are wanted.
+
+        Raises:
+            PacelineError: the request is not acceptable.
+        """
+        wanted = convert.fetch_from_proto(request)
+        if request.format not in (pb.FETCH_FORMAT_UNSPECIFIED, pb.FETCH_FORMAT_RECORDS, pb.FETCH_FORMAT_BATCHES):
+            raise InvalidRequestError(f"fetch format {request.format} is not known")
+        structured = request.format != pb.FETCH_FORMAT_BATCHES
+        wanted.max_bytes = min(wanted.max_bytes, self._fetch_max_bytes)
+        if structured:
+            if wanted.session_id or wanted.session_epoch > 0:
+                raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
+            # A stub's defaults would open a session with every call and never use it.
+            wanted.session_epoch = -1
+        return wanted, structured
+
+    async def _structured(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:
+        offsets = {one.topic_partition: one.fetch_offset for one in wanted.partitions}
+        budget = wanted.max_bytes
+        answer = pb.FetchResponse()
+        for result in response.results:
+            message = convert.fetch_result_to_proto(replace(result, batches=b""), self._listener.address_of)
+            if result.batches:
+                # At least one record of the first partition that has any; the others only while there is room.
+                budget -= await self._fill(message, result.batches, offsets[result.topic_partition], budget)
+            answer.partitions.append(message)
+        return answer
+
+    async def _fill(self, message: pb.FetchPartitionResult, batches: bytes, offset: int, budget: int) -> int:
+        if budget <= 0:
+            return 0
+        try:
+            records, size = await decode_on_loop(batches, offset, budget)
+        except PacelineError as failure:
+            message.error.CopyFrom(
+                errors_pb2.PartitionError(code=int(failure.code), message=str(failure))  # type: ignore[arg-type]
+            )
+            return 0
+        message.records.CopyFrom(records)
+        return size
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
+        """Find offsets."""
+        queries, isolation = convert.list_offsets_from_proto(request)
+        answers = self._core.get().list_offsets(queries, isolation)
+        return pb.ListOffsetsResponse(
+            partitions=[convert.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+        )
+
+    async def offset_for_leader_epoch(
+        self, request: pb.OffsetForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetForLeaderEpochResponse:
+        """Tell where epochs ended."""
+        answers = self._core.get().offsets_for_leader_epoch(convert.epoch_queries_from_proto(request.partitions))
+        return pb.OffsetForLeaderEpochResponse(
+            partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+        )
+
+    async def delete_records(self, request: pb.DeleteRecordsRequest, context: Any) -> pb.DeleteRecordsResponse:
+        """Delete records from the beginning of logs."""
+        core = self._core.get()
+        queries = convert.delete_records_from_proto(request)
+        timeout_ms = convert.timeout_from_proto(request.timeout_ms)
+        results: list[DeleteRecordsResult] = await answer_of(
+            lambda reply: core.delete_records(queries, timeout_ms, reply), timeout_ms
+        )
+        return pb.DeleteRecordsResponse(
+            partitions=[convert.delete_records_result_to_proto(one, self._listener.address_of) for one in results]
+        )
+
+    async def init_producer_id(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
+        """Hand out a producer id."""
+        core = self._core.get()
+        answer = await answer_of(core.init_producer_id, convert.DEFAULT_TIMEOUT_MS)
+        if isinstance(answer, Exception):
+            raise answer
+        producer_id, producer_epoch = answer
+        return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+class MetadataServicer(WatchServicer):
+    """Describes the cluster from the broker's cache."""
+
+    def __init__(self, core: CoreHandle, listener: str, node_id: Callable[[], int], hub: WatchHub) -> None:
+        super().__init__(hub)
+        self._core = core
+        self._listener = Listener(listener, core)
+        self._node_id = node_id
+
+    async def DescribeCluster(  # noqa: N802
+        self, request: metadata_pb.DescribeClusterRequest, context: Any
+    ) -> metadata_pb.DescribeClusterResponse:
+        """List the live brokers and name the controller."""
+        return self._cluster()
+
+    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
+        core = self._core.get()
+        snapshot = core.metadata.snapshot
+        brokers = []
+        for broker_id in sorted(snapshot.brokers):
+            endpoint = self._listener.address_of(broker_id)
+            brokers.append(
+                metadata_pb.BrokerInfo(
+                    id=broker_id,
+                    host=endpoint.host if endpoint else "",
+                    port=endpoint.port if endpoint else 0,
+                    rack=snapshot.brokers[broker_id].rack or "",
+                )
+            )
+        controller = self._listener.controller_address()
+        return metadata_pb.DescribeClusterResponse(
+            cluster_id=core.cluster_id or "",
+            brokers=brokers,
+            controller_id=snapshot.controller_id,
+            controller_epoch=snapshot.controller_epoch,
+            controller_host=controller.host if controller else "",
+            controller_port=controller.port if controller else 0,
+            server_version=__version__,
+            node_id=self._node_id(),
+        )
+
+    async def DescribeTopics(  # noqa: N802
+        self, request: metadata_pb.DescribeTopicsRequest, context: Any
+    ) -> metadata_pb.DescribeTopicsResponse:
+        """Describe topics."""
+        topics = self._told().snapshot.topics
+        names = list(convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")) or sorted(topics)
+        return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
+
+    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
+        topics = self._core.get().metadata.snapshot.topics
+        return [_topic_description(name, topics.get(name)) for name in names]
+
+    def _revisions(self) -> MetadataRevisions:
+        return self._told().revisions
+
+    def _told(self) -> MetadataCache:
+        """Return the metadata; before the first of it a broker would call every topic unknown.
+
+        Raises:
+            BrokerNotAvailableError: no controller has said anything yet.
+        """
+        metadata = self._core.get().metadata
+        if not metadata.snapshot.version:
+            raise BrokerNotAvailableError("no controller has told this broker of the cluster yet")
+        return metadata
+
+    def _check_active(self) -> None:
+        snapshot, endpoint = self._core.get().metadata.snapshot, self._listener.controller_address()
+        error = NotControllerError("a broker is no controller")
+        if snapshot.controller_id is not None:
+            error = error.with_metadata(controller_id=snapshot.controller_id)
+        if endpoint is not None:
+            error = error.with_metadata(host=endpoint.host, port=endpoint.port, address=endpoint.address)
+        raise error
+
+    async def DescribeReplicas(  # noqa: N802
+        self, request: metadata_pb.DescribeReplicasRequest, context: Any
+    ) -> metadata_pb.DescribeReplicasResponse:
+        """Show a leader's view of its followers."""
+        validate_topic_name(request.topic)
+        partitions = list(convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"))
+        if any(partition < 0 for partition in partitions) or len(set(partitions)) != len(partitions):
+            raise InvalidRequestError("partitions must be distinct and not negative")
+        views = self._core.get().describe_replicas(request.topic, partitions)
+        return metadata_pb.DescribeReplicasResponse(
+            partitions=[convert.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
+        )
+
+
+def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescription:
+    if partitions is None:
+        error = _why_unknown(name)
+        return metadata_pb.TopicDescription(
+            name=name,
+            error=errors_pb2.TopicError(code=int(error.code), message=str(error)),  # type: ignore[arg-type]
+        )
+    described = [_partition_description(partitions[index]) for index in sorted(partitions)]
+    topic_id = next((state.topic_id for state in partitions.values() if state.topic_id), None)
+    return metadata_pb.TopicDescription(name=name, topic_id=topic_id or "", partitions=described)
+
+
+def _why_unknown(name: str) -> PacelineError:
+    try:
+        validate_topic_name(name)
+    except InvalidTopicError as error:
+        return error
+    return UnknownTopicOrPartitionError("the topic does not exist, as far as this broker knows")
+
+
+def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:
+    return metadata_pb.PartitionDescription(
+        partition=state.topic_partition.partition,
+        leader=state.leader if state.leader >= 0 else None,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        offline_replicas=state.offline_replicas,
+    )
+
+
+def _drop(_results: list[ProduceResult]) -> None:
+    """Nobody waits for the results of ACKS_NONE."""

@@ -1,0 +1,426 @@
+"""The broker as a process: what is started in which order, and stopped in which.
+
+Start: ports are bound and answer "starting", logs are loaded, the ZooKeeper session opens, the node registers, health
+says SERVING. Stop: health says NOT_SERVING, leadership moves away, logs are closed, running calls get a grace period.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import gc
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from paceline import __version__
+from paceline.broker.metrics import label_families_of
+from paceline.broker.node import BrokerNode
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.service.broker_id import broker_id_of, generated_broker_id
+from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.servers import BrokerServers
+from paceline.broker.service.transport import GrpcBrokerTransport
+from paceline.coordination.errors import DuplicateBrokerIdError
+from paceline.coordination.interface import ZooKeeper
+from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.log.load_report import LoadReport
+from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
+from paceline.log.os_files import OsFiles
+from paceline.model.errors import InvalidConfigError, KafkaStorageError
+from paceline.model.state_change import StateChange
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
+from paceline.runtime.logging import StateChangeWriter
+from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
+from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.settings import BrokerSettings
+
+LOG = logging.getLogger("paceline.broker")
+
+T = TypeVar("T")
+
+_BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_POLL_S: Final = 0.05
+_REFRESH_S: Final = 1.0
+_STOP_GRACE_S: Final = 1.0
+_GC_YOUNG_OBJECTS: Final = 20_000
+"""Allocations between two collections. Hosted partitions are many objects without cycles; at Python's default of 700 a
+control request of ten thousand partitions would walk all of them again and again."""
+
+
+class BrokerProcess:
+    """One broker from start to stop; `run` returns the exit code."""
+
+    def __init__(self, settings: BrokerSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._scheduler = AsyncioScheduler(loop)
+        self._metrics = Metrics()
+        self._core = CoreHandle()
+        self._hub = WatchHub(secrets.token_hex(6))
+        self._servers = BrokerServers(settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub)
+        self._transport = GrpcBrokerTransport(self._scheduler.post)
+        self._state_changes = StateChangeWriter()
+        self._broker_id = settings.keys.broker_id
+        self._over: asyncio.Future[str | Exception] = loop.create_future()
+        self._logs: LogManager | None = None
+        self._zookeeper: ZooKeeper | None = None
+        self._node: BrokerNode | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> ExitCode:
+        """Start, serve until told to stop, stop.
+
+        Raises:
+            StartupError: the broker could not start; everything it had opened is closed again.
+        """
+        gc.set_threshold(_GC_YOUNG_OBJECTS)
+        self._loop.set_exception_handler(self._unexpected)
+        on_stop_signals(self._loop, self._stop_asked)
+        begin = time.monotonic()
+        try:
+            await self._start(begin)
+            ended = await self._over
+        except BaseException:
+            await self._stop()
+            raise
+        if isinstance(ended, Exception):
+            LOG.error("the broker cannot go on: %s", ended, exc_info=ended)
+        else:
+            LOG.info("stopping on %s", ended)
+        await self._stop()
+        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
+
+    # -- start -------------------------------------------------------------------------------------------------
+
+    async def _start(self, begin: float) -> None:
+        await self._servers.start()
+        metrics_port = self._serve_metrics()
+        report = await self._load_logs()
+        await self._resolve_broker_id()
+        self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
+        node = self._node = self._make_node(self._zookeeper, report)
+        node.metadata.revisions.on_change = self._hub.wake
+        self._core.set(node)
+        ready = self._loop.create_future()
+        node.start(lambda: None if ready.done() else ready.set_result(None))
+        await self._until(lambda: self._connected, self._settings.zookeeper_connection_timeout_ms, self._no_zookeeper)
+        await self._unless_ended(ready)
+        await self._servers.set_serving(True)
+        self._tasks = [
+            self._loop.create_task(watch_event_loop(self._metrics)),
+            self._loop.create_task(self._refresh()),
+        ]
+        self._summary(report, metrics_port, time.monotonic() - begin)
+
+    async def _load_logs(self) -> LoadReport:
+        logs = LogManager(
+            OsFiles(observe_sync=self._metrics.log_flush_seconds.observe),
+            self._settings.log_dirs,
+            LogConfig.from_properties(self._settings.topic_defaults),
+            on_dir_failure=self._log_dir_failed,
+            boot_id=_boot_id(),
+        )
+        try:
+            now_ms = self._scheduler.wall_ms()
+            report = await self._unless_ended(self._on_own_thread("load-logs", lambda: logs.load(now_ms)))
+        except KafkaStorageError as failure:
+            raise StartupError(str(failure), ExitCode.LOG_DIR_LOCKED) from None
+        self._logs = logs
+        gc.freeze()
+        for directory in report.directories:
+            if directory.error is not None:
+                LOG.error("log directory %s is offline: %s", directory.path, directory.error)
+            for name in directory.quarantined:
+                LOG.warning("%s means nothing to us and is left alone", name)
+            for name in directory.damaged:
+                LOG.warning("%s could not be read and is done without", name)
+            for name in directory.set_aside:
+                LOG.warning("%s was set aside and is kept; remove it when nobody needs it", name)
+        if not logs.live_log_dirs:
+            raise StartupError("no log directory can be used", ExitCode.LOG_DIR_LOCKED)
+        return report
+
+    async def _resolve_broker_id(self) -> None:
+        assert self._logs is not None
+        stored = self._logs.read_meta_properties()
+        known = broker_id_of(self._settings.keys.broker_id, stored)
+        if known is None:
+            zookeeper = PatientZooKeeper(self._open_zookeeper())
+            try:
+                known = await self._unless_ended(
+                    generated_broker_id(
+                        zookeeper,
+                        self._scheduler,
+                        self._settings.keys.reserved_broker_max_id,
+                        self._settings.zookeeper_connection_timeout_ms,
+                    )
+                )
+            except TimeoutError:
+                raise self._no_zookeeper() from None
+            finally:
+                zookeeper.close()
+        self._broker_id = known
+
+    def _open_zookeeper(self) -> ZooKeeper:
+        keys = self._settings.keys
+        return KazooZooKeeper(
+            self._settings.zookeeper_hosts,
+            keys.zookeeper_session_timeout_ms,
+            self._scheduler.post,
+            on_data_lost=self._fatal,
+        )
+
+    def _make_node(self, zookeeper: ZooKeeper, report: LoadReport) -> BrokerNode:
+        assert self._logs is not None
+        return BrokerNode(
+            self._settings.config(self._broker_id),
+            self._servers.advertised,
+            self._scheduler,
+            zookeeper,
+            self._logs,
+            self._transport,
+            random.Random(os.urandom(16)),
+            self._state_changed,
+            self._fatal,
+            unclean_restart=report.is_unclean_restart(_boot_id()),
+            background=ExecutorWork(self._loop),
+        )
+
+    def _serve_metrics(self) -> int | None:
+        keys = self._settings.keys
+        if keys.metrics_port < 0:
+            return None
+        try:
+            return self._metrics.serve(keys.metrics_host, keys.metrics_port)
+        except MetricsError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+
+    def _summary(self, report: LoadReport, metrics_port: int | None, seconds: float) -> None:
+        """Say everything a person asks first in one line."""
+        node = self._node
+        assert node is not None
+        listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
+        LOG.info(
+            "broker %d of cluster %s is ready: version=%s epoch=%s listeners=%s metrics=%s log.dirs=%s "
+            "logs=%d recovered=%d truncated_bytes=%d last_stop=%s seconds=%.2f",
+            self._broker_id,
+            node.cluster_id,
+            __version__,
+            node.broker_epoch,
+            listeners,
+            metrics_port if metrics_port is not None else "off",
+            ",".join(self._settings.log_dirs),
+            len(self._logs.all_logs()) if self._logs is not None else 0,
+            len(report.recovered),
+            report.truncated_bytes,
+            _last_stop(report),
+            seconds,
+        )
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    async def _until(self, condition: Callable[[], bool], timeout_ms: int, failure: Callable[[], Exception]) -> None:
+        deadline = time.monotonic() + timeout_ms / 1000
+        while not condition():
+            if self._over.done():
+                self._raise_ended()
+            if time.monotonic() > deadline:
+                raise failure()
+            await asyncio.sleep(_POLL_S)
+
+    async def _unless_ended(self, work: Awaitable[T]) -> T:
+        """Return what a part of the start returns, unless the end comes before; then that part is left alone."""
+        part = asyncio.ensure_future(work)
+        waiting: set[asyncio.Future[Any]] = {part, self._over}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not part.done():
+            part.cancel()
+            self._raise_ended()
+        return part.result()
+
+    def _on_own_thread(self, name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Do something on a thread that keeps nobody from ending the process; it may hang, as disks do."""
+        outcome: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(set_outcome: Callable[[Any], None], value: Any) -> None:
+            if not outcome.done():
+                set_outcome(value)
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as failure:
+                self._scheduler.post(functools.partial(settle, outcome.set_exception, failure))
+            else:
+                self._scheduler.post(functools.partial(settle, outcome.set_result, result))
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return outcome
+
+    def _raise_ended(self) -> NoReturn:
+        """The end came before the broker was ready."""
+        ended = self._over.result()
+        if isinstance(ended, DuplicateBrokerIdError):
+            raise StartupError(
+                f"broker id {self._broker_id} is taken: {ended}; stop the other process or choose another broker.id",
+                ExitCode.DUPLICATE_ID,
+            )
+        if isinstance(ended, InvalidConfigError):
+            raise StartupError(str(ended), ExitCode.USAGE)
+        if isinstance(ended, Exception):
+            raise StartupError(f"the broker cannot start: {ended}", ExitCode.FATAL) from ended
+        raise StartupError(f"stopped by {ended} before it was ready", ExitCode.INTERRUPTED)
+
+    @property
+    def _connected(self) -> bool:
+        return self._zookeeper is not None and self._zookeeper.connected
+
+    def _no_zookeeper(self) -> StartupError:
+        return StartupError(
+            f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
+            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms)",
+            ExitCode.ZOOKEEPER_UNREACHABLE,
+        )
+
+    # -- stop --------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        timeout_s = self._settings.keys.shutdown_timeout_ms / 1000
+        finished = exit_now_after(
+            timeout_s + 5.0, lambda: LOG.error("the stop took longer than %.0f s; exiting anyway", timeout_s)
+        )
+        for task in self._tasks:
+            task.cancel()
+        await self._servers.set_serving(False)
+        if self._node is not None:
+            stopped = self._loop.create_future()
+            self._node.stop(lambda: None if stopped.done() else stopped.set_result(None))
+            try:
+                await asyncio.wait_for(stopped, timeout_s)
+            except TimeoutError:
+                LOG.warning("the broker was not stopped in order within %.0f s; its logs may need recovery", timeout_s)
+        self._hub.close()
+        await self._servers.stop(_STOP_GRACE_S)
+        await self._loop.run_in_executor(None, self._transport.close)
+        if self._node is None and self._logs is not None:
+            self._logs.shutdown()
+        if self._zookeeper is not None:
+            self._zookeeper.close()
+        await self._loop.run_in_executor(None, self._state_changes.close)
+        self._metrics.close()
+        finished()
+        LOG.info("stopped")
+
+    # -- events ------------------------------------------------------------------------------------------------
+
+    def _node_id(self) -> int:
+        return self._broker_id
+
+    def _stop_asked(self, signal_name: str) -> None:
+        if not self._over.done():
+            self._over.set_result(signal_name)
+
+    def _state_changed(self, change: StateChange) -> None:
+        self._state_changes.put(change)
+        self._hub.put(change)
+
+    def _fatal(self, failure: Exception) -> None:
+        if not self._over.done():
+            self._over.set_result(failure)
+
+    def _log_dir_failed(self, path: str, failure: Exception) -> None:
+        LOG.error("log directory %s went offline: %s", path, failure)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the core has failed: a bug. Say so; the process goes on, as its other partitions can."""
+        LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+    async def _refresh(self) -> None:
+        """Carry the core's counters and readiness to where others look, once a second."""
+        assert self._node is not None
+        serving = True
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            try:
+                self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
+                self._refresh_families(self._node.replica_manager)
+            except Exception:  # a number that cannot be told must not end readiness
+                LOG.exception("the metrics could not be refreshed")
+            if self._node.ready != serving:
+                serving = self._node.ready
+                await self._servers.set_serving(serving)
+
+    def _refresh_families(self, manager: ReplicaManager) -> None:
+        """Carry over the series that come and go with topics, partitions and fetchers, of so many at most."""
+        families, limit = self._metrics.families, self._settings.keys.metrics_partitions_max
+        for name, rows in label_families_of(manager, limit).items():
+            families.set(name, rows)
+        if isinstance(self._zookeeper, MeasuredZooKeeper):
+            for name, rows in self._zookeeper.families().items():
+                families.set(name, rows)
+        self._metrics.refresh(
+            {
+                "partitions_without_series": max(0, len(manager.partitions) - limit),
+                "watchers": self._hub.watcher_count,
+            }
+        )
+
+
+def _last_stop(report: LoadReport) -> str:
+    if all(directory.stored_boot_id is None for directory in report.directories):
+        return "none"
+    return "clean" if report.clean_shutdown else "unclean"
+
+
+_METRIC_NAMES: Final = {
+    "replica_max_lag_records": "replica_lag_records",
+    "leader_count": "leader_partitions",
+    "partition_count": "hosted_partitions",
+}
+"""Where the core's word differs from the one in the list of metrics."""
+
+
+class ExecutorWork:
+    """Waits for the disk on a thread of its own, so that the event loop never does; one piece of work at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        """Do ``work`` on the thread, then call ``on_done`` on the loop."""
+        future = self._loop.run_in_executor(self._executor, work)
+
+        def finished(done: "asyncio.Future[None]") -> None:
+            error = done.exception()
+            on_done(error if error is None or isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        future.add_done_callback(finished)
+
+
+def _numbers(snapshot: Any) -> dict[str, float]:
+    values = {field.name: getattr(snapshot, field.name) for field in dataclasses.fields(snapshot)}
+    return {
+        _METRIC_NAMES.get(name, name): float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and name != "broker_epoch"
+    }
+
+
+def _boot_id() -> str:
+    """Return the kernel's boot id, which tells a restart after power loss from one after a crash (design 3.6)."""
+    try:
+        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

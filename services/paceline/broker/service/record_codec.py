@@ -1,0 +1,155 @@
+"""Structured records to one batch, and batches to structured records; the log's codec does the work.
+
+And the order of requests while that is done in a thread.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from paceline.log import record_batch
+from paceline.log.record_batch import MAX_INT64, NewRecord
+from paceline.model.errors import CorruptMessageError, InvalidRecordError, InvalidTimestampError
+from paceline.rpc.convert.common import MAX_RECORDS, bounded
+from paceline.v1 import record_pb2
+
+WORTH_A_THREAD_BYTES: Final = 256 * 1024
+"""Above this, encoding or decoding would hold up the event loop by more than a millisecond or two."""
+
+_RECORD_OVERHEAD_BYTES = 16
+
+
+def encode(records: record_pb2.RecordList, wall_ms: int) -> bytes:
+    """Return one batch; a record without a timestamp gets ``wall_ms``.
+
+    Raises:
+        InvalidRecordError: there is no record.
+        InvalidRequestError: there are too many.
+        InvalidTimestampError: one is negative.
+    """
+    if not records.records:
+        raise InvalidRecordError("a list of records needs at least one record")
+    bounded(records.records, MAX_RECORDS, "records")
+    return record_batch.encode_batch(_new_records(records, wall_ms))
+
+
+def _new_records(records: record_pb2.RecordList, wall_ms: int) -> Iterator[NewRecord]:
+    for one in records.records:
+        timestamp = wall_ms
+        if one.HasField("timestamp_ms"):
+            timestamp = one.timestamp_ms
+            if not 0 <= timestamp <= MAX_INT64 // 2:
+                raise InvalidTimestampError(f"the timestamp {timestamp} is no time in milliseconds since the epoch")
+        yield NewRecord(
+            timestamp,
+            one.key if one.HasField("key") else None,
+            one.value if one.HasField("value") else None,
+            [(header.key, header.value if header.HasField("value") else None) for header in one.headers],
+        )
+
+
+async def encode_on_loop(records: record_pb2.RecordList, wall_ms: int) -> bytes:
+    """The same, in a thread when it is much."""
+    if records.ByteSize() > WORTH_A_THREAD_BYTES:
+        return await asyncio.to_thread(encode, records, wall_ms)
+    return encode(records, wall_ms)
+
+
+def decode(batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
+    """Return (records from ``first_offset`` on, their size in bytes); an incomplete last batch is left out.
+
+    Ends when ``budget_bytes`` are reached, since compressed batches may grow a thousandfold; the first record is
+    returned however large it is. Control records are skipped.
+    """
+    found = record_pb2.RecordList()
+    size = 0
+    for position, header in record_batch.iterate_headers(batches):
+        if header.is_control or header.last_offset < first_offset:
+            continue
+        for record in record_batch.decode_batch(memoryview(batches)[position : position + header.size]):
+            if record.offset < first_offset:
+                continue
+            message = record_pb2.Record(
+                key=record.key,
+                value=record.value,
+                headers=[record_pb2.Header(key=key, value=value) for key, value in record.headers],
+                timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
+                offset=record.offset,
+            )
+            size += message.ByteSize() + _RECORD_OVERHEAD_BYTES
+            if size > budget_bytes and found.records:
+                return found, size
+            found.records.append(message)
+    return found, size
+
+
+async def decode_on_loop(batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
+    """The same, in a thread when it is much.
+
+    Raises:
+        CorruptMessageError: a stored batch cannot be read.
+    """
+    try:
+        if len(batches) > WORTH_A_THREAD_BYTES:
+            return await asyncio.to_thread(decode, batches, first_offset, budget_bytes)
+        return decode(batches, first_offset, budget_bytes)
+    except UnicodeDecodeError as failure:
+        raise CorruptMessageError(f"a header name is not UTF-8: {failure}") from None
+
+
+class Places:
+    """The order of requests on their streams, from the first with structured records on until none waits.
+
+    Records that are encoded in a thread would be overtaken by what comes behind them. All methods are for the event
+    loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Any, asyncio.Future[None]] = {}
+        """The place taken last on each stream, while it is taken."""
+
+    @contextlib.contextmanager
+    def place(self, stream: Any, takes_long: bool) -> Iterator["Place"]:
+        """Hold a place until the block ends, or `Place.leave`.
+
+        Args:
+            stream: what the request came on; None when nothing can come behind it.
+            takes_long: whether it may be overtaken before it is appended.
+        """
+        before = None if stream is None else self._last.get(stream)
+        if before is None and (stream is None or not takes_long):
+            yield _NO_PLACE
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last[stream] = mine
+
+        def leave() -> None:
+            if not mine.done():
+                mine.set_result(None)
+            if self._last.get(stream) is mine:
+                del self._last[stream]
+
+        try:
+            yield Place(before, leave)
+        finally:
+            leave()
+
+
+class Place:
+    """One request's place."""
+
+    __slots__ = ("_before", "leave")
+
+    def __init__(self, before: "asyncio.Future[None] | None", leave: Callable[[], None]) -> None:
+        self._before = before
+        self.leave = leave
+        """Let the next one append; may be called again."""
+
+    async def come(self) -> None:
+        """Wait until everything before has been appended or has failed."""
+        if self._before is not None:
+            await self._before
+
+
+_NO_PLACE: Final = Place(None, lambda: None)

@@ -1,0 +1,144 @@
+"""The broker's listeners: which services each one serves, and on what kind of server."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.internal_servicer import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
+from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, LogServicer, MetadataServicer
+from paceline.broker.service.response_memory import AnswerBudget
+from paceline.internal.v1 import replica_manager_service_pb2_grpc
+from paceline.model.control import Endpoint
+from paceline.rpc.admission.loop_fairness import LoopFairness
+from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.streams.stream_server import MAX_STREAMS
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import ExitCode, StartupError
+from paceline.runtime.metrics import Metrics
+from paceline.runtime.settings import BrokerSettings
+from paceline.v1 import metadata_service_pb2_grpc
+
+CONTROL_THREADS = 4
+_FETCHER_STREAMS = 1_000
+"""Streams of replica fetchers: each follower has ``num.replica.fetchers``."""
+PRODUCE_METHOD = f"/{LOG_SERVICE}/Produce"
+
+
+class BrokerServers:
+    """One server per listener: CLIENT, EXTERNAL and REPLICATION on the event loop, CONTROL on threads of its own."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        core: CoreHandle,
+        scheduler: AsyncioScheduler,
+        metrics: Metrics,
+        node_id: Callable[[], int],
+        hub: WatchHub | None = None,
+    ) -> None:
+        self._settings = settings
+        self._core = core
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._node_id = node_id
+        self._hub = hub or WatchHub(secrets.token_hex(6))
+        self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
+        self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
+        self._fairness = LoopFairness()
+        # Producers that keep the broker busy with large requests do not keep those waiting who ask for little.
+        self._produce_limiter, self._other_limiter = ReceiveLimiter(self._fairness), ReceiveLimiter(self._fairness)
+        self._aio: list[AioRpcServer] = []
+        self._control: ThreadPoolRpcServer | None = None
+        self.advertised: tuple[Endpoint, ...] = ()
+        """What others are told, with the bound ports."""
+
+    async def start(self) -> None:
+        """Bind every listener, then accept calls.
+
+        Raises:
+            StartupError: a port cannot be had; nothing stays open.
+        """
+        bound: dict[str, int] = {}
+        try:
+            for listener in self._settings.listeners:
+                if listener.listener == "CONTROL":
+                    self._control = self._control_server()
+                    bound["CONTROL"] = self._control.bind(listener.host, listener.port)
+                else:
+                    server = self._aio_server(listener.listener)
+                    self._aio.append(server)
+                    bound[listener.listener] = server.bind(listener.host, listener.port)
+        except BindError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+        self.advertised = tuple(
+            Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
+        )
+        for server in self._aio:
+            await server.start()
+        if self._control is not None:
+            self._control.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell health checks on every listener."""
+        for server in self._aio:
+            await server.set_serving(serving)
+        if self._control is not None:
+            self._control.set_serving(serving)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop every server, data first."""
+        for server in self._aio:
+            await server.stop(grace_s)
+        if self._control is not None:
+            # Its handlers wait for the event loop, so the loop must not wait for them.
+            await asyncio.to_thread(self._control.stop, grace_s)
+
+    def _aio_server(self, name: str) -> AioRpcServer:
+        keys = self._settings.keys
+        replication = name == "REPLICATION"
+        return AioRpcServer(
+            name,
+            self._replication_services() if replication else self._client_services(name),
+            max_request_bytes=MAX_RESPONSE_BYTES if replication else keys.socket_request_max_bytes,
+            observe=self._metrics.observe_request,
+            with_reflection=keys.reflection_enable and not replication,
+            limiter_of=None if replication else self._limiter_of,
+            max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
+            turns=self._fairness,
+        )
+
+    def _limiter_of(self, method: str) -> ReceiveLimiter:
+        return self._produce_limiter if method == PRODUCE_METHOD else self._other_limiter
+
+    def _client_services(self, name: str) -> list[Service]:
+        fetch_max_bytes = self._settings.keys.fetch_max_bytes
+        log = LogServicer(
+            self._core, name, self._scheduler, self._budget, self._answers, fetch_max_bytes, self._fairness
+        )
+        metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
+        return [
+            Service(LOG_SERVICE, log.add_to),
+            Service(
+                "paceline.v1.MetadataService",
+                lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),
+            ),
+        ]
+
+    def _replication_services(self) -> list[Service]:
+        servicer = ReplicationServicer(self._core)
+        return [
+            Service(REPLICATION_SERVICE, servicer.add_to),
+        ]
+
+    def _control_server(self) -> ThreadPoolRpcServer:
+        servicer = ReplicaManagerServicer(self._core, self._scheduler.post)
+        add = replica_manager_service_pb2_grpc.add_ReplicaManagerServiceServicer_to_server
+        return ThreadPoolRpcServer(
+            "CONTROL",
+            [Service("paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server))],
+            observe=self._metrics.observe_request,
+            threads=CONTROL_THREADS,
+        )

@@ -1,0 +1,363 @@
+"""Calls from a broker to leaders and to the controller: one real thread and one connection per replica fetcher.
+
+A fetcher's thread waits for answers on a stream and parses them, so that only finished values cross to the event loop,
+once per answer. Requests go onto the stream from the loop, without a hand-over to the fetcher's thread.
+"""
+
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from paceline.internal.v1 import controller_service_pb2_grpc, replication_service_pb2_grpc
+from paceline.model.client_io import EpochAnswer, EpochQuery
+from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    Endpoint,
+    LiveBroker,
+)
+from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.rpc import convert, wire
+from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.streams.stream_client import StreamClient
+
+LOG = logging.getLogger("paceline.broker.transport")
+
+Post = Callable[[Callable[[], None]], None]
+T = TypeVar("T")
+
+REPLICATION = "REPLICATION"
+_FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
+_FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
+_CLOSE_WAIT_S = 2.0
+_SMALL_FETCH = 64
+"""Partitions of a fetch whose bytes are made on the event loop: a few dozen cost less than a hand-over."""
+_DEADLINE_CHECK_S = 0.5
+
+
+class GrpcBrokerTransport:
+    """Implements `broker.ports.BrokerTransport`; its methods are called on the event loop."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._fetchers: dict[tuple[int, int], _Fetcher] = {}
+        self._deadlines: _Deadlines | None = None
+        self._controllers: dict[str, _Caller] = {}
+        self._heart: _Caller | None = None
+
+    def replica_fetch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        request: ReplicaFetchRequest,
+        timeout_ms: int,
+        on_done: Callable[[ReplicaFetchResponse | Exception], None],
+    ) -> None:
+        """Fetch from a leader over the fetcher's own connection."""
+        fetcher = self._fetcher(leader, fetcher_id, on_done)
+        if fetcher is not None:
+            fetcher.fetch(request, timeout_ms / 1000, on_done)
+
+    def offsets_for_leader_epoch(
+        self,
+        leader: LiveBroker,
+        fetcher_id: int,
+        replica_id: int,
+        queries: list[EpochQuery],
+        timeout_ms: int,
+        on_done: Callable[[list[EpochAnswer] | Exception], None],
+    ) -> None:
+        """Ask a leader where epochs ended."""
+
+        def call(channel: Any) -> list[EpochAnswer]:
+            stub = replication_service_pb2_grpc.ReplicationServiceStub(channel)
+            message = convert.replica_epochs_to_proto(replica_id, queries)
+            response = stub.OffsetsForLeaderEpoch(message, timeout=timeout_ms / 1000)
+            return [convert.epoch_answer_from_proto(one) for one in response.partitions]
+
+        fetcher = self._fetcher(leader, fetcher_id, on_done)
+        if fetcher is not None:
+            fetcher.submit(call, on_done)
+
+    def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
+        """End the fetcher's thread and connection; a call in flight is cancelled."""
+        fetcher = self._fetchers.pop((leader_id, fetcher_id), None)
+        if fetcher is not None:
+            fetcher.close()
+
+    def controlled_shutdown(
+        self,
+        controller: Endpoint,
+        request: ControlledShutdownRequest,
+        timeout_ms: int,
+        on_done: Callable[[ControlledShutdownResponse | Exception], None],
+    ) -> None:
+        """Ask a controller to take leadership away."""
+
+        def call(channel: Any) -> ControlledShutdownResponse:
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+            message = convert.controlled_shutdown_to_proto(request)
+            return convert.controlled_shutdown_response_from_proto(
+                stub.ControlledShutdown(message, timeout=timeout_ms / 1000)
+            )
+
+        caller = self._controllers.get(controller.address)
+        if caller is None:
+            caller = self._controllers[controller.address] = _Caller(
+                "controlled-shutdown", controller.address, CONTROL_MAX_MESSAGE_BYTES, self._post
+            )
+        caller.submit(call, on_done)
+
+    def broker_heartbeat(
+        self,
+        controller: Endpoint,
+        request: BrokerHeartbeatRequest,
+        timeout_ms: int,
+        on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
+    ) -> None:
+        """Renew the lease at a controller, over a connection of its own."""
+
+        def call(channel: Any) -> BrokerHeartbeatResponse:
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+            message = convert.broker_heartbeat_to_proto(request)
+            return convert.broker_heartbeat_response_from_proto(
+                stub.BrokerHeartbeat(message, timeout=timeout_ms / 1000)
+            )
+
+        if self._heart is not None and self._heart.address != controller.address:
+            self._heart.close()
+            self._heart = None
+        if self._heart is None:
+            self._heart = _Caller("heartbeat", controller.address, CONTROL_MAX_MESSAGE_BYTES, self._post)
+        self._heart.submit(call, on_done)
+
+    def close(self) -> None:
+        """End every thread; waits a moment for those that are in a call."""
+        callers: list[_Caller | _Fetcher] = [*self._fetchers.values(), *self._controllers.values()]
+        if self._heart is not None:
+            callers.append(self._heart)
+            self._heart = None
+        self._fetchers.clear()
+        self._controllers.clear()
+        for caller in callers:
+            caller.close()
+        for caller in callers:
+            caller.join(_CLOSE_WAIT_S)
+        if self._deadlines is not None:
+            self._deadlines.close()
+
+    def _fetcher(self, leader: LiveBroker, fetcher_id: int, on_done: Callable[[Any], None]) -> "_Fetcher | None":
+        """Return the fetcher's connection; None, and ``on_done`` is told, when the leader cannot be called at all."""
+        endpoint = leader.endpoint(REPLICATION)
+        if endpoint is None:
+            error = InvalidRequestError(f"broker {leader.broker_id} has no {REPLICATION} listener")
+            self._post(lambda: on_done(error))
+            return None
+        key = (leader.broker_id, fetcher_id)
+        fetcher = self._fetchers.get(key)
+        if fetcher is not None and fetcher.address != endpoint.address:
+            fetcher.close()
+            fetcher = None
+        if fetcher is None:
+            if self._deadlines is None:
+                self._deadlines = _Deadlines()
+            name = f"fetcher-{leader.broker_id}-{fetcher_id}"
+            fetcher = self._fetchers[key] = _Fetcher(name, endpoint.address, self._post)
+            self._deadlines.add(fetcher)
+        return fetcher
+
+
+class _Fetcher:
+    """A connection of its own with a thread that waits for the answers to fetches."""
+
+    def __init__(self, name: str, address: str, post: Post) -> None:
+        self.address = address
+        self._name = name
+        self._post = post
+        self._channel = open_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True)
+        self._stream = StreamClient(self._channel, _FETCH_STREAM, name, one_at_a_time=True)
+        self._lock = threading.Lock()
+        self._caller: _Caller | None = None
+        self._closed = False
+        self._streams = True
+        """Whether the leader has not said that it knows no stream of fetches."""
+
+    def fetch(
+        self,
+        request: ReplicaFetchRequest,
+        timeout_s: float,
+        on_done: Callable[[ReplicaFetchResponse | Exception], None],
+    ) -> None:
+        """Fetch; the outcome is posted to the event loop exactly once."""
+
+        def call(channel: Any) -> ReplicaFetchResponse:
+            fetch = channel.unary_unary(_FETCH, request_serializer=_fetch_bytes)
+            answer: bytes = fetch(request, timeout=timeout_s)
+            return wire.parse_replica_fetch_response(answer)
+
+        def fetched(answer: bytes | Exception) -> None:
+            if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._streams = False
+                self.submit(call, on_done)
+            else:
+                outcome = self._outcome_of(answer)
+                self._post(lambda: on_done(outcome))
+
+        if not self._streams:
+            self.submit(call, on_done)
+        elif len(request.partitions) + len(request.forgotten) <= _SMALL_FETCH:
+            self._stream.ask(_fetch_bytes(request), timeout_s, fetched)
+        else:
+            self._ask_elsewhere(request, timeout_s, fetched)
+
+    def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
+        """Make another call, on a thread beside the fetcher's; its outcome is posted to the event loop exactly once."""
+        with self._lock:
+            self._calls().submit(call, on_done)
+
+    def _ask_elsewhere(
+        self, request: ReplicaFetchRequest, timeout_s: float, fetched: Callable[[bytes | Exception], None]
+    ) -> None:
+        """Make the bytes of a request that names many partitions on that other thread, so that the loop goes on."""
+
+        def ask() -> None:
+            try:
+                body = _fetch_bytes(request)
+            except Exception as failure:
+                fetched(failure)
+            else:
+                self._stream.ask(body, timeout_s, fetched)
+
+        with self._lock:
+            self._calls().run(ask)
+
+    def _calls(self) -> "_Caller":
+        if self._caller is None:
+            self._caller = _Caller(
+                f"{self._name}-calls", self.address, REPLICATION_MAX_MESSAGE_BYTES, self._post, self._channel
+            )
+            if self._closed:
+                self._caller.close()
+        return self._caller
+
+    def expire(self) -> None:
+        """Give up what is overdue."""
+        self._stream.expire()
+
+    def close(self) -> None:
+        """End the threads and the connection; calls in flight or queued end with an error."""
+        self._stream.close()
+        with self._lock:
+            self._closed = True
+            if self._caller is not None:
+                self._caller.close()
+        self._channel.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads' end."""
+        self._stream.join(timeout_s)
+        if self._caller is not None:
+            self._caller.join(timeout_s)
+
+    def _outcome_of(self, answer: bytes | Exception) -> ReplicaFetchResponse | Exception:
+        """Parse, on the fetcher's thread: the batches are cut out of the answer's bytes rather than parsed."""
+        if isinstance(answer, Exception):
+            return _error_of(answer, self.address)
+        try:
+            return wire.parse_replica_fetch_response(answer)
+        except Exception as failure:
+            return _error_of(failure, self.address)
+
+
+def _fetch_bytes(request: ReplicaFetchRequest) -> bytes:
+    return convert.replica_fetch_to_proto(request).SerializeToString()
+
+
+class _Deadlines:
+    """A thread that looks for overdue fetches: nobody else can end the wait of a fetcher's thread."""
+
+    def __init__(self) -> None:
+        self._fetchers: weakref.WeakSet[_Fetcher] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="fetch-deadlines", daemon=True).start()
+
+    def add(self, fetcher: _Fetcher) -> None:
+        """Look after a fetcher for as long as somebody holds it."""
+        with self._lock:
+            self._fetchers.add(fetcher)
+
+    def close(self) -> None:
+        """End the thread soon."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_DEADLINE_CHECK_S):
+            with self._lock:
+                fetchers = list(self._fetchers)
+            for fetcher in fetchers:
+                fetcher.expire()
+
+
+class _Caller:
+    """A thread that makes calls one after the other, over a channel of its own unless one is given."""
+
+    def __init__(self, name: str, address: str, max_message_bytes: int, post: Post, channel: Any = None) -> None:
+        self.address = address
+        self._post = post
+        self._channel = channel or open_channel(address, max_message_bytes, own_connection=True)
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
+        """Make the call; its outcome is posted to the event loop exactly once."""
+        self._calls.put(lambda: self._make(call, on_done))
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Do something else on the thread, in turn; it must not raise."""
+        self._calls.put(step)
+
+    def close(self) -> None:
+        """End the thread and the connection; calls in flight or queued end with an error."""
+        self._closed = True
+        self._calls.put(None)
+        self._channel.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (step := self._calls.get()) is not None:
+            step()
+
+    def _make(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
+        outcome: T | Exception
+        try:
+            outcome = call(self._channel)
+        except Exception as failure:
+            if self._closed and isinstance(failure, ValueError):  # grpc's way to refuse a call on a closed channel
+                outcome = BrokerNotAvailableError(f"the connection to {self.address} was closed")
+            else:
+                outcome = _error_of(failure, self.address)
+        self._post(lambda: on_done(outcome))
+
+
+def _error_of(failure: Exception, address: str) -> PacelineError:
+    if isinstance(failure, grpc.RpcError):
+        return from_rpc_error(failure)
+    if isinstance(failure, PacelineError):
+        return failure
+    LOG.error("unexpected failure of a call to %s", address, exc_info=failure)
+    return BrokerNotAvailableError(f"the call to {address} failed: {failure}")

@@ -1,0 +1,4 @@
+"""Logs of this broker: flushes, retention, damaged and stray logs, log directories.
+
+Read `interfaces.py` first.
+"""

@@ -1,0 +1,235 @@
+"""What becomes of a replica whose log is damaged: out of service, set aside, rebuilt from the new leader.
+
+A log is damaged when a batch of it is not what was written, when batches were lost though it was stopped cleanly, when
+it knows a leader epoch that there has never been, or when its topic id was lost, so that its records may be another's.
+
+1. With another in-sync replica alive, the replica goes Offline and the controller is told as of a failed log
+   directory. It answers the controller's probe with KAFKA_STORAGE_ERROR, so leadership moves and the replica leaves
+   the ISR; the state node gets a new leader epoch in any case, which fences whatever was under way.
+2. When the metadata shows a later epoch without this replica in the ISR, or without any leader, it comes back, and the
+   controller is told again.
+3. LeaderAndIsr then names it as a follower outside the ISR: only now the log is set aside, renamed and kept, and a new
+   one is filled from the leader. It joins the ISR when it has caught up, as any follower does.
+
+Without such a peer nothing is given up: what is intact is served, and the damaged range is answered CORRUPT_MESSAGE.
+Source: spec/reliability.md (corrupt middle of a segment), docs/decisions/0011-damaged-and-stray-logs.md.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from paceline.broker.partition.partition import Partition
+from paceline.log.damage import DamagedLogError
+from paceline.log.directory_names import DAMAGED
+from paceline.model.control import LeaderAndIsrPartition
+from paceline.model.errors import KafkaStorageError, PacelineError
+from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
+from paceline.model.state_change import StateChangeKind
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
+
+LOG: Final = logging.getLogger(__name__)
+
+
+class Damage:
+    """What is known of one damaged log."""
+
+    __slots__ = ("is_cut", "is_offline", "leader_epoch", "reason")
+
+    def __init__(self, reason: str, leader_epoch: int, is_cut: bool = False) -> None:
+        self.reason = reason
+        self.leader_epoch = leader_epoch
+        """Only a decision of a later epoch can say that the log is not relied on any more."""
+        self.is_cut = is_cut
+        """Whether it only ends too early: what is there is sound."""
+        self.is_offline = False
+        """Whether the replica is out of service for it."""
+
+
+class DamagedLogs:
+    """The damaged logs of one broker."""
+
+    def __init__(self, manager: "ReplicaManager") -> None:
+        self._manager = manager
+        self.tell_controller: Callable[[], None] = _nobody
+        """Has the controller ask again how the replicas here are."""
+        self.damaged: dict[TopicPartition, Damage] = {}
+        self.damaged_reads = 0
+        """Reads that met damage so far."""
+        for topic_partition, reason in manager.logs.cut_after_clean_stop.items():
+            LOG.error("%s is damaged: %s", topic_partition, reason)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
+        for topic_partition, reason in manager.logs.without_owner.items():
+            LOG.error("nobody knows whose the log of %s is: %s", topic_partition, reason)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
+
+    def found(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
+        """A read has met damage; return what its asker is told: to ask again, when the replica is being replaced."""
+        manager = self._manager
+        self.damaged_reads += 1
+        partition = manager.partitions.get(topic_partition)
+        damage = self.damaged.get(topic_partition)
+        if damage is None or damage.is_cut:
+            epoch = NO_EPOCH if partition is None else partition.leader_epoch
+            damage = self.damaged[topic_partition] = Damage(str(error), epoch)
+            LOG.error("%s", error)
+            if partition is not None:
+                manager.emit(StateChangeKind.LOG_DAMAGED, partition, cause=str(error))
+        if partition is None or not self._has_good_peer(partition):
+            return error
+        # Not at once: whoever found out is in the middle of a request.
+        manager.scheduler.call_soon(lambda: self._give_up(topic_partition))
+        return KafkaStorageError(f"the replica of {topic_partition} on broker {manager.broker_id} is being replaced")
+
+    def _has_good_peer(self, partition: Partition) -> bool:
+        if not partition.is_leader:
+            return self._is_alive(partition.leader_id)
+        members = partition.isr if partition.proposal is None else partition.proposal.isr
+        return self._has_live_peer(partition.topic_partition, [one for one in partition.isr if one in members])
+
+    def _has_live_peer(self, topic_partition: TopicPartition, isr: list[int]) -> bool:
+        manager = self._manager
+        return any(
+            member != manager.broker_id
+            and self._is_alive(member)
+            and not manager.is_offline_replica(topic_partition, member)
+            for member in isr
+        )
+
+    def _is_alive(self, broker_id: int) -> bool:
+        return broker_id >= 0 and self._manager.registered_broker_epoch(broker_id) is not None
+
+    def _give_up(self, topic_partition: TopicPartition) -> None:
+        """Leave service, if there still is somebody to take over."""
+        manager = self._manager
+        damage = self.damaged.get(topic_partition)
+        partition = manager.partitions.get(topic_partition)
+        if damage is None or damage.is_offline or partition is None or not self._has_good_peer(partition):
+            return
+        LOG.warning("the replica of %s leaves service to be rebuilt: %s", topic_partition, damage.reason)
+        damage.is_offline = True
+        damage.leader_epoch = partition.leader_epoch
+        manager.fetchers.stop((topic_partition,))
+        manager.set_offline(partition)
+        manager.deliver_news()
+        self.tell_controller()
+
+    def refuses(self, state: LeaderAndIsrPartition) -> bool:
+        """Whether a role is refused with KAFKA_STORAGE_ERROR, since the ISR relies on a damaged log with others in it.
+
+        The refusal is what takes the replica out of the ISR.
+        """
+        manager = self._manager
+        self._compare_epochs(state)
+        damage = self.damaged.get(state.topic_partition)
+        if damage is None or state.leader == NO_LEADER or manager.broker_id not in state.isr:
+            return False
+        if not self._has_live_peer(state.topic_partition, list(state.isr)):
+            return False
+        damage.is_offline = True
+        damage.leader_epoch = state.leader_epoch
+        partition = manager.partitions.get(state.topic_partition)
+        if partition is not None:
+            manager.fetchers.stop((state.topic_partition,))
+            manager.set_offline(partition)
+        manager.offline[state.topic_partition] = None
+        return True
+
+    def _compare_epochs(self, state: LeaderAndIsrPartition) -> None:
+        """A log with records of a later leader epoch than the decision's is damaged: there was no such leader yet.
+
+        No checksum covers a batch's epoch, and recovery lets the batches have the last word about epochs. The
+        leader knows no such epoch, so its answer would never say where to go on.
+        """
+        manager = self._manager
+        topic_partition = state.topic_partition
+        log = manager.logs.get(topic_partition)
+        if topic_partition in self.damaged or log is None or log.latest_epoch is None:
+            return
+        if log.latest_epoch > state.leader_epoch:
+            reason = f"it has records of leader epoch {log.latest_epoch}, and {state.leader_epoch} is the latest"
+            LOG.error("%s is damaged: %s", topic_partition, reason)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
+
+    def rebuilds(self, state: LeaderAndIsrPartition) -> bool:
+        """Set a damaged log aside if this decision allows it; return whether a new one has to be made.
+
+        To be called with a decision to follow a live leader.
+
+        Raises:
+            KafkaStorageError: the log's directory failed.
+        """
+        manager = self._manager
+        topic_partition = state.topic_partition
+        damage = self.damaged.get(topic_partition)
+        if damage is None or manager.broker_id in state.isr or state.leader_epoch <= damage.leader_epoch:
+            return False
+        del self.damaged[topic_partition]
+        if damage.is_cut:
+            return False
+        log = manager.logs.get(topic_partition)
+        if log is None:
+            return False
+        path = manager.logs.set_log_aside(topic_partition, DAMAGED)
+        LOG.warning("the damaged log of %s is kept in %s and rebuilt from %d", topic_partition, path, state.leader)
+        partition = manager.partitions.get(topic_partition)
+        if partition is not None:
+            manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"damaged, kept in {path}")
+        return True
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is Offline for its damaged log, not for its directory."""
+        damage = self.damaged.get(topic_partition)
+        return damage is not None and damage.is_offline
+
+    def left_in_epoch(self, topic_partition: TopicPartition) -> int:
+        """Return the latest leader epoch of a replica that left service for its damaged log, NO_EPOCH for others."""
+        damage = self.damaged.get(topic_partition)
+        return NO_EPOCH if damage is None else damage.leader_epoch
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The log is gone."""
+        damage = self.damaged.pop(topic_partition, None)
+        if damage is not None and damage.is_offline:
+            self._manager.offline.pop(topic_partition, None)
+
+    def metadata_changed(self) -> None:
+        """Bring replicas back of which the metadata says that nobody relies on them, or that nobody else is left."""
+        manager = self._manager
+        came_back = False
+        for topic_partition, damage in tuple(self.damaged.items()):
+            if not damage.is_offline or not self._may_come_back(topic_partition, damage):
+                continue
+            log = manager.logs.get(topic_partition)
+            if log is not None and log.directory.is_offline:
+                continue
+            damage.is_offline = False
+            manager.offline.pop(topic_partition, None)
+            came_back = True
+        if came_back:
+            self.tell_controller()
+
+    def _may_come_back(self, topic_partition: TopicPartition, damage: Damage) -> bool:
+        state = self._manager.metadata.snapshot.partition(topic_partition)
+        if state is None:
+            return True
+        me = self._manager.broker_id
+        is_later = state.leader_epoch > damage.leader_epoch
+        return is_later and state.leader != me and (state.leader == NO_LEADER or me not in state.isr)
+
+    def look(self) -> None:
+        """Hand over what could not be handed over before, and remind the controller of what waits for it."""
+        manager = self._manager
+        waits = False
+        for topic_partition in tuple(self.damaged):
+            self._give_up(topic_partition)
+            waits = waits or topic_partition not in manager.partitions
+        self.metadata_changed()
+        if waits:
+            self.tell_controller()
+
+
+def _nobody() -> None:
+    """There is nobody to tell yet."""

@@ -1,0 +1,71 @@
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113, spec/replica-manager.md section 16).
+
+A broker may have several log directories, but does not move replicas between them; it says so to whoever asks.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.model.errors import (
+    InvalidRequestError,
+    KafkaStorageError,
+    LogDirNotFoundError,
+    PacelineError,
+    PolicyViolationError,
+    ReplicaNotAvailableError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.log_dirs import LogDirView, LogDirWish, ReplicaOnDisk
+
+
+def describe_log_dirs(manager: ReplicaManager, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
+    """Return every log directory with those of its replicas that are wanted; None means all."""
+    logs = manager.logs
+    chosen = None if wanted is None else frozenset(wanted)
+    found: dict[str, list[ReplicaOnDisk]] = {path: [] for path in logs.live_log_dirs}
+    for log in logs.all_logs():
+        topic_partition = log.topic_partition
+        if log.directory.path in found and (chosen is None or topic_partition in chosen):
+            replica = ReplicaOnDisk(topic_partition, log.size_bytes, _lag(manager, topic_partition))
+            found[log.directory.path].append(replica)
+    return [
+        LogDirView(path, None, tuple(sorted(found[path], key=lambda one: one.topic_partition)))
+        if path in found
+        else LogDirView(path, KafkaStorageError(f"log directory {path} has failed"))
+        for path in logs.log_dirs
+    ]
+
+
+def _lag(manager: ReplicaManager, topic_partition: TopicPartition) -> int:
+    state = manager.fetchers.state(topic_partition)
+    return 0 if state is None else state.lag or 0
+
+
+def alter_replica_log_dirs(manager: ReplicaManager, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
+    """Return per wish why it is refused, None when the replica lies there."""
+    times = Counter(wish.topic_partition for wish in wishes)
+    return [
+        InvalidRequestError(f"{wish.topic_partition} is listed more than once")
+        if times[wish.topic_partition] > 1
+        else _refusal(manager, wish)
+        for wish in wishes
+    ]
+
+
+def _refusal(manager: ReplicaManager, wish: LogDirWish) -> PacelineError | None:
+    logs, topic_partition = manager.logs, wish.topic_partition
+    if wish.path not in logs.log_dirs:
+        has = ", ".join(logs.log_dirs)
+        return LogDirNotFoundError(f"broker {manager.broker_id} has no log directory {wish.path!r}, it has {has}")
+    if wish.path not in logs.live_log_dirs or topic_partition in manager.offline:
+        return KafkaStorageError(f"log directory {wish.path}, or that of {topic_partition}, has failed")
+    log = logs.get(topic_partition)
+    if log is None:
+        return ReplicaNotAvailableError(f"broker {manager.broker_id} has no replica of {topic_partition}")
+    if log.directory.path == wish.path:
+        return None
+    return PolicyViolationError(
+        f"brokers of this version do not move replicas between log directories; {topic_partition} stays in "
+        f"{log.directory.path}"
+    )

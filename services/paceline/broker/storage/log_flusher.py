@@ -1,0 +1,167 @@
+"""Making logs durable behind the owner's back: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
+Idle producers are forgotten, too.
+
+The slow part of flushes runs on whatever `BackgroundWork` is, some logs at a time, while the owner goes on appending.
+Source: design 3.13 and 3.14, spec/replica-manager.md sections 9 and 18.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from paceline.broker.interfaces import BackgroundWork
+from paceline.broker.storage.interfaces import ReplicaLog, ReplicaLogs
+from paceline.log.durability import FlushTask
+from paceline.model.errors import PacelineError
+from paceline.model.scheduler import Cancellable, Scheduler
+
+LOG: Final = logging.getLogger(__name__)
+_FLUSHES_AT_ONCE: Final = 64
+_PRODUCER_CHECK_MS: Final = 600_000
+"""How often idle producers are looked for."""
+
+
+class LogFlusher:
+    """Looks at the logs from time to time and flushes those that need it."""
+
+    def __init__(
+        self,
+        logs: ReplicaLogs,
+        scheduler: Scheduler,
+        background: BackgroundWork,
+        flush_check_interval_ms: int,
+        checkpoint_interval_ms: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._logs = logs
+        self._scheduler = scheduler
+        self._background = background
+        self._flush_check_interval_ms = flush_check_interval_ms
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._producer_expiration_ms = producer_expiration_ms
+        self._queue: dict[ReplicaLog, None] = {}
+        self._busy = False
+        self._on_idle: Callable[[], None] | None = None
+        self._timers: dict[str, Cancellable] = {}
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin; nothing happens before the first interval has passed."""
+        self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
+        self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
+        self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Begin no other flush; ``on_idle`` is called when none is under way, now or soon.
+
+        The logs' own close does the rest.
+        """
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._queue = {}
+        if self._busy:
+            self._on_idle = on_idle
+        else:
+            on_idle()
+
+    def _check_flushes(self) -> None:
+        if self._stopped:
+            return
+        self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
+        now_ms = self._scheduler.now_ms()
+        for log in self._logs.all_logs():
+            if log.flush_needed(now_ms):
+                self._queue[log] = None
+        self._next()
+
+    def _checkpoint(self) -> None:
+        """Write the offset checkpoints now, and queue logs whose leader epochs are known in memory only."""
+        if self._stopped:
+            return
+        self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
+        for log in self._logs.all_logs():
+            if log.epochs.dirty:
+                self._queue[log] = None
+        self._logs.checkpoint_recovery_points()
+        self._logs.checkpoint_log_start_offsets()
+        self._next()
+
+    def _forget_producers(self) -> None:
+        """Forget producers that have long been idle: each client has an id of its own, and would stay for ever."""
+        if self._stopped:
+            return
+        self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
+        wall_ms = self._scheduler.wall_ms()
+        for log in self._logs.all_logs():
+            log.remove_expired_producers(wall_ms, self._producer_expiration_ms)
+
+    def _next(self) -> None:
+        if self._busy or self._stopped:
+            return
+        flushes = _Flushes()
+        while self._queue and len(flushes.begun) < _FLUSHES_AT_ONCE:
+            log = next(iter(self._queue))
+            del self._queue[log]
+            try:
+                task = log.begin_flush()
+            except PacelineError:
+                # Deleted meanwhile, or its directory is offline: whoever owns that has been told.
+                continue
+            if task is not None:
+                flushes.begun.append((log, task))
+        if flushes.begun:
+            self._busy = True
+            self._background.run(flushes.run, partial(self._flushed, flushes))
+
+    def _flushed(self, flushes: "_Flushes", _error: Exception | None) -> None:
+        self._busy = False
+        now_ms = self._scheduler.now_ms()
+        for log, task in flushes.done:
+            log.finish_flush(task, now_ms)
+        on_idle, self._on_idle = self._on_idle, None
+        if on_idle is not None:
+            on_idle()
+        self._next()
+
+
+class _Flushes:
+    """Flushes that are carried out one after the other, in one piece of background work.
+
+    A broker that becomes leader of ten thousand partitions has as many leader-epoch files to write; handing over each
+    by itself would cost the owner more than the files do.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[ReplicaLog, FlushTask]] = []
+        self.done: list[tuple[ReplicaLog, FlushTask]] = []
+
+    def run(self) -> None:
+        """Carry out all that can be; a log that fails has taken its directory offline and does not count as flushed."""
+        for log, task in self.begun:
+            try:
+                task.run()
+            except PacelineError:
+                continue
+            except Exception:
+                LOG.exception("the flush of %s failed unexpectedly; its log directory is offline", log.topic_partition)
+                continue
+            self.done.append((log, task))
+
+
+class InlineWork:
+    """Does background work in the foreground, for those who have nowhere else."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
+        """Do it now, and say so soon."""
+        try:
+            work()
+        except Exception as error:
+            failure = error
+            self._scheduler.call_soon(lambda: on_done(failure))
+        else:
+            self._scheduler.call_soon(lambda: on_done(None))

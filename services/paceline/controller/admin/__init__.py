@@ -1,0 +1,4 @@
+"""Administrative requests and their values.
+
+Read `admin_calls.py` first.
+"""

@@ -1,0 +1,211 @@
+"""Brokers that come, go, bounce or move.
+
+Source: spec/controller.md section 10; Kafka 2.8 KafkaController.processBrokerChange.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.election.unclean_restart import distrust_unclean_brokers, tell_other_replicas
+from paceline.controller.events import LeaderAndIsrResponseReceived
+from paceline.controller.reassignment.reassignment import resume_reassignments
+from paceline.coordination.flow import Flow
+from paceline.model.control import LiveBroker
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChangeKind
+
+LOG = logging.getLogger(__name__)
+
+
+def on_broker_change(components: ControllerComponents) -> Flow[None]:
+    """Compare registrations with those known: new ones start, those with a newer epoch bounced, missing ones died.
+
+    In this order, as Kafka has it. A partition whose in-sync replicas are one that bounced and one that died, found in
+    the same look, therefore waits for the dead one: it counts as alive, and leads, while the other one is down.
+    """
+    context = components.context
+    current = yield from components.storage.brokers()
+    known = dict(context.brokers)
+    new = [broker_id for broker_id in sorted(current) if broker_id not in known]
+    dead = [broker_id for broker_id in sorted(known) if broker_id not in current]
+    both = [broker_id for broker_id in sorted(current) if broker_id in known]
+    bounced = [b for b in both if current[b].broker_epoch > known[b].broker_epoch]
+    LOG.info("brokers: new %s, bounced %s, dead %s", new, bounced, dead)
+    for broker_id in new:
+        components.channels.add_broker(current[broker_id])
+    # What a broker is sent tells it that nobody relies on what it lost: nothing before that is written.
+    held_back = [broker_id for broker_id in bounced if new and current[broker_id].unclean_restart]
+    for broker_id in bounced:
+        components.channels.remove_broker(broker_id)
+        if broker_id not in held_back:
+            components.channels.add_broker(current[broker_id])
+    for broker_id in dead:
+        components.channels.remove_broker(broker_id)
+    for broker_id in [*new, *bounced]:
+        components.log.note(StateChangeKind.BROKER_UP, broker_id, f"broker epoch {current[broker_id].broker_epoch}")
+    for broker_id in dead:
+        components.log.note(StateChangeKind.BROKER_DOWN, broker_id)
+    if new:
+        context.brokers.update({broker_id: current[broker_id] for broker_id in new})
+        yield from on_broker_startup(components, new)
+    if bounced:
+        _remove(components, bounced)
+        yield from on_broker_failure(components, bounced)
+        context.brokers.update({broker_id: current[broker_id] for broker_id in bounced})
+        for broker_id in held_back:
+            components.channels.add_broker(current[broker_id])
+        yield from on_broker_startup(components, bounced)
+    if dead:
+        _remove(components, dead)
+        yield from on_broker_failure(components, dead)
+    moved = [b for b in both if b not in bounced and _has_moved(known[b], current[b])]
+    if moved:
+        _update(components, [current[broker_id] for broker_id in moved])
+
+
+def on_broker_modifications(components: ControllerComponents, broker_id: int) -> Flow[None]:
+    """A registration's data changed: spread the new endpoints."""
+    current = yield from components.storage.brokers()
+    known = components.context.brokers.get(broker_id)
+    found = current.get(broker_id)
+    if known is None and found is not None:
+        # It could not be read when the brokers were looked at, and has been mended.
+        yield from on_broker_change(components)
+    elif known is not None and found is not None and _has_moved(known, found):
+        _update(components, [found])
+
+
+def _has_moved(known: LiveBroker, found: LiveBroker) -> bool:
+    same_registration = known.broker_epoch == found.broker_epoch
+    return same_registration and (known.endpoints, known.rack) != (found.endpoints, found.rack)
+
+
+def _update(components: ControllerComponents, brokers: Sequence[LiveBroker]) -> None:
+    for broker in brokers:
+        components.context.brokers[broker.broker_id] = broker
+        components.channels.update_broker(broker)
+    components.send_update_metadata(components.context.brokers, ())
+
+
+def _remove(components: ControllerComponents, broker_ids: Sequence[int]) -> None:
+    for broker_id in broker_ids:
+        components.context.remove_broker(broker_id)
+
+
+def on_broker_startup(components: ControllerComponents, broker_ids: Sequence[int]) -> Flow[None]:
+    """Give new brokers the full state, then let what waited for them go on.
+
+    A broker must know its peers before it is told to follow one, so metadata goes first (trap 1).
+    """
+    context = components.context
+    for broker_id in broker_ids:
+        context.on_offline_dirs.pop(broker_id, None)
+    components.leases.grant(broker_ids)
+    distrusted = yield from distrust_unclean_brokers(components, broker_ids)
+    others = [broker_id for broker_id in context.registered_broker_ids() if broker_id not in broker_ids]
+    components.send_update_metadata(others, ())
+    if distrusted:
+        tell_other_replicas(components, distrusted, broker_ids)
+    with_leader = [tp for tp in context.leadership if not context.is_queued_for_deletion(tp.topic)]
+    components.send_update_metadata(broker_ids, with_leader, initial=True)
+    hosted = context.replicas_on(broker_ids)
+    yield from components.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
+    yield from components.partitions.trigger_online()
+    started = set(broker_ids)
+    yield from resume_reassignments(components, lambda _, assignment: bool(started.intersection(assignment.target)))
+    topics = {replica.topic_partition.topic for replica in hosted}
+    yield from components.deletion.resume_topics(topics)
+
+
+def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int]) -> Flow[None]:
+    """Take leadership and ISR membership from brokers that are gone from the context already."""
+    for broker_id in broker_ids:
+        components.context.on_offline_dirs.pop(broker_id, None)
+        components.context.shutting_down.discard(broker_id)
+        components.context.without_lease.discard(broker_id)
+    components.leases.drop(broker_ids)
+    yield from on_replicas_become_offline(components, components.context.replicas_on(broker_ids))
+
+
+def on_replicas_become_offline(
+    components: ControllerComponents, replicas: Sequence[Replica], fence: bool = False
+) -> Flow[None]:
+    """Elect first, remove from the ISR afterwards: the other order costs an extra write each (trap 4).
+
+    With ``fence`` the partitions get a new leader epoch in any case.
+    """
+    context = components.context
+    told_before = context.metadata_sequence
+    for_deletion = [r for r in replicas if context.is_queued_for_deletion(r.topic_partition.topic)]
+    others = [r for r in replicas if not context.is_queued_for_deletion(r.topic_partition.topic)]
+    leaderless = context.partitions_with_offline_leader()
+    yield from components.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+    yield from components.partitions.trigger_online()
+    yield from components.replicas.handle_state_changes(others, ReplicaState.OFFLINE, fence)
+    if for_deletion:
+        yield from components.deletion.fail_replicas(for_deletion)
+    if not leaderless or context.metadata_sequence == told_before:
+        # A partition that has long been without a leader, and stays so, tells nobody which brokers are left.
+        components.send_update_metadata(context.brokers, ())
+
+
+def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAndIsrResponseReceived) -> Flow[None]:
+    """Note which leaders have acknowledged and which replicas sit on a failed log directory."""
+    context = components.context
+    if not context.has_asked(event.broker_id, event.request.stamp):
+        return
+    if event.response.error is not ErrorCode.NONE:
+        LOG.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.response.error.name)
+        return
+    errors = event.response.partition_errors
+    for partition in event.request.partitions:
+        # An equal epoch is refused as stale when an earlier try arrived and only its answer was lost (trap 14).
+        taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+        if taken and partition.leader == event.broker_id:
+            components.topic_requests.leader_acknowledged(partition.topic_partition)
+            components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
+    before = context.on_offline_dirs.get(event.broker_id, set())
+    # A stale epoch is the healthy answer to a repeated request (trap 14); a failed replica never gives it.
+    healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+    online = {tp for tp, error in errors.items() if error in healthy}
+    failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR and context.knows(tp)]
+    now = (before - online) | set(failed)
+    context.set_on_offline_dirs(event.broker_id, now)
+    newly_offline = [tp for tp in failed if tp not in before]
+    if newly_offline:
+        LOG.warning("broker %d has lost the log directories of %d replicas", event.broker_id, len(newly_offline))
+        lost = [Replica(tp, event.broker_id) for tp in newly_offline]
+        yield from on_replicas_become_offline(components, lost, fence=True)
+    come_back = [tp for tp in errors if tp in before and tp in online and context.knows(tp)]
+    if come_back:
+        _tell_of_elections_since(components, event, come_back)
+        yield from _on_replicas_come_back(components, come_back)
+
+
+def _tell_of_elections_since(
+    components: ControllerComponents, event: LeaderAndIsrResponseReceived, come_back: Sequence[TopicPartition]
+) -> None:
+    """Who was elected between request and answer told replicas that counted as online: this one was not among them."""
+    context = components.context
+    answered = {partition.topic_partition: partition.leader_epoch for partition in event.request.partitions}
+    components.batch.new_batch()
+    for topic_partition in come_back:
+        known, assignment = context.leadership.get(topic_partition), context.assignment(topic_partition)
+        if known is None or known.leader_epoch <= answered.get(topic_partition, known.leader_epoch):
+            continue
+        if event.broker_id in assignment.replicas and not context.is_queued_for_deletion(topic_partition.topic):
+            components.batch.add_leader_and_isr((event.broker_id,), topic_partition, known, assignment, is_new=False)
+    components.batch.send()
+
+
+def _on_replicas_come_back(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+    """Replicas are in service again that were not: let leaders admit them, and elect where nobody else is left.
+
+    Kafka's replicas stay offline until their broker restarts; ours return when a damaged log is being rebuilt.
+    """
+    components.send_update_metadata(components.context.brokers, topic_partitions)
+    yield from components.partitions.trigger_online()
+    yield from components.deletion.resume_topics({tp.topic for tp in topic_partitions})

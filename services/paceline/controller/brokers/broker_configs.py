@@ -1,0 +1,77 @@
+"""What DescribeConfigs and IncrementalAlterConfigs say and do for brokers: the settings that change while they run.
+
+Source: spec/config.md section 3 and its rule of precedence; KIP-226, KIP-73.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from paceline.controller.admin.admin_values import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
+from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, UNLIMITED, checked_broker_value
+from paceline.model.errors import InvalidConfigError, InvalidRequestError, PacelineError
+
+ALL_BROKERS: Final = ""
+"""Name of the resource that stands for every broker."""
+MAX_BROKER_ID: Final = 2**31 - 1
+
+
+def broker_problem(name: str) -> PacelineError | None:
+    """Return why a name is none of a broker resource; the broker need not be there."""
+    if name == ALL_BROKERS:
+        return None
+    if name.isascii() and name.isdecimal() and name == str(int(name[:11])) and int(name) <= MAX_BROKER_ID:
+        return None
+    return InvalidRequestError(f"{name!r} is no broker id, and not empty either, which stands for all brokers")
+
+
+def broker_entity(name: str) -> str:
+    """Return the path of the broker's settings below ``/config``."""
+    return f"brokers/{name or '<default>'}"
+
+
+def broker_keys_problem(keys: Sequence[str]) -> PacelineError | None:
+    """Return why keys cannot be described."""
+    unknown = [key for key in keys if key not in BROKER_DYNAMIC_KEYS]
+    return InvalidConfigError(f"{unknown[0]!r} cannot be set for brokers while they run") if unknown else None
+
+
+def applied_to_broker(changes: Sequence[ConfigChange], overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the overrides after the changes.
+
+    Raises:
+        InvalidConfigError: a key cannot be set while brokers run, or a value makes no sense; then nothing counts.
+    """
+    result = dict(overrides)
+    for change in changes:
+        if change.operation is ConfigOperation.DELETE:
+            if change.key not in BROKER_DYNAMIC_KEYS and change.key not in result:
+                raise InvalidConfigError(f"{change.key!r} cannot be set for brokers while they run")
+            result.pop(change.key, None)
+            continue
+        value = checked_broker_value(change.key, change.value or "")
+        if change.operation is not ConfigOperation.SET:
+            assert change.operation is not None
+            raise InvalidConfigError(f"{change.key!r} is no list, {change.operation.name} makes no sense")
+        result[change.key] = value
+    return result
+
+
+def broker_entries(
+    name: str, keys: Sequence[str], own: Mapping[str, str], of_all: Mapping[str, str]
+) -> tuple[ConfigEntry, ...]:
+    """Return the values in effect at a broker, and where each comes from."""
+    wanted = [key for key in BROKER_DYNAMIC_KEYS if not keys or key in keys]
+    layers = [(of_all, ConfigSource.BROKER_DEFAULT)]
+    if name != ALL_BROKERS:
+        layers.insert(0, (own, ConfigSource.BROKER))
+    return tuple(_entry(key, layers) for key in wanted)
+
+
+def _entry(key: str, layers: Sequence[tuple[Mapping[str, str], ConfigSource]]) -> ConfigEntry:
+    for overrides, source in layers:
+        if key in overrides:
+            try:
+                return ConfigEntry(key, checked_broker_value(key, overrides[key]), source)
+            except InvalidConfigError:
+                continue
+    return ConfigEntry(key, str(UNLIMITED), ConfigSource.BUILT_IN_DEFAULT)

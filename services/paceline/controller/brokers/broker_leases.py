@@ -1,0 +1,83 @@
+"""Leases of brokers: who has been heard from lately, on the controller's own clock.
+
+A broker that sees ZooKeeper but not the controller stays registered, yet it hears of no decision: leadership must not
+stay with it (the open gap of KIP-343).
+
+Source: design.md 3.7.
+"""
+
+from collections.abc import Callable, Iterable
+
+from paceline.model.scheduler import Cancellable, Scheduler
+
+
+class BrokerLeases:
+    """Deadlines by broker, and one timer for the next of them."""
+
+    def __init__(self, lease_ms: int, scheduler: Scheduler, on_change: Callable[[int], None]) -> None:
+        """``on_change`` is told the broker whose lease has run out or come back. ``lease_ms`` of 0: none ever does."""
+        self._lease_ms = lease_ms
+        self._scheduler = scheduler
+        self._on_change = on_change
+        self._deadlines_ms: dict[int, int] = {}
+        self._expired: set[int] = set()
+        self._timer: Cancellable | None = None
+        self._due_ms = 0
+
+    def grant(self, broker_ids: Iterable[int]) -> None:
+        """Give brokers a full lease, be it their first."""
+        for broker_id in broker_ids:
+            self._expired.discard(broker_id)
+            self._deadlines_ms[broker_id] = self._scheduler.now_ms() + self._lease_ms
+        self._schedule()
+
+    def renew(self, broker_id: int) -> None:
+        """A broker that has a lease, or had one, was heard from."""
+        if broker_id not in self._deadlines_ms and broker_id not in self._expired:
+            return
+        was_expired = broker_id in self._expired
+        self._expired.discard(broker_id)
+        self._deadlines_ms[broker_id] = self._scheduler.now_ms() + self._lease_ms
+        if was_expired:
+            self._schedule()
+            self._on_change(broker_id)
+
+    def drop(self, broker_ids: Iterable[int]) -> None:
+        """Forget brokers that are not registered any more."""
+        for broker_id in broker_ids:
+            self._deadlines_ms.pop(broker_id, None)
+            self._expired.discard(broker_id)
+
+    def has_expired(self, broker_id: int) -> bool:
+        """Whether the broker's lease has run out."""
+        return broker_id in self._expired
+
+    def clear(self) -> None:
+        """Forget everything: the controller resigned."""
+        self._deadlines_ms.clear()
+        self._expired.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._timer is not None or not self._deadlines_ms or self._lease_ms <= 0:
+            return
+        now_ms = self._scheduler.now_ms()
+        self._due_ms = max(now_ms, min(self._deadlines_ms.values()))
+        self._timer = self._scheduler.call_later(self._due_ms - now_ms, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_ms = self._scheduler.now_ms()
+        if now_ms - self._due_ms > self._lease_ms // 3:
+            # This process stood still itself, and the heartbeats that came meanwhile have not been looked at yet.
+            self.grant(sorted(self._deadlines_ms))
+            return
+        expired = sorted(broker_id for broker_id, deadline in self._deadlines_ms.items() if deadline <= now_ms)
+        for broker_id in expired:
+            del self._deadlines_ms[broker_id]
+            self._expired.add(broker_id)
+        self._schedule()
+        for broker_id in expired:
+            self._on_change(broker_id)

@@ -1,0 +1,60 @@
+"""A broker asks to be relieved of leadership before it stops.
+
+Source: spec/controller.md section 14; Kafka 2.8 KafkaController.doControlledShutdown.
+"""
+
+import logging
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.coordination.flow import Flow
+from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+
+def on_controlled_shutdown(
+    components: ControllerComponents, request: ControlledShutdownRequest
+) -> Flow[ControlledShutdownResponse]:
+    """Move what the broker leads, take it out of the ISRs it follows in, and return what it still leads."""
+    context = components.context
+    broker_id = request.broker_id
+    broker = context.brokers.get(broker_id)
+    if broker is None:
+        return ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)
+    if request.broker_epoch < broker.broker_epoch:
+        return ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
+    LOG.info("broker %d is shutting down", broker_id)
+    context.shutting_down.add(broker_id)
+    replicated = [
+        topic_partition
+        for topic_partition in context.leadership
+        if broker_id in context.assignment(topic_partition).replicas and _counts(components, topic_partition)
+    ]
+    led = [tp for tp in replicated if context.leadership[tp].leader == broker_id]
+    followed = [tp for tp in replicated if context.leadership[tp].leader != broker_id]
+    yield from components.partitions.handle_state_changes(
+        led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
+    )
+    components.batch.new_batch()
+    for topic_partition in followed:
+        components.batch.add_stop_replica((broker_id,), topic_partition, delete=False)
+    components.batch.send()
+    yield from components.replicas.handle_state_changes(
+        [Replica(topic_partition, broker_id) for topic_partition in followed], ReplicaState.OFFLINE
+    )
+    remaining = [
+        topic_partition
+        for topic_partition, known in context.leadership.items()
+        if known.leader == broker_id and _counts(components, topic_partition)
+    ]
+    return ControlledShutdownResponse(ErrorCode.NONE, tuple(sorted(remaining)))
+
+
+def _counts(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
+    """Whether the partition can move at all: a single replica never blocks a shutdown (trap 11)."""
+    several = len(components.context.assignment(topic_partition).replicas) > 1
+    return several and not components.context.is_queued_for_deletion(topic_partition.topic)

@@ -1,0 +1,102 @@
+"""Notices brokers leave in ZooKeeper: leaders changed their ISR, log directories failed.
+
+Only the notices that were listed are deleted, and also when handling them failed (trap 8 of spec/zookeeper.md).
+
+Source: spec/zookeeper.md section 7; spec/controller.md section 10.3.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from paceline.controller.brokers.lease_changes import relieve_silent_leaders
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ReplicaState
+from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.reassignment.reassignment import complete_finished_reassignments
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def on_isr_change_notification(components: ControllerComponents) -> Flow[None]:
+    """Refresh the cache from the state nodes named, spread the metadata, finish reassignments."""
+    paths, notices = yield from _read(components, znodes.ISR_CHANGE_NOTIFICATION, znodes.decode_partition_set)
+    if not paths:
+        return
+    changed = sorted({tp for notice in notices for tp in notice if components.context.knows(tp)})
+    try:
+        yield from _refresh(components, changed)
+        components.send_update_metadata(components.context.brokers, changed)
+        yield from complete_finished_reassignments(components, changed)
+        yield from relieve_silent_leaders(components, changed)
+    except (ControllerMovedError, IllegalStateError):
+        raise
+    except Exception:
+        LOG.exception("handling %d ISR changes failed", len(changed))
+    # Once the notices are gone nobody tells a standby, unless the journal does; also of what was known here already,
+    # from a look for another reason, for the standby may not have heard of that.
+    yield from components.committer.touch(changed)
+    yield from components.storage.delete_fenced(paths)
+
+
+def _refresh(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+    """Read states into the cache."""
+    found = yield from components.storage.partition_states(topic_partitions)
+    for topic_partition, state in found.items():
+        before = components.context.leadership.get(topic_partition)
+        components.context.remember(topic_partition, state)
+        if before is not None and set(before.isr) != set(state.isr):
+            components.log.isr_changed(topic_partition, before.isr)
+
+
+def on_log_dir_event(components: ControllerComponents) -> Flow[None]:
+    """Ask the brokers named, by repeating what they host, which replicas they have lost."""
+    paths, broker_ids = yield from _read(components, znodes.LOG_DIR_EVENT_NOTIFICATION, znodes.decode_log_dir_event)
+    if not paths:
+        return
+    hosted = components.context.replicas_on(broker_ids)
+    new = [replica for replica in hosted if components.context.replica_state(replica) is ReplicaState.NEW]
+    # A replica that a move is adding may lead by now; it is told nothing when it becomes online from new.
+    yield from components.replicas.handle_state_changes(new, ReplicaState.ONLINE)
+    yield from components.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
+    yield from components.storage.delete_fenced(paths)
+
+
+def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicPartition]]:
+    """Empty both directories at failover and return the partitions whose ISR changed: their states are read next.
+
+    A controller that reads all states has no need of the notices, but the standbys of the next takeover do: whatever a
+    notice named goes into the journal before the notice goes.
+    """
+    names = yield from components.storage.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
+    yield from components.storage.delete_fenced(
+        [f"{znodes.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in sorted(names)]
+    )
+    paths, notices = yield from _read(components, znodes.ISR_CHANGE_NOTIFICATION, znodes.decode_partition_set)
+    noticed = sorted({topic_partition for notice in notices for topic_partition in notice})
+    yield from components.committer.touch(noticed)
+    yield from components.storage.delete_fenced(paths)
+    return noticed
+
+
+def _read(
+    components: ControllerComponents, parent: str, decode: Callable[[str, bytes | None], T]
+) -> Flow[tuple[list[str], list[T]]]:
+    """List notices, watched, and read them; a malformed one is only going to be deleted."""
+    names = yield from components.storage.children(parent, watch=True)
+    paths = [f"{parent}/{name}" for name in sorted(names)]
+    responses = yield from components.storage.read_all(paths)
+    notices = []
+    for path, response in zip(paths, responses, strict=True):
+        if not response.ok:
+            continue
+        try:
+            notices.append(decode(path, response.data))
+        except MalformedZnodeError:
+            LOG.warning("a malformed notice is dropped", exc_info=True)
+    return paths, notices

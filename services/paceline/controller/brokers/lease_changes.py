@@ -1,0 +1,88 @@
+"""What follows when a broker's lease runs out, and when it is heard from again.
+
+Source: design.md 3.7; spec/controller.md section 14, for what is done for a broker that shuts down.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.reassignment.reassignment import resume_reassignments
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+
+def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[None]:
+    """Bring the cluster in line with a lease as it is now; it may have changed again since the event was queued."""
+    context = components.context
+    expired = components.leases.has_expired(broker_id)
+    if broker_id not in context.brokers or expired == (broker_id in context.without_lease):
+        return
+    if expired:
+        yield from _lost(components, broker_id)
+    else:
+        yield from _regained(components, broker_id)
+
+
+def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
+    """Move leaders away. The broker stays registered and is sent every request; what it follows it may go on following.
+
+    A follower that fetches is a good replica whether its controller hears of it or not; dropping one that does not is
+    its leader's affair. But it joins no ISR meanwhile, since the metadata call it offline.
+    """
+    context = components.context
+    LOG.warning("broker %d has not been heard from for a whole lease, its leaders move away", broker_id)
+    context.without_lease.add(broker_id)
+    led = [
+        topic_partition
+        for topic_partition in _hosted(context, broker_id)
+        if context.leadership[topic_partition].leader == broker_id
+        and len(context.assignment(topic_partition).replicas) > 1
+    ]
+    yield from components.partitions.handle_state_changes(
+        led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
+    )
+    components.send_update_metadata(context.brokers, _hosted(context, broker_id))
+
+
+def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
+    """Let the broker lead again; what it was sent meanwhile has waited in its channel."""
+    context = components.context
+    LOG.info("broker %d is heard from again", broker_id)
+    context.without_lease.discard(broker_id)
+    components.send_update_metadata(context.brokers, _hosted(context, broker_id))
+    yield from components.partitions.trigger_online()
+    yield from relieve_silent_leaders(components, _hosted(context, broker_id))
+    yield from resume_reassignments(components, lambda _, assignment: broker_id in assignment.target)
+    yield from components.deletion.resume_topics(
+        {replica.topic_partition.topic for replica in context.replicas_on([broker_id])}
+    )
+
+
+def relieve_silent_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
+    """Move leaders that kept their partitions without a lease, for nobody else could lead when it ran out."""
+    context = components.context
+    led = [
+        topic_partition
+        for topic_partition in topic_partitions
+        if (known := context.leadership.get(topic_partition)) is not None
+        and known.leader in context.without_lease
+        and context.online_replicas(topic_partition, known.isr)
+        and not context.is_queued_for_deletion(topic_partition.topic)
+    ]
+    yield from components.partitions.handle_state_changes(
+        led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
+    )
+
+
+def _hosted(context: ControllerContext, broker_id: int) -> list[TopicPartition]:
+    return [
+        replica.topic_partition
+        for replica in context.replicas_on([broker_id])
+        if replica.topic_partition in context.leadership
+        and not context.is_queued_for_deletion(replica.topic_partition.topic)
+    ]

@@ -1,0 +1,223 @@
+"""Who is the controller: ``/controller``, ``/controller_epoch`` and the addresses under ``/controllers/ids``.
+
+Creating ``/controller`` and raising the epoch are one multi; there is no moment in which one has happened without the
+other. A lost answer is resolved by reading back.
+
+Source: spec/zookeeper.md section 5.2; spec/controller.md sections 2 and 3; design.md 3.8, 3.18.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from paceline.controller.errors import UnexpectedResponseError, UnreadableEpochError
+from paceline.controller.zk_store import first_failure, send
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.coordination.interface import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetData,
+    Multi,
+    Response,
+    SetData,
+    ZkCode,
+    ZooKeeper,
+)
+from paceline.coordination.znodes.journal import EPOCH_SHIFT, decode_journal
+from paceline.model.control import Endpoint
+from paceline.model.scheduler import Scheduler
+
+LOG = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+"""How often an election starts over when nodes change under it; after that the next watch event tries again."""
+
+UNRECORDED_TERMS = 100
+"""Terms that may have passed without a write: so far beyond the last one known begins an epoch that was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds ``/controller``."""
+
+    controller_id: int
+    is_this_session: bool
+    """Whether the node belongs to the session of this process; an id alone says nothing after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An election won."""
+
+    controller_epoch: int
+    epoch_zk_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveController:
+    """The active controller as this process knows it."""
+
+    controller_id: int
+    endpoints: tuple[Endpoint, ...] = ()
+    """Empty while its address is not published."""
+
+
+class ControllerElection:
+    """Flows around ``/controller`` for one process."""
+
+    def __init__(
+        self,
+        controller_id: int,
+        endpoints: tuple[Endpoint, ...],
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+    ) -> None:
+        self._controller_id = controller_id
+        self._endpoints = endpoints
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._newest_epoch = 0
+
+    def read_owner(self) -> Flow[Owner | None]:
+        """Watch ``/controller``, present or not, and return who holds it."""
+        exists, response = yield from send([Exists(znodes.CONTROLLER, watch=True), GetData(znodes.CONTROLLER)])
+        del exists
+        if not response.ok or response.stat is None:
+            return None
+        return self._owner(response)
+
+    def _owner(self, response: Response) -> Owner:
+        try:
+            controller_id = znodes.decode_active_controller(znodes.CONTROLLER, response.data).controller_id
+        except MalformedZnodeError:
+            LOG.exception("/controller is malformed; waiting until it goes")
+            controller_id = -1
+        owner = 0 if response.stat is None else response.stat.ephemeral_owner
+        return Owner(controller_id, owner == self._zookeeper.session_id != 0)
+
+    def elect(self) -> Flow[Term | Owner | None]:
+        """Try to become controller: the term won, or who holds the office; None when neither is settled yet.
+
+        Raises:
+            UnreadableEpochError: the epoch's node is malformed; it is watched.
+        """
+        for _ in range(ATTEMPTS):
+            owner = yield from self.read_owner()
+            if owner is not None:
+                return owner
+            epoch, version = yield from self._read_epoch()
+            term = Term(epoch + 1, version + 1)
+            (response,) = yield from send([self._election(epoch, version)])
+            if response.ok:
+                stat = response.results[1].stat
+                return term if stat is None else Term(epoch + 1, stat.version)
+            won = yield from self._read_back(epoch + 1)
+            if won is not None:
+                return won
+        return None
+
+    def _election(self, epoch: int, version: int) -> Multi:
+        active = znodes.ActiveController(self._controller_id, self._scheduler.wall_ms())
+        return Multi(
+            (
+                Create(znodes.CONTROLLER, znodes.encode_active_controller(active), ephemeral=True),
+                SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
+            )
+        )
+
+    def _read_back(self, wanted_epoch: int) -> Flow[Term | None]:
+        """Whether the multi had been applied and only its answer was lost."""
+        owner = yield from self.read_owner()
+        if owner is None or not owner.is_this_session or owner.controller_id != self._controller_id:
+            return None
+        epoch, version = yield from self._read_epoch()
+        return Term(epoch, version) if epoch == wanted_epoch else None
+
+    def _read_epoch(self) -> Flow[tuple[int, int]]:
+        """Return epoch and node version; an absent node is created."""
+        data, version = yield from self._epoch_node()
+        try:
+            epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, data)
+        except MalformedZnodeError as error:
+            yield from send([Exists(znodes.CONTROLLER_EPOCH, watch=True)])
+            newest = yield from self._newest_known_epoch()
+            raise UnreadableEpochError(f"{error}; it has to hold a number, of at least {newest}") from None
+        self._newest_epoch = max(self._newest_epoch, epoch)
+        return epoch, version
+
+    def _epoch_node(self) -> Flow[tuple[bytes | None, int]]:
+        """Return data and version of the epoch's node, made anew where it is absent.
+
+        Brokers fence whoever has a lower epoch than they have heard of. So where there have been controllers before,
+        it is not begun from 0 again, as Kafka does, but beyond the last term that left a trace.
+        """
+        for _ in range(ATTEMPTS):
+            (response,) = yield from send([GetData(znodes.CONTROLLER_EPOCH)])
+            if response.ok and response.stat is not None:
+                return response.data, response.stat.version
+            newest = yield from self._newest_known_epoch()
+            first = newest + UNRECORDED_TERMS if newest else 0
+            if newest:
+                LOG.error("%s was deleted; it is made anew with %d", znodes.CONTROLLER_EPOCH, first)
+            yield from send([Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(first))])
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {znodes.CONTROLLER_EPOCH}")
+
+    def _newest_known_epoch(self) -> Flow[int]:
+        """Return the highest epoch this process has seen or the journal tells of; 0 for neither."""
+        (response,) = yield from send([GetData(znodes.CONTROLLER_JOURNAL)])
+        journaled = 0
+        if response.ok:
+            try:
+                journaled = decode_journal(znodes.CONTROLLER_JOURNAL, response.data).sequence >> EPOCH_SHIFT
+            except MalformedZnodeError:
+                LOG.warning("the journal tells no epoch", exc_info=True)
+        return max(self._newest_epoch, journaled)
+
+    def withdraw(self) -> Flow[None]:
+        """Delete ``/controller`` if it still belongs to this session, and only then.
+
+        The epoch is read before the owner and checked in the same multi as the deletion, so a successor elected in
+        between is never touched. Its version is enough: an epoch nobody can read keeps nobody in office.
+        """
+        _, version = yield from self._epoch_node()
+        owner = yield from self.read_owner()
+        if owner is None or not owner.is_this_session:
+            return
+        multi = Multi((Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)))
+        (response,) = yield from send([multi])
+        if not response.ok:
+            LOG.warning("/controller was not deleted: %s", first_failure(response)[1].name)
+
+    # addresses
+
+    def publish_address(self) -> Flow[bool]:
+        """Publish the own endpoints; False while an earlier session's node still stands, which is watched."""
+        path = znodes.controller_path(self._controller_id)
+        registration = znodes.ControllerRegistration(self._controller_id, self._endpoints, self._scheduler.wall_ms())
+        data = znodes.encode_controller_registration(registration)
+        for _ in range(ATTEMPTS):
+            (created,) = yield from send([Create(path, data, ephemeral=True)])
+            if not created.ok and created.code is not ZkCode.NODE_EXISTS:
+                raise UnexpectedResponseError(created.code, f"create {path}")
+            (found,) = yield from send([Exists(path, watch=True)])
+            if found.stat is not None:
+                return found.stat.ephemeral_owner == self._zookeeper.session_id
+            # It went in between: a watch on what is not there tells of it only when somebody else makes it.
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {path}")
+
+    def read_address(self, controller_id: int) -> Flow[ActiveController]:
+        """Return the endpoints a controller has published, watched."""
+        path = znodes.controller_path(controller_id)
+        exists, response = yield from send([Exists(path, watch=True), GetData(path)])
+        del exists
+        if not response.ok:
+            return ActiveController(controller_id)
+        try:
+            registration = znodes.decode_controller_registration(path, response.data, controller_id)
+        except MalformedZnodeError:
+            LOG.warning("the address of controller %d is malformed", controller_id, exc_info=True)
+            return ActiveController(controller_id)
+        return ActiveController(controller_id, registration.endpoints)

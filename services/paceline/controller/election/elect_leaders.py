@@ -1,0 +1,148 @@
+"""ElectLeaders: preferred leaders back to their brokers, or, on request, a leader from outside the ISR.
+
+Source: spec/controller.md section 15 (the table of errors); KIP-460; Kafka 2.8 processReplicaLeaderElection.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from paceline.controller.admin.admin_requests import ElectLeaders
+from paceline.controller.admin.admin_values import ElectionType, ElectLeaderResult
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import PartitionState
+from paceline.controller.election.leader_election import Election, ElectionStrategy
+from paceline.controller.state.partition_state_machine import ElectionFailure
+from paceline.coordination.flow import Flow
+from paceline.model.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PacelineError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+
+LATE = "elected, but the new leader has not acknowledged yet"
+
+_STRATEGIES = {
+    ElectionType.PREFERRED: ElectionStrategy.PREFERRED,
+    ElectionType.UNCLEAN: ElectionStrategy.OFFLINE_UNCLEAN,
+}
+
+
+def elect_leaders(components: ControllerComponents, event: ElectLeaders) -> Flow[None]:
+    """Elect where the request and the table of errors allow it; the answer comes with the acknowledgements."""
+    asked = _asked(components, event)
+    times = Counter(asked)
+    refused = {tp: error for tp in asked if (error := _problem(components, event.election, tp)) is not None}
+    refused.update({tp: InvalidRequestError(f"{tp} is listed more than once") for tp in asked if times[tp] > 1})
+    wanted = [tp for tp in asked if tp not in refused]
+    decided: Mapping[TopicPartition, Election] = {}
+    if event.validate_only or event.election is ElectionType.UNCLEAN:
+        decided = yield from components.partitions.decide(wanted, _STRATEGIES[event.election])
+    if event.validate_only:
+        results = {tp: _forecast(components, event.election, tp, decided.get(tp)) for tp in wanted}
+    else:
+        results = yield from _elect(components, event.election, wanted, decided)
+
+    def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
+        event.reply([_answer(tp, refused.get(tp), results.get(tp), late.get(tp)) for tp in asked])
+
+    epochs = {tp: result.leader_epoch for tp, result in results.items() if result.leader_epoch is not None}
+    components.leader_waits.wait(epochs, event.timeout_ms, LATE, answer)
+
+
+def _asked(components: ControllerComponents, event: ElectLeaders) -> Sequence[TopicPartition]:
+    if event.topic_partitions is not None:
+        return event.topic_partitions
+    return [tp for tp in sorted(components.context.partitions()) if _problem(components, event.election, tp) is None]
+
+
+def _answer(
+    topic_partition: TopicPartition,
+    refused: PacelineError | None,
+    result: ElectLeaderResult | None,
+    late: PacelineError | None,
+) -> ElectLeaderResult:
+    if refused is not None or result is None:
+        return ElectLeaderResult(topic_partition, refused)
+    if late is None:
+        return result
+    return ElectLeaderResult(topic_partition, late, result.leader, result.leader_epoch, result.unclean)
+
+
+def _problem(
+    components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition
+) -> PacelineError | None:
+    context = components.context
+    if not context.knows(topic_partition):
+        return UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
+    if context.is_queued_for_deletion(topic_partition.topic):
+        return InvalidTopicError(f"topic {topic_partition.topic!r} is being deleted")
+    known = context.leadership.get(topic_partition)
+    if election is ElectionType.UNCLEAN:
+        if known is not None and known.has_leader and context.is_live(known.leader):
+            return ElectionNotNeededError(f"broker {known.leader} leads {topic_partition}")
+        return None
+    if known is None:
+        return PreferredLeaderNotAvailableError(f"{topic_partition} never had a leader")
+    preferred = context.assignment(topic_partition).replicas[0]
+    if known.leader == preferred:
+        return ElectionNotNeededError(f"the preferred broker {preferred} leads {topic_partition}")
+    return None
+
+
+def _elect(
+    components: ControllerComponents,
+    election: ElectionType,
+    wanted: Sequence[TopicPartition],
+    decided: Mapping[TopicPartition, Election],
+) -> Flow[dict[TopicPartition, ElectLeaderResult]]:
+    outcomes = yield from components.partitions.handle_state_changes(
+        wanted, PartitionState.ONLINE, _STRATEGIES[election]
+    )
+    results = {}
+    for topic_partition in wanted:
+        # A partition that never had a leader is initialised, which is no election; its state tells how it went.
+        outcome = outcomes.get(topic_partition) or components.context.leadership.get(topic_partition)
+        if outcome is None or isinstance(outcome, ElectionFailure) or not outcome.has_leader:
+            reason = outcome.reason if isinstance(outcome, ElectionFailure) else "no replica is online"
+            results[topic_partition] = ElectLeaderResult(
+                topic_partition, _failure(components, election, topic_partition, reason)
+            )
+            continue
+        unclean = topic_partition in decided and decided[topic_partition].unclean
+        results[topic_partition] = ElectLeaderResult(
+            topic_partition, None, outcome.leader, outcome.leader_epoch, unclean
+        )
+    return results
+
+
+def _forecast(
+    components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition, decided: Election | None
+) -> ElectLeaderResult:
+    """Return who would be elected now."""
+    if decided is not None and decided.leader_and_isr is not None:
+        return ElectLeaderResult(topic_partition, None, decided.leader_and_isr.leader, None, decided.unclean)
+    replicas = components.context.assignment(topic_partition).replicas
+    online = components.context.online_replicas(topic_partition, replicas)
+    if online and topic_partition not in components.context.leadership:
+        return ElectLeaderResult(topic_partition, None, online[0])
+    return ElectLeaderResult(topic_partition, _failure(components, election, topic_partition, "no replica qualifies"))
+
+
+def _failure(
+    components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition, reason: str
+) -> PacelineError:
+    if election is ElectionType.UNCLEAN:
+        return EligibleLeadersNotAvailableError(f"{topic_partition}: {reason}")
+    context = components.context
+    preferred = context.assignment(topic_partition).replicas[0]
+    known = context.leadership.get(topic_partition)
+    if not context.is_replica_online(preferred, topic_partition):
+        reason = f"the preferred broker {preferred} is not online"
+    elif known is not None and preferred not in known.isr:
+        reason = f"the preferred broker {preferred} is not in sync, {list(known.isr)} are"
+    return PreferredLeaderNotAvailableError(f"{topic_partition}: {reason}")

@@ -1,0 +1,96 @@
+"""Leaders back to where they belong: the periodic check, and the admin node of Kafka's tools.
+
+Source: spec/controller.md section 15; Kafka 2.8 KafkaController.checkAndTriggerAutoLeaderRebalance.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import PartitionState
+from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.events import PreferredReplicaElectionFromNode
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+FIRST_REBALANCE_MS = 5_000
+"""Pause between failover and the first periodic check."""
+
+
+def rebalance_leaders(components: ControllerComponents) -> Flow[None]:
+    """Elect preferred leaders for every broker that leads too little of what it should.
+
+    Nothing moves while any reassignment runs; the ratio must be strictly greater than the limit (trap 10).
+    """
+    context = components.context
+    by_preferred: dict[int, list[TopicPartition]] = {}
+    for topic_partition in context.partitions():
+        replicas = context.assignment(topic_partition).replicas
+        if replicas and not context.is_queued_for_deletion(topic_partition.topic):
+            by_preferred.setdefault(replicas[0], []).append(topic_partition)
+    for broker_id in sorted(by_preferred):
+        group = by_preferred[broker_id]
+        away = [tp for tp in group if tp in context.leadership and context.leadership[tp].leader != broker_id]
+        if len(away) * 100 <= len(group) * components.config.leader_imbalance_per_broker_percentage:
+            continue
+        candidates = [tp for tp in away if not context.being_reassigned and _can_lead(components, tp, broker_id)]
+        if candidates:
+            LOG.info("electing broker %d as preferred leader of %d partitions", broker_id, len(candidates))
+            yield from elect_preferred_leaders(components, candidates)
+
+
+def _can_lead(components: ControllerComponents, topic_partition: TopicPartition, broker_id: int) -> bool:
+    context = components.context
+    return context.is_replica_online(broker_id, topic_partition) and (
+        broker_id in context.leadership[topic_partition].isr
+    )
+
+
+def elect_preferred_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
+    """Elect the first assigned replica of each partition where it is eligible."""
+    yield from components.partitions.handle_state_changes(
+        list(topic_partitions), PartitionState.ONLINE, ElectionStrategy.PREFERRED
+    )
+
+
+def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
+    """Serve ``/admin/preferred_replica_election``; the node goes in any case, and the watch is armed again."""
+    exists = yield from components.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    if not exists:
+        return
+    try:
+        wanted = yield from wanted_preferred_elections(components)
+        yield from elect_preferred_leaders(components, wanted)
+    except (ControllerMovedError, IllegalStateError):
+        raise
+    except Exception:
+        LOG.exception("the preferred leader election asked for failed")
+    yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
+    components.enqueue(PreferredReplicaElectionFromNode())
+
+
+def wanted_preferred_elections(components: ControllerComponents) -> Flow[list[TopicPartition]]:
+    """Read the admin node; partitions unknown, being deleted, or led by their preferred replica are left out."""
+    context = components.context
+    path = znodes.PREFERRED_REPLICA_ELECTION
+    (response,) = yield from components.storage.read_all([path])
+    if not response.ok:
+        return []
+    try:
+        asked = znodes.decode_partition_set(path, response.data)
+    except MalformedZnodeError:
+        LOG.warning("a malformed request for preferred leader election is dropped", exc_info=True)
+        return []
+    return [
+        tp
+        for tp in asked
+        if context.knows(tp)
+        and not context.is_queued_for_deletion(tp.topic)
+        and tp in context.leadership
+        and context.leadership[tp].leader != context.assignment(tp).replicas[0]
+    ]

@@ -1,0 +1,91 @@
+"""What elections ask of a topic's configuration: may the leader come from outside the ISR, and who can be complete."""
+
+import logging
+from collections.abc import Iterable
+
+from paceline.controller.zk_store import Storage
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.coordination.interface import Response, ZkCode
+from paceline.log.log_config import LogConfig
+from paceline.model.errors import InvalidConfigError
+
+LOG = logging.getLogger(__name__)
+
+UNCLEAN_KEY = "unclean.leader.election.enable"
+MINIMUM_KEY = "min.insync.replicas"
+
+
+class UncleanElectionConfig:
+    """Reads the topic's configuration over the cluster's default, when an election needs to know.
+
+    Source: spec/controller.md section 9, "Unclean permission"; design.md 3.6.
+    """
+
+    def __init__(self, storage: Storage, unclean_default: bool, minimum_default: int) -> None:
+        self._storage = storage
+        self._unclean_default = unclean_default
+        self._minimum_default = minimum_default
+
+    def allowed_topics(self, topics: Iterable[str]) -> Flow[set[str]]:
+        """Return the topics that allow an unclean election; one whose configuration cannot be read does not."""
+        found = yield from self._values(topics, UNCLEAN_KEY, str(self._unclean_default))
+        return {topic for topic, value in found.items() if value.lower() == "true"}
+
+    def min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
+        """Return ``min.insync.replicas`` of topics that have had it ever since they were made.
+
+        Where the settings were changed later a smaller value may have been in force for a while, and a lone leader may
+        have committed under it. A topic whose configuration cannot be read, or says what makes no sense to brokers, is
+        left out, too; and what stands in ``/config/brokers`` does not count, for they take no such setting from there.
+        """
+        found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default), dynamic=False)
+        unchanged = yield from self._unchanged(sorted(found))
+        return {topic: int(found[topic]) for topic in unchanged if _is_minimum(found[topic])}
+
+    def _unchanged(self, topics: list[str]) -> Flow[list[str]]:
+        paths = [path for topic in topics for path in (znodes.topic_config_path(topic), znodes.topic_path(topic))]
+        responses = yield from self._storage.read_all(paths)
+        unchanged = []
+        for topic, config, node in zip(topics, responses[::2], responses[1::2], strict=True):
+            if node.stat is None:
+                continue
+            if config.code is ZkCode.NO_NODE or (config.stat is not None and config.stat.mzxid <= node.stat.czxid):
+                unchanged.append(topic)
+        return unchanged
+
+    def _values(self, topics: Iterable[str], key: str, default: str, dynamic: bool = True) -> Flow[dict[str, str]]:
+        wanted = sorted(topics)
+        default_path = znodes.broker_config_path(None)
+        paths = [default_path, *(znodes.topic_config_path(topic) for topic in wanted)]
+        responses = yield from self._storage.read_all(paths)
+        for_all = _overrides(default_path, responses[0]) if dynamic else {}
+        found = {}
+        for topic, path, response in zip(wanted, paths[1:], responses[1:], strict=True):
+            own = _overrides(path, response)
+            if own is None:
+                continue
+            if key in own:
+                found[topic] = own[key]
+            elif for_all is not None:
+                found[topic] = for_all.get(key, default)
+        return found
+
+
+def _is_minimum(text: str) -> bool:
+    try:
+        LogConfig.from_properties({MINIMUM_KEY: text})
+    except InvalidConfigError:
+        return False
+    return True
+
+
+def _overrides(path: str, response: Response) -> dict[str, str] | None:
+    if not response.ok and response.code is not ZkCode.NO_NODE:
+        return None
+    try:
+        return znodes.decode_config(path, response.data)
+    except MalformedZnodeError:
+        LOG.warning("a malformed configuration allows nothing", exc_info=True)
+        return None

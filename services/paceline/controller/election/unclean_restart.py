@@ -1,0 +1,113 @@
+"""Brokers that came back from an unclean restart: whatever they led or followed, they may lack its tail.
+
+They leave every ISR that has another member to rely on, and where they are the last member they stay listed but are
+marked. All of it is in ZooKeeper before the first control request of their new registration goes out, so a broker that
+has received one knows that it need not say so again.
+
+Source: design.md 3.6; docs/decisions/0005-unclean-restart.md.
+"""
+
+import logging
+from collections.abc import Collection
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.state.rewrite_states import rewrite_states
+from paceline.controller.state.state_writer import StateWrite
+from paceline.coordination.flow import Flow
+from paceline.coordination.isr_history import IsrHistory
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+
+LOG = logging.getLogger(__name__)
+
+
+def distrusted_state(
+    known: LeaderAndIsr, history: IsrHistory, unclean: Collection[int], controller_epoch: int
+) -> LeaderAndIsr | None:
+    """Return the state that no longer relies on the ``unclean`` brokers, None when it does not do so now."""
+    isr = tuple(member for member in known.isr if member not in unclean)
+    if len(isr) == len(known.isr):
+        relied_on = any(member in unclean for member in history.former)
+        return known.with_leader(known.leader, known.isr, controller_epoch) if relied_on else None
+    if not isr:
+        # An ISR is never empty. Whoever of it was marked before is marked already.
+        if all(member in history.unclean for member in known.isr) and not set(history.former) & set(unclean):
+            return None
+        isr = known.isr
+    leader = NO_LEADER if known.leader in unclean else known.leader
+    return known.with_leader(leader, isr, controller_epoch)
+
+
+def distrust_unclean_brokers(
+    components: ControllerComponents, broker_ids: Collection[int]
+) -> Flow[list[TopicPartition]]:
+    """Write that those of ``broker_ids`` with an unclean restart are not to be relied on; return what was written.
+
+    Raises:
+        ControllerMovedError: the fence failed.
+        IllegalStateError: it could not be written; going on would let the brokers believe that it was.
+    """
+    context = components.context
+    unclean = [broker_id for broker_id in sorted(broker_ids) if context.brokers[broker_id].unclean_restart]
+    if not unclean:
+        return []
+    try:
+        written = yield from _write(components, unclean)
+    except ControllerMovedError:
+        raise
+    except Exception as error:
+        raise IllegalStateError(f"the unclean restart of {unclean} could not be written: {error}") from error
+    LOG.warning("brokers %s may have lost records: %d partitions no longer rely on them", unclean, len(written))
+    leaderless = [
+        topic_partition
+        for topic_partition in written
+        if not context.leadership[topic_partition].has_leader
+        and context.partition_state(topic_partition) is PartitionState.ONLINE
+    ]
+    yield from components.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+    return written
+
+
+def _write(components: ControllerComponents, unclean: list[int]) -> Flow[list[TopicPartition]]:
+    context = components.context
+    concerned = _concerned(context, unclean)
+    # A leader may have let one of them in since its state was cached.
+    found = yield from components.storage.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
+    for topic_partition, state in found.items():
+        context.remember(topic_partition, state)
+
+    def without_unclean(topic_partition: TopicPartition) -> StateWrite | None:
+        known, history = context.leadership[topic_partition], context.isr_history(topic_partition)
+        wanted = distrusted_state(known, history, unclean, context.epoch)
+        return None if wanted is None else StateWrite(topic_partition, wanted, lost=tuple(unclean))
+
+    return (yield from rewrite_states(components, concerned, without_unclean))
+
+
+def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPartition]:
+    return [
+        topic_partition
+        for topic_partition in dict.fromkeys(replica.topic_partition for replica in context.replicas_on(unclean))
+        if topic_partition in context.leadership
+    ]
+
+
+def tell_other_replicas(
+    components: ControllerComponents, changed: Collection[TopicPartition], apart: Collection[int]
+) -> None:
+    """Send the new states to replicas on other brokers; those ``apart`` are about to get all they host.
+
+    Where a topic is being deleted they may be gone, and are told nothing: it would bring them back.
+    """
+    context = components.context
+    components.batch.new_batch()
+    for topic_partition in changed:
+        if context.is_queued_for_deletion(topic_partition.topic):
+            continue
+        assignment = context.assignment(topic_partition)
+        others = [broker_id for broker_id in assignment.replicas if broker_id not in apart]
+        state = context.leadership[topic_partition]
+        components.batch.add_leader_and_isr(others, topic_partition, state, assignment, is_new=False)
+    components.batch.send()

@@ -1,0 +1,350 @@
+"""The controller's heart: one event in, one flow that handles it. Also who is in office, and how office is left.
+
+Source: spec/controller.md sections 2, 3 and 6; Kafka 2.8 KafkaController.process.
+"""
+
+import logging
+from collections.abc import Callable
+
+from paceline.controller import events as ev
+from paceline.controller.admin.admin_calls import serve
+from paceline.controller.admin.admin_requests import AdminRequest
+from paceline.controller.brokers.broker_changes import (
+    on_broker_change,
+    on_broker_modifications,
+    on_leader_and_isr_response,
+)
+from paceline.controller.brokers.controlled_shutdown import on_controlled_shutdown
+from paceline.controller.brokers.isr_notifications import on_isr_change_notification, on_log_dir_event
+from paceline.controller.brokers.lease_changes import on_lease_change
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import Replica
+from paceline.controller.election.controller_election import ActiveController, ControllerElection, Owner, Term
+from paceline.controller.election.preferred_election import (
+    FIRST_REBALANCE_MS,
+    on_preferred_election_node,
+    rebalance_leaders,
+)
+from paceline.controller.errors import (
+    ControllerMovedError,
+    IllegalStateError,
+    UnexpectedResponseError,
+    UnreadableEpochError,
+)
+from paceline.controller.reassignment.reassignment import (
+    alter_reassignments,
+    complete_finished_reassignments,
+    on_reassignment_node,
+)
+from paceline.controller.standby.failover import on_failover
+from paceline.controller.standby.standby import Standby
+from paceline.controller.standby.takeover import Takeover
+from paceline.controller.topics.config_changes import on_config_change
+from paceline.controller.topics.topic_changes import on_partition_modifications, on_topic_change
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError, SessionLostError
+from paceline.coordination.flow import Flow, Sleep
+from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import EPOCH_DURING_DELETE
+from paceline.model.scheduler import Cancellable
+from paceline.model.state_change import StateChangeKind
+
+LOG = logging.getLogger(__name__)
+
+FAILED_FAILOVER_PAUSE_MS = 1_000
+"""A controller that could not finish its failover lets others try first."""
+
+FIRST_ELECTION_PAUSE_MS = 1_000
+LAST_ELECTION_PAUSE_MS = 60_000
+"""While no election is possible it is tried again, and the reason reported, after pauses that double."""
+
+
+class ControllerEventHandler:
+    """Handles events, one at a time; `process` is what the queue runs."""
+
+    def __init__(
+        self,
+        components: ControllerComponents,
+        election: ControllerElection,
+        standby: Standby,
+        on_office: Callable[[bool], None],
+        on_takeover: Callable[[Takeover], None],
+    ) -> None:
+        """``on_office`` is told True when failover is done and False on resignation."""
+        self._components = components
+        self._election = election
+        self._standby = standby
+        self._on_office = on_office
+        self._on_takeover = on_takeover
+        self._rebalance: Cancellable | None = None
+        self._next_election: Cancellable | None = None
+        self._election_pause_ms = FIRST_ELECTION_PAUSE_MS
+        self.is_active = False
+        self.cluster_id = ""
+        self.active_controller: ActiveController | None = None
+        """Who is in office as far as this process knows."""
+
+    def process(self, event: ev.Event) -> Flow[None]:
+        """Handle one event. A failed fence ends the term of office; any other failure ends the event only."""
+        if not self.is_active and not event.for_everyone:
+            event.preempt()
+            return
+        context = self._components.context
+        context.seen_in_event.clear()
+        context.wrote_in_event = False
+        self._components.log.cause = event.name
+        self._components.publisher.event_begins()
+        try:
+            yield from self._dispatch(event)
+        except (ControllerMovedError, IllegalStateError, SessionLostError) as error:
+            LOG.warning("%s ends this controller's term: %s", event.name, error)
+            if isinstance(error, ControllerMovedError) and not error.may_be_applied:
+                event.preempt()
+            else:
+                event.abort()
+            yield from self._move(str(error))
+        except Exception:
+            LOG.exception("handling %s failed", event.name)
+            event.abort()
+        self._components.publisher.event_ends()
+        self._standby.follow(None if self.is_active else self.active_controller)
+
+    # office
+
+    def resign(self, cause: str) -> None:
+        """Leave office at once, in memory: nothing is sent after this. ``/controller`` is another matter."""
+        if self._rebalance is not None:
+            self._rebalance.cancel()
+            self._rebalance = None
+        self._cancel_next_election()
+        was_active, self.is_active = self.is_active, False
+        if was_active:
+            self._components.log.note(StateChangeKind.CONTROLLER_RESIGNED, cause=cause)
+        self._components.reset()
+        if was_active:
+            LOG.info("resigned as controller: %s", cause)
+            self._on_office(False)
+
+    def _move(self, cause: str) -> Flow[None]:
+        """Resign, give ``/controller`` back if it is still ours, and stand for election again (design.md 3.18)."""
+        self.resign(cause)
+        try:
+            yield from self._election.withdraw()
+        except ControllerMovedError:
+            return  # The session is gone; the next one begins with an election.
+        except UnexpectedResponseError as error:
+            LOG.error("/controller was not given back: %s", error)
+        self._components.enqueue(ev.Reelect())
+
+    def _maybe_resign(self) -> Flow[None]:
+        owner = yield from self._election.read_owner()
+        if self.is_active and (owner is None or not owner.is_this_session):
+            self.resign("/controller is gone" if owner is None else f"{owner.controller_id} is the controller now")
+        if self.is_active:
+            return
+        if owner is None:
+            self.active_controller = None
+        else:
+            yield from self._follow(owner)
+
+    def _look_at_office(self) -> Flow[None]:
+        """See who holds the office, and stand for it where nobody does.
+
+        The watch that told of its end may have been used up by its beginning, or lost with the connection; one on a
+        node that is not there tells only of somebody who makes it.
+        """
+        yield from self._maybe_resign()
+        if self.active_controller is None:
+            yield from self._elect()
+
+    def _follow(self, owner: Owner) -> Flow[None]:
+        self.active_controller = yield from self._election.read_address(owner.controller_id)
+
+    def _elect(self) -> Flow[None]:
+        if self.is_active:
+            return
+        self._cancel_next_election()
+        try:
+            outcome = yield from self._election.elect()
+            if isinstance(outcome, Owner) and outcome.is_this_session:
+                # Ours, but from a term that is over: give it back and stand again when it is gone.
+                yield from self._election.withdraw()
+        except (UnreadableEpochError, UnexpectedResponseError) as error:
+            self._elect_later(str(error))
+            return
+        self._election_pause_ms = FIRST_ELECTION_PAUSE_MS
+        if isinstance(outcome, Term):
+            yield from self._take_office(outcome)
+        elif isinstance(outcome, Owner) and not outcome.is_this_session:
+            yield from self._follow(outcome)
+
+    def _elect_later(self, reason: str) -> None:
+        """Say that the cluster is without a controller, and go on standing; a watch that fires comes first."""
+        LOG.error("no controller can be elected: %s (next attempt in %g s)", reason, self._election_pause_ms / 1_000)
+        self.active_controller = None
+        self._next_election = self._components.scheduler.call_later(
+            self._election_pause_ms, lambda: self._components.enqueue(ev.Reelect())
+        )
+        self._election_pause_ms = min(2 * self._election_pause_ms, LAST_ELECTION_PAUSE_MS)
+
+    def _cancel_next_election(self) -> None:
+        if self._next_election is not None:
+            self._next_election.cancel()
+            self._next_election = None
+
+    def _take_office(self, term: Term) -> Flow[None]:
+        components = self._components
+        begun_ms = components.scheduler.now_ms()
+        LOG.info("elected as controller with epoch %d", term.controller_epoch)
+        components.context.epoch = term.controller_epoch
+        components.context.epoch_zk_version = term.epoch_zk_version
+        self.is_active = True
+        components.log.note(StateChangeKind.CONTROLLER_ELECTED)
+        self.active_controller = ActiveController(components.config.controller_id, components.endpoints)
+        try:
+            states = yield from on_failover(components, self._standby.mirror)
+        except ControllerMovedError:
+            raise
+        except Exception:
+            LOG.exception("failover failed, giving the office back")
+            self.resign("the failover failed")
+            yield from self._election.withdraw()
+            yield Sleep(FAILED_FAILOVER_PAUSE_MS)
+            return
+        takeover = Takeover(term.controller_epoch, states, components.scheduler.now_ms() - begun_ms)
+        LOG.info(
+            "%s takeover of controller epoch %d in %d ms: %d of %d partition states read from ZooKeeper%s",
+            states.kind.value, term.controller_epoch, takeover.elapsed_ms, states.states_read, states.partitions,
+            f" ({states.reason})" if states.reason else "",
+        )  # fmt: skip
+        self._standby.used(term.controller_epoch)
+        components.leases.grant(components.context.registered_broker_ids())
+        self._schedule_rebalance(FIRST_REBALANCE_MS)
+        self._on_takeover(takeover)
+        self._on_office(True)
+
+    def _schedule_rebalance(self, delay_ms: int) -> None:
+        if self._rebalance is not None:
+            self._rebalance.cancel()  # A check that was due in an earlier term may still have been in the queue.
+        if self._components.config.auto_leader_rebalance_enable:
+            self._rebalance = self._components.scheduler.call_later(
+                delay_ms, lambda: self._components.enqueue(ev.AutoPreferredReplicaLeaderElection())
+            )
+
+    # events
+
+    def _dispatch(self, event: ev.Event) -> Flow[None]:
+        components = self._components
+        match event:
+            case ev.Startup():
+                yield from self._startup()
+            case ev.ControllerChange():
+                yield from self._look_at_office()
+            case ev.Reelect():
+                yield from self._maybe_resign()
+                yield from self._elect()
+            case ev.AddressChange():
+                yield from self._election.publish_address()
+                yield from self._look_at_office()
+            case ev.Rewatch():
+                yield from self._rewatch()
+            case ev.BrokerChange():
+                yield from on_broker_change(components)
+            case ev.BrokerModifications():
+                yield from on_broker_modifications(components, event.broker_id)
+            case ev.BrokerLeaseChange():
+                yield from on_lease_change(components, event.broker_id)
+            case ev.TopicChange():
+                yield from on_topic_change(components)
+            case ev.PartitionModifications():
+                yield from on_partition_modifications(components, [event.topic])
+            case ev.TopicDeletion():
+                yield from components.deletion.on_markers(lambda: on_topic_change(components))
+            case ev.IsrChangeNotification():
+                yield from on_isr_change_notification(components)
+            case ev.LogDirEventNotification():
+                yield from on_log_dir_event(components)
+            case ev.ConfigChange():
+                yield from on_config_change(components)
+            case ev.LeaderAndIsrResponseReceived():
+                yield from on_leader_and_isr_response(components, event)
+            case ev.StopReplicaDeletionResponseReceived():
+                yield from self._stop_replica_response(event)
+            case ev.ControlledShutdown():
+                event.reply((yield from on_controlled_shutdown(components, event.request)))
+            case ev.CreateTopics():
+                yield from components.topic_requests.create(event)
+            case ev.DeleteTopics():
+                yield from components.topic_requests.delete(event)
+            case ev.AlterPartitionReassignments():
+                event.reply((yield from alter_reassignments(components, event.targets, event.validate_only)))
+            case ev.PartitionReassignmentFromNode():
+                yield from on_reassignment_node(components, only_new=True)
+            case ev.PartitionReassignmentIsrChange():
+                yield from complete_finished_reassignments(components, [event.topic_partition])
+            case ev.AutoPreferredReplicaLeaderElection():
+                yield from self._auto_rebalance()
+            case ev.PreferredReplicaElectionFromNode():
+                yield from on_preferred_election_node(components)
+            case AdminRequest():
+                yield from serve(components, event)
+            case _:
+                raise AssertionError(f"no handler for {event.name}")
+
+    def _startup(self) -> Flow[None]:
+        yield from ensure_paths(znodes.PERSISTENT_NODES)
+        try:
+            self.cluster_id = yield from get_or_create_cluster_id(self._components.rng)
+        except MalformedZnodeError as error:
+            LOG.error("the cluster keeps a controller though its id cannot be read: %s", error)
+        yield from self._election.publish_address()
+        yield from self._maybe_resign()
+        yield from self._elect()
+
+    def _rewatch(self) -> Flow[None]:
+        """Every watch is gone after a reconnect, so look at everything again; each look arms its watch."""
+        components = self._components
+        yield from self._election.publish_address()
+        active_epoch = components.context.epoch
+        yield from self._look_at_office()
+        if not self.is_active or components.context.epoch != active_epoch:
+            return  # A new term has just looked at everything.
+        yield from on_broker_change(components)
+        yield from on_topic_change(components)
+        yield from on_partition_modifications(components, list(components.context.topics))
+        yield from components.deletion.on_markers(lambda: on_topic_change(components))
+        yield from on_isr_change_notification(components)
+        yield from on_log_dir_event(components)
+        yield from on_config_change(components)
+        yield from on_preferred_election_node(components)
+        yield from on_reassignment_node(components, only_new=True)
+        yield from complete_finished_reassignments(components, list(components.context.being_reassigned))
+
+    def _auto_rebalance(self) -> Flow[None]:
+        try:
+            yield from rebalance_leaders(self._components)
+        finally:
+            if self.is_active:
+                self._schedule_rebalance(self._components.config.leader_imbalance_check_interval_ms)
+
+    def _stop_replica_response(self, event: ev.StopReplicaDeletionResponseReceived) -> Flow[None]:
+        """Replicas a broker has deleted are done; those it could not delete halt their topics."""
+        context, deletion = self._components.context, self._components.deletion
+        if not context.has_asked(event.broker_id, event.request.stamp):
+            return
+        failed: list[Replica] = []
+        deleted: list[Replica] = []
+        for partition in event.request.partitions:
+            topic_partition = partition.topic_partition
+            same_topic = context.topic_ids.get(topic_partition.topic) == partition.topic_id
+            if not partition.delete_partition or not same_topic:
+                continue
+            if partition.leader_epoch != EPOCH_DURING_DELETE:
+                continue  # It was meant for a move; the replica may have come back since.
+            error = event.response.partition_errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            ok = event.response.error is ErrorCode.NONE and error is ErrorCode.NONE
+            (deleted if ok else failed).append(Replica(topic_partition, event.broker_id))
+        yield from deletion.fail_replicas(failed)
+        if deleted:
+            yield from deletion.complete_replicas(deleted)

@@ -1,0 +1,4 @@
+"""Reassignment of replicas, step by step.
+
+Read `reassignment.py` first.
+"""

@@ -1,0 +1,56 @@
+"""ListPartitionReassignments: what is being moved, and what each move waits for.
+
+Source: spec/controller.md section 13; KIP-455.
+"""
+
+from collections.abc import Sequence
+
+from paceline.controller.admin.admin_values import AwaitedReason, AwaitedReplica, OngoingReassignment
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ControllerContext
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import TopicPartition
+
+
+def list_reassignments(
+    components: ControllerComponents, wanted: Sequence[TopicPartition] | None
+) -> Flow[list[OngoingReassignment]]:
+    """Return running moves by topic and partition, with the ISR read anew; None means all of them."""
+    context = components.context
+    moving = sorted(tp for tp in context.being_reassigned if context.assignment(tp).is_being_reassigned)
+    if wanted is not None:
+        chosen = set(wanted)
+        moving = [tp for tp in moving if tp in chosen]
+    states = yield from components.storage.partition_states(moving)
+    found = []
+    for topic_partition in moving:
+        assignment = context.assignment(topic_partition)
+        state = states.get(topic_partition)
+        isr = () if state is None else state.isr
+        leader = state.leader if state is not None and state.has_leader else None
+        missing = [broker_id for broker_id in assignment.target if broker_id not in isr]
+        awaited = tuple(_awaited(context, topic_partition, broker_id, leader) for broker_id in missing)
+        found.append(OngoingReassignment(topic_partition, assignment, leader, isr, awaited))
+    return found
+
+
+def _awaited(
+    context: ControllerContext, topic_partition: TopicPartition, broker_id: int, leader: int | None
+) -> AwaitedReplica:
+    if broker_id not in context.brokers:
+        return AwaitedReplica(
+            broker_id, AwaitedReason.BROKER_DEAD, f"broker {broker_id} is not there: start it, or cancel the move"
+        )
+    if broker_id in context.shutting_down:
+        return AwaitedReplica(broker_id, AwaitedReason.BROKER_SHUTTING_DOWN, f"broker {broker_id} is shutting down")
+    if topic_partition in context.on_offline_dirs.get(broker_id, ()):
+        return AwaitedReplica(
+            broker_id, AwaitedReason.LOG_DIR_FAILED, f"the log directory on broker {broker_id} has failed"
+        )
+    if leader is None:
+        return AwaitedReplica(
+            broker_id, AwaitedReason.NO_LEADER, f"the partition has no leader that broker {broker_id} could copy from"
+        )
+    return AwaitedReplica(
+        broker_id, AwaitedReason.NOT_CAUGHT_UP, f"broker {broker_id} has not caught up with leader {leader} yet"
+    )

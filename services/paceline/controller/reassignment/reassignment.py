@@ -1,0 +1,549 @@
+"""Partitions on their way to other brokers.
+
+Every entry starts at the top, so a reassignment can be resumed at any moment, by this controller or the next: the
+topic's node is the only durable copy of what is being added and removed, and it is written last when all is done.
+
+Source: spec/controller.md section 13 (phases U, A, B); KIP-455; Kafka 2.8 KafkaController.onPartitionReassignment.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.errors import ControllerMovedError, IllegalStateError, UnexpectedResponseError
+from paceline.controller.events import (
+    PartitionReassignmentFromNode,
+    PartitionReassignmentIsrChange,
+    PartitionReassignmentResult,
+)
+from paceline.controller.state.state_writer import StateWrite
+from paceline.controller.topics.topic_changes import on_partition_modifications, on_topic_change
+from paceline.controller.zk_store import first_failure
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.coordination.interface import ANY_VERSION, Response, SetData, ZkCode
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.errors import (
+    InvalidReplicaAssignmentError,
+    NoReassignmentInProgressError,
+    PacelineError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChangeKind
+
+LOG = logging.getLogger(__name__)
+
+RETRY_MS = 10_000
+"""How long a move that could not be finished waits before it is tried again, until it is done or the term ends."""
+
+WRITE_ATTEMPTS = 10
+"""How often a topic's node is read again when somebody else writes it between the look at it and its rewriting."""
+
+
+# what starts, resumes and ends a reassignment
+
+
+def alter_reassignments(
+    components: ControllerComponents,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    validate_only: bool = False,
+) -> Flow[list[PartitionReassignmentResult]]:
+    """Start, replace or, with None, cancel reassignments; the answer means submitted, not finished."""
+    results: dict[TopicPartition, PartitionReassignmentResult] = {}
+    accepted: dict[TopicPartition, ReplicaAssignment] = {}
+    for topic_partition, target in targets.items():
+        problem = _problem(components, topic_partition, target)
+        if problem is not None:
+            results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
+            continue
+        current = components.context.assignment(topic_partition)
+        accepted[topic_partition] = current.reassign_to(current.origin if target is None else target)
+    for topic_partition, problem in (yield from _irreversible(components, accepted)).items():
+        del accepted[topic_partition]
+        results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
+    if validate_only:
+        return [results.get(tp) or PartitionReassignmentResult(tp) for tp in targets]
+    # The newest request wins, whichever way it came.
+    yield from _remove_from_node(components, lambda topic_partition, _: topic_partition in accepted)
+    results.update((yield from _trigger(components, accepted)))
+    return [results[topic_partition] for topic_partition in targets]
+
+
+def on_reassignment_node(components: ControllerComponents, only_new: bool = False) -> Flow[set[TopicPartition]]:
+    """Serve ``/admin/reassign_partitions`` and return what it moves; entries that cannot be served are taken out.
+
+    With ``only_new`` entries that are running towards the same target already are left alone.
+    """
+    exists = yield from components.storage.exists(znodes.REASSIGN_PARTITIONS)
+    if not exists:
+        return set()
+    wanted = yield from _read_node(components)
+    unheard = [topic_partition for topic_partition in wanted if not components.context.knows(topic_partition)]
+    if unheard:
+        # The news of what was made a moment ago may wait behind this one: it is looked for before it is refused.
+        yield from on_topic_change(components)
+        yield from on_partition_modifications(
+            components, sorted({topic_partition.topic for topic_partition in unheard})
+        )
+    accepted = {}
+    refused: set[TopicPartition] = set()
+    for topic_partition, target in wanted.items():
+        if not target:
+            LOG.error("%s: moving to no replica at all is refused, it would delete every one", topic_partition)
+            refused.add(topic_partition)
+            continue
+        running = topic_partition in components.context.being_reassigned
+        if only_new and running and components.context.assignment(topic_partition).target == target:
+            continue
+        accepted[topic_partition] = components.context.assignment(topic_partition).reassign_to(target)
+    for topic_partition, problem in (yield from _irreversible(components, accepted)).items():
+        LOG.error("%s: moving to %s is refused: %s", topic_partition, wanted[topic_partition], problem)
+        refused.add(topic_partition)
+        del accepted[topic_partition]
+    results = yield from _trigger(components, accepted)
+    failed = refused | {tp for tp, result in results.items() if result.error is not None}
+    if failed or not wanted:
+        LOG.warning("reassignments that cannot be served are taken out: %s", sorted(failed))
+        yield from _remove_from_node(components, lambda topic_partition, _: topic_partition in failed)
+    return set(results) - failed
+
+
+def resume_reassignments(
+    components: ControllerComponents, wanted: Callable[[TopicPartition, ReplicaAssignment], bool]
+) -> Flow[None]:
+    """Enter running reassignments again after something they may have waited for has happened."""
+    for topic_partition in sorted(components.context.being_reassigned):
+        if components.context.is_queued_for_deletion(topic_partition.topic):
+            continue
+        assignment = components.context.assignment(topic_partition)
+        if wanted(topic_partition, assignment):
+            yield from _tried(components, topic_partition, assignment)
+
+
+def complete_finished_reassignments(components: ControllerComponents, changed: Iterable[TopicPartition]) -> Flow[None]:
+    """Finish the reassignments among ``changed`` whose whole target is in sync."""
+    for topic_partition in sorted(changed):
+        if (
+            topic_partition not in components.context.being_reassigned
+            or topic_partition in components.context.halted_moves
+        ):
+            continue
+        if components.context.is_queued_for_deletion(topic_partition.topic):
+            continue
+        assignment = components.context.assignment(topic_partition)
+        complete = yield from _is_complete(components, topic_partition, assignment)
+        if complete:
+            yield from _tried(components, topic_partition, assignment)
+
+
+def _problem(
+    components: ControllerComponents, topic_partition: TopicPartition, target: Sequence[int] | None
+) -> PacelineError | None:
+    """Return why a target, or None for a cancellation, is refused."""
+    if not components.context.knows(topic_partition) or components.context.is_queued_for_deletion(
+        topic_partition.topic
+    ):
+        return _unknown(components, topic_partition)
+    if target is None:
+        if components.context.assignment(topic_partition).is_being_reassigned:
+            return None
+        return NoReassignmentInProgressError(f"no reassignment of {topic_partition} is running")
+    if not target:
+        return InvalidReplicaAssignmentError("the list of replicas is empty")
+    if len(set(target)) != len(target):
+        return InvalidReplicaAssignmentError(f"a broker is listed twice: {list(target)}")
+    if min(target) < 0:
+        return InvalidReplicaAssignmentError(f"a broker id is negative: {list(target)}")
+    adding = components.context.assignment(topic_partition).reassign_to(target).adding
+    missing = [broker_id for broker_id in adding if not components.context.is_live(broker_id)]
+    if missing:
+        return InvalidReplicaAssignmentError(f"replicas cannot be added on brokers that are not live: {missing}")
+    return None
+
+
+def _unknown(components: ControllerComponents, topic_partition: TopicPartition) -> UnknownTopicOrPartitionError:
+    if not components.context.knows(topic_partition):
+        return UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
+    return UnknownTopicOrPartitionError(f"topic {topic_partition.topic} is being deleted")
+
+
+def _irreversible(
+    components: ControllerComponents, accepted: Mapping[TopicPartition, ReplicaAssignment]
+) -> Flow[dict[TopicPartition, PacelineError]]:
+    """Return what must not be cancelled or replaced: every in-sync replica would be deleted at once.
+
+    The replicas of the target may be the only ones in sync by now, as KRaft's PartitionReassignmentRevert has it.
+    """
+    dropping = [
+        topic_partition
+        for topic_partition, assignment in accepted.items()
+        if not set(components.context.assignment(topic_partition).replicas) <= set(assignment.replicas)
+    ]
+    states = yield from components.storage.partition_states(dropping)
+    return {
+        topic_partition: _deletes_all_in_sync(state)
+        for topic_partition, state in states.items()
+        if not set(state.isr) & set(accepted[topic_partition].replicas)
+    }
+
+
+def _deletes_all_in_sync(state: LeaderAndIsr) -> InvalidReplicaAssignmentError:
+    return InvalidReplicaAssignmentError(f"only {list(state.isr)} are in sync, all of which this would delete")
+
+
+def _trigger(
+    components: ControllerComponents, accepted: Mapping[TopicPartition, ReplicaAssignment]
+) -> Flow[dict[TopicPartition, PartitionReassignmentResult]]:
+    results = {}
+    for topic_partition, assignment in accepted.items():
+        error: PacelineError | None = None
+        if not components.context.knows(topic_partition) or components.context.is_queued_for_deletion(
+            topic_partition.topic
+        ):
+            error = _unknown(components, topic_partition)
+        else:
+            error = yield from _tried(components, topic_partition, assignment)
+        results[topic_partition] = PartitionReassignmentResult(topic_partition, error)
+    return results
+
+
+def _tried(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[PacelineError | None]:
+    """Reassign, and return why it failed: one partition whose nodes are damaged holds up no other."""
+    try:
+        yield from _reassign(components, topic_partition, assignment)
+    except (ControllerMovedError, IllegalStateError):
+        raise
+    except UnexpectedResponseError as failure:
+        LOG.error("reassigning %s failed: %s", topic_partition, failure)
+        return UnknownServerError(str(failure))
+    except InvalidReplicaAssignmentError as refusal:
+        return refusal
+    except Exception as failure:
+        LOG.exception("reassigning %s failed", topic_partition)
+        return UnknownServerError(str(failure))
+    return None
+
+
+# the phases
+
+
+def _reassign(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[None]:
+    before = components.context.leadership.get(topic_partition)
+    raised = yield from _update_assignment(components, topic_partition, assignment)
+    if _never_led(components, topic_partition):
+        # It has no data yet, and where it goes may be the first place where somebody can lead it.
+        yield from _begin_replicas(components, topic_partition, assignment)
+        yield from components.partitions.handle_state_changes(
+            [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
+        )
+    complete = yield from _is_complete(components, topic_partition, assignment)
+    if complete:
+        yield from _finish(components, topic_partition, assignment, raised)
+    else:
+        yield from _start(components, topic_partition, assignment, raised)
+        if before is not None and before.has_leader:
+            yield from _elect_if_leaderless(components, topic_partition)  # It may have been of the target before.
+
+
+def _never_led(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
+    context = components.context
+    is_new = context.partition_state(topic_partition) is PartitionState.NEW
+    return is_new and topic_partition not in context.leadership
+
+
+def _update_assignment(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[bool]:
+    """Phase U: the topic's node before memory (trap 12); replicas of a replaced target go at once.
+
+    Returns whether the leader epoch has been raised for that.
+    """
+    context = components.context
+    raised = False
+    current = context.assignment(topic_partition)
+    if current != assignment:
+        unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
+        if unneeded and topic_partition in context.leadership:
+            # The leader may be letting one of them in at this moment, and would after its log is deleted: what it
+            # writes from here on fails, until it hears of the epoch, and with it of the replicas.
+            state = yield from _raised(components, topic_partition)
+            raised = True
+            if not set(state.isr) & set(assignment.replicas):
+                # It has taken others out since they were looked at. It cannot any more until it hears of the epoch.
+                yield from _bump_leader_epoch(components, topic_partition, current, raised)
+                raise _deletes_all_in_sync(state)
+        try:
+            yield from _write_topic(components, topic_partition, assignment)
+        except UnexpectedResponseError:
+            if raised:
+                yield from _bump_leader_epoch(
+                    components, topic_partition, current, raised
+                )  # It could write no ISR else.
+            raise
+        context.set_assignment(topic_partition, assignment)
+        moving = f"{list(assignment.origin)} to {list(assignment.target)}"
+        components.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
+        yield from _stop_replicas(components, topic_partition, unneeded)
+    context.being_reassigned.add(topic_partition)
+    return raised
+
+
+def _is_complete(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[bool]:
+    """Whether the whole target is in the ISR as ZooKeeper has it; arms the watch on the state node."""
+    found = yield from components.storage.partition_states([topic_partition], watch=True)
+    if not assignment.is_being_reassigned:
+        return True
+    state = found.get(topic_partition)
+    known = components.context.leadership.get(topic_partition)
+    if state != known:
+        # The leader has written since this event saw it: whoever finds nobody to elect has to look again.
+        components.context.seen_in_event.discard(topic_partition)
+        if state is not None and known is not None and known.controller_epoch > components.context.epoch:
+            components.context.remember(topic_partition, state)  # Nothing can be decided on what was known.
+    return state is not None and set(assignment.target) <= set(state.isr)
+
+
+def _start(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
+    """Phase A: a new leader epoch for everybody, then the new replicas; before the first leader, these alone."""
+    if not _never_led(components, topic_partition):
+        yield from _bump_leader_epoch(components, topic_partition, assignment, raised)
+    yield from _begin_replicas(components, topic_partition, assignment)
+
+
+def _begin_replicas(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[None]:
+    """What the move adds begins to exist, where it does not yet."""
+    for replica in [Replica(topic_partition, broker_id) for broker_id in assignment.adding]:
+        if components.context.replica_state(replica) is ReplicaState.NON_EXISTENT:
+            yield from components.replicas.handle_state_changes([replica], ReplicaState.NEW)
+
+
+def _finish(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
+    """Phase B: leader into the target, the other replicas out, and the topic's node last."""
+    context = components.context
+    added = [Replica(topic_partition, broker_id) for broker_id in assignment.adding]
+    yield from components.replicas.handle_state_changes(added, ReplicaState.ONLINE)
+    completed = ReplicaAssignment(assignment.target)
+    context.set_assignment(topic_partition, completed)
+    try:
+        yield from _move_leader(components, topic_partition, completed, raised and not assignment.removing)
+        left = yield from _target_has_left_isr(components, topic_partition, assignment)
+        if left:
+            context.set_assignment(topic_partition, assignment)
+            return  # The watch armed by the look before says when to look again.
+        yield from _stop_replicas(components, topic_partition, assignment.removing)
+        yield from _elect_if_leaderless(components, topic_partition)
+        yield from _write_topic(components, topic_partition, completed)
+    except Exception:
+        # The topic's node still has the move, and so has to memory: else whoever is to go would never be stopped.
+        context.set_assignment(topic_partition, assignment)
+        _try_again_later(components, topic_partition)
+        raise
+    context.being_reassigned.discard(topic_partition)
+    done = f"done, {list(completed.replicas)}"
+    components.log.note(StateChangeKind.REASSIGNMENT, cause=done, topic_partition=topic_partition)
+    yield from _remove_from_node(components, lambda tp, target: tp == topic_partition and target == completed.replicas)
+    components.send_update_metadata(context.brokers, [topic_partition])
+
+
+def _target_has_left_isr(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[bool]:
+    """Whether the old leader has taken the whole target out of the ISR since it was looked at: nobody may go then.
+
+    It led on because nobody of the target could be elected; what it writes after this fails.
+    """
+    known = components.context.leadership.get(topic_partition)
+    if known is None or not known.has_leader or known.leader in assignment.target:
+        return False
+    state = yield from _raised(components, topic_partition)
+    if set(state.isr) & set(assignment.target):
+        return False
+    LOG.warning("%s: the move waits, its target has left the ISR again: %s", topic_partition, state)
+    yield from _bump_leader_epoch(components, topic_partition, assignment, raised=True)
+    return True
+
+
+def _try_again_later(components: ControllerComponents, topic_partition: TopicPartition) -> None:
+    """Finish a move after a while: not at once, for the very writes of the attempt make its watch fire."""
+
+    def again() -> None:
+        components.context.halted_moves.discard(topic_partition)
+        components.enqueue(PartitionReassignmentIsrChange(topic_partition))
+
+    if topic_partition not in components.context.halted_moves:
+        components.context.halted_moves.add(topic_partition)
+        components.scheduler.call_later(RETRY_MS, again)
+
+
+def _move_leader(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
+    known = components.context.leadership.get(topic_partition)
+    stays = (
+        known is not None
+        and known.leader in assignment.replicas
+        and components.context.is_replica_online(known.leader, topic_partition)
+    )
+    if stays:
+        yield from _bump_leader_epoch(components, topic_partition, assignment, raised)
+    else:
+        yield from components.partitions.handle_state_changes(
+            [topic_partition], PartitionState.ONLINE, ElectionStrategy.REASSIGN
+        )
+
+
+def _elect_if_leaderless(components: ControllerComponents, topic_partition: TopicPartition) -> Flow[None]:
+    """Nobody could lead when the old leader went: the partition is offline like any other, and tried like any."""
+    known = components.context.leadership.get(topic_partition)
+    if known is None or known.has_leader:
+        return
+    yield from components.partitions.handle_state_changes([topic_partition], PartitionState.OFFLINE)
+    yield from components.partitions.handle_state_changes(
+        [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
+    )
+
+
+def _bump_leader_epoch(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+) -> Flow[None]:
+    """Raise the leader epoch, all else unchanged, and tell every replica; those being added are new (trap 13).
+
+    One that this move has ``raised`` already, for all of its replicas, will do.
+    """
+    known = components.context.leadership.get(topic_partition)
+    state = known if raised and known is not None else (yield from _raised(components, topic_partition))
+    components.batch.new_batch()
+    components.batch.add_leader_and_isr(assignment.origin, topic_partition, state, assignment, is_new=False)
+    components.batch.add_leader_and_isr(assignment.adding, topic_partition, state, assignment, is_new=True)
+    components.batch.send()
+
+
+def _raised(components: ControllerComponents, topic_partition: TopicPartition) -> Flow[LeaderAndIsr]:
+    context = components.context
+    while True:
+        known = context.leadership.get(topic_partition)
+        if known is None or known.controller_epoch > context.epoch:
+            raise UnexpectedResponseError(ZkCode.NO_NODE, f"raise the leader epoch of {topic_partition} from {known}")
+        raised = known.with_leader(known.leader, known.isr, context.epoch)
+        outcome = yield from components.committer.commit([StateWrite(topic_partition, raised)], 1)
+        written = outcome.written.get(topic_partition)
+        if written is not None:
+            context.remember(topic_partition, written)
+            return written
+        found = outcome.conflicted[topic_partition]
+        if found is None:
+            context.forget_leadership(topic_partition)
+        else:
+            context.remember(topic_partition, found)
+
+
+def _stop_replicas(
+    components: ControllerComponents, topic_partition: TopicPartition, broker_ids: Sequence[int]
+) -> Flow[None]:
+    """Out of the ISR, stopped, deleted, forgotten; without waiting for the brokers."""
+    replicas = [Replica(topic_partition, broker_id) for broker_id in broker_ids]
+    replicas = [one for one in replicas if components.context.replica_state(one) is not ReplicaState.NON_EXISTENT]
+    for target in (
+        ReplicaState.OFFLINE,
+        ReplicaState.DELETION_STARTED,
+        ReplicaState.DELETION_SUCCESSFUL,
+        ReplicaState.NON_EXISTENT,
+    ):
+        yield from components.replicas.handle_state_changes(replicas, target)
+
+
+# nodes
+
+
+def _write_topic(
+    components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
+) -> Flow[None]:
+    """Write one partition's assignment into the topic's node, and leave alone what nobody here has heard of yet."""
+    topic = topic_partition.topic
+    path, topic_id = znodes.topic_path(topic), components.context.topic_ids.get(topic)
+    for _ in range(WRITE_ATTEMPTS):
+        (found,) = yield from components.storage.read_all([path])
+        added = _not_heard_of(components, topic, path, found)
+        partitions = {**added, **components.context.topics[topic], topic_partition.partition: assignment}
+        version = ANY_VERSION if found.stat is None else found.stat.version
+        # A topic made anew has the versions of its namesake, but no states yet.
+        state = (
+            [znodes.partition_state_path(topic_partition)] if topic_partition in components.context.leadership else []
+        )
+        try:
+            yield from components.storage.write_topic(topic, topic_id, partitions, version, state)
+            return
+        except UnexpectedResponseError as failure:
+            if failure.code is not ZkCode.BAD_VERSION:
+                raise
+    raise UnexpectedResponseError(ZkCode.BAD_VERSION, f"set {path}")
+
+
+def _not_heard_of(
+    components: ControllerComponents, topic: str, path: str, found: Response
+) -> Mapping[int, ReplicaAssignment]:
+    """Return partitions that another tool has added: the news of them may wait behind this event."""
+    if not found.ok:
+        return {}
+    try:
+        node = znodes.decode_topic_assignment(path, found.data)
+    except MalformedZnodeError:
+        return {}
+    known_id = components.context.topic_ids.get(topic)
+    if known_id and node.topic_id and node.topic_id != known_id:
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which is of a topic made anew,")
+    known = components.context.topics[topic]
+    return {partition: node.partitions[partition] for partition in node.partitions if partition not in known}
+
+
+def _read_node(components: ControllerComponents) -> Flow[dict[TopicPartition, tuple[int, ...]]]:
+    """Read the admin node; one that cannot be parsed counts as empty, as Kafka has it."""
+    path = znodes.REASSIGN_PARTITIONS
+    (response,) = yield from components.storage.read_all([path])
+    if not response.ok:
+        return {}
+    try:
+        return znodes.decode_reassignment(path, response.data)
+    except MalformedZnodeError:
+        LOG.warning("a malformed reassignment request counts as empty", exc_info=True)
+        return {}
+
+
+def _remove_from_node(
+    components: ControllerComponents, unwanted: Callable[[TopicPartition, tuple[int, ...]], bool]
+) -> Flow[None]:
+    """Take entries out of the admin node; the last one takes the node with it, and the watch is armed again."""
+    path = znodes.REASSIGN_PARTITIONS
+    (response,) = yield from components.storage.read_all([path])
+    if not response.ok:
+        return
+    wanted = yield from _read_node(components)
+    left = {tp: target for tp, target in wanted.items() if not unwanted(tp, target)}
+    if left and left == wanted:
+        return
+    if not left:
+        yield from components.storage.delete_fenced([path])
+        components.enqueue(PartitionReassignmentFromNode())
+        return
+    rewrite = components.storage.fenced(SetData(path, znodes.encode_reassignment(left)))
+    (response,) = yield from components.storage.send_fenced([rewrite])
+    if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
+        raise UnexpectedResponseError(first_failure(response)[1], f"rewrite {path}")

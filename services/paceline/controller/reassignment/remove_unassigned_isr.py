@@ -1,0 +1,50 @@
+"""Members of an ISR that are not assigned any more: a move was taken back by a controller that died right after.
+
+The topic's node is written before the replicas it drops leave the ISR, so between the two a controller can end. Its
+successor does what is left, first of all: nobody may be relied on who cannot lead and is about to lose its log. Else
+the ISR could come down to such members alone, and the partition would have no leader ever again.
+
+Source: spec/controller.md section 13 (phase U); R11 of spec/reliability.md.
+"""
+
+import logging
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ControllerContext
+from paceline.controller.state.rewrite_states import rewrite_states
+from paceline.controller.state.state_writer import StateWrite
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+
+def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
+    """Write ISRs without the members that are not assigned; nobody is told yet.
+
+    Brokers that have such a replica set it aside when they hear who is assigned (decision 0011).
+
+    Raises:
+        ControllerMovedError: the fence failed.
+    """
+    context = components.context
+    concerned = [
+        topic_partition
+        for topic_partition, known in context.leadership.items()
+        if not set(context.assignment(topic_partition).replicas).issuperset(known.isr)
+        and not context.is_queued_for_deletion(topic_partition.topic)
+    ]
+    yield from rewrite_states(
+        components, concerned, lambda topic_partition: _without_strangers(context, topic_partition)
+    )
+
+
+def _without_strangers(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
+    """Return the state of assigned members alone, None where it is so, or nobody would be left."""
+    known, replicas = context.leadership[topic_partition], context.assignment(topic_partition).replicas
+    isr = tuple(member for member in known.isr if member in replicas)
+    if not isr or len(isr) == len(known.isr):
+        return None
+    LOG.warning("%s: of its ISR %s only %s are assigned", topic_partition, known.isr, isr)
+    leader = known.leader if known.leader in isr else NO_LEADER
+    return StateWrite(topic_partition, known.with_leader(leader, isr, context.epoch))

@@ -1,0 +1,390 @@
+"""AdminService of a controller: what operators and clients call to change the cluster.
+
+It decides nothing: it checks and converts, asks the node on its event loop, and answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from paceline.controller.admin.admin_values import (
+    AlterConfigsResult,
+    AwaitedReason,
+    ConfigAlteration,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    CreatePartitionsResult,
+    DescribeConfigsResult,
+    ElectionType,
+    ElectLeaderResult,
+    NewPartitions,
+    OngoingReassignment,
+    ReassignmentWish,
+    ResourceType,
+)
+from paceline.controller.events import PartitionReassignmentResult
+from paceline.controller.service.log_dirs_servicer import alter_replica_log_dirs, describe_log_dirs
+from paceline.controller.service.metadata_servicer import (
+    MAX_TOPICS,
+    NodeHandle,
+    not_controller,
+    short_message,
+    topic_error,
+)
+from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.model.control import LiveBroker
+from paceline.model.errors import (
+    InvalidRequestError,
+    NotControllerError,
+    PacelineError,
+    RequestTimedOutError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc import convert
+from paceline.v1 import admin_service_pb2 as admin_pb
+from paceline.v1 import admin_service_pb2_grpc, errors_pb2
+
+T = TypeVar("T")
+
+MAX_PARTITIONS: Final = 200_000
+MAX_TIMEOUT_MS: Final = 600_000
+DEFAULT_TIMEOUT_MS: Final = 30_000
+ANSWER_GRACE_MS: Final = 10_000
+"""How much longer than its own timeout a request waits for a node that keeps the deadline itself."""
+
+ELECTION_TYPES: Final[dict[int, ElectionType]] = {
+    admin_pb.ELECTION_TYPE_PREFERRED: ElectionType.PREFERRED,
+    admin_pb.ELECTION_TYPE_UNCLEAN: ElectionType.UNCLEAN,
+}
+AWAITED_REASONS: Final = {
+    AwaitedReason.NOT_CAUGHT_UP: admin_pb.AWAITED_REASON_NOT_CAUGHT_UP,
+    AwaitedReason.BROKER_DEAD: admin_pb.AWAITED_REASON_BROKER_DEAD,
+    AwaitedReason.BROKER_SHUTTING_DOWN: admin_pb.AWAITED_REASON_BROKER_SHUTTING_DOWN,
+    AwaitedReason.LOG_DIR_FAILED: admin_pb.AWAITED_REASON_LOG_DIR_FAILED,
+    AwaitedReason.NO_LEADER: admin_pb.AWAITED_REASON_NO_LEADER,
+}
+RESOURCE_TYPES: Final = {
+    admin_pb.CONFIG_RESOURCE_TYPE_TOPIC: ResourceType.TOPIC,
+    admin_pb.CONFIG_RESOURCE_TYPE_BROKER: ResourceType.BROKER,
+}
+CONFIG_SOURCES: Final = {
+    ConfigSource.BROKER: admin_pb.CONFIG_SOURCE_BROKER,
+    ConfigSource.TOPIC: admin_pb.CONFIG_SOURCE_TOPIC,
+    ConfigSource.BROKER_DEFAULT: admin_pb.CONFIG_SOURCE_BROKER_DEFAULT,
+    ConfigSource.BUILT_IN_DEFAULT: admin_pb.CONFIG_SOURCE_BUILT_IN_DEFAULT,
+}
+CONFIG_OPERATIONS: Final[dict[int, ConfigOperation]] = {
+    admin_pb.CONFIG_OPERATION_SET: ConfigOperation.SET,
+    admin_pb.CONFIG_OPERATION_DELETE: ConfigOperation.DELETE,
+    admin_pb.CONFIG_OPERATION_APPEND: ConfigOperation.APPEND,
+    admin_pb.CONFIG_OPERATION_SUBTRACT: ConfigOperation.SUBTRACT,
+}
+
+
+class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
+    """Changes to the cluster; bound to one listener."""
+
+    def __init__(self, handle: NodeHandle, listener: str) -> None:
+        self._handle = handle
+        self._listener = listener
+
+    async def CreateTopics(  # noqa: N802
+        self, request: admin_pb.CreateTopicsRequest, context: Any
+    ) -> admin_pb.CreateTopicsResponse:
+        """Create topics."""
+        topics = [_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")]
+        timeout_ms = _timeout_ms(request.timeout_ms)
+        node = self._handle.get()
+        results: list[CreateTopicResult] = await self._ask(
+            lambda reply: node.create_topics(topics, timeout_ms, request.validate_only, reply),
+            timeout_ms,
+            ANSWER_GRACE_MS,
+        )
+        return admin_pb.CreateTopicsResponse(topics=[_created(result) for result in results])
+
+    async def DeleteTopics(  # noqa: N802
+        self, request: admin_pb.DeleteTopicsRequest, context: Any
+    ) -> admin_pb.DeleteTopicsResponse:
+        """Delete topics."""
+        names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
+        timeout_ms = _timeout_ms(request.timeout_ms)
+        node = self._handle.get()
+        results: list[DeleteTopicResult] = await self._ask(
+            lambda reply: node.delete_topics(names, timeout_ms, reply), timeout_ms, ANSWER_GRACE_MS
+        )
+        return admin_pb.DeleteTopicsResponse(
+            topics=[admin_pb.DeleteTopicResult(name=result.name, error=topic_error(result.error)) for result in results]
+        )
+
+    async def CreatePartitions(  # noqa: N802
+        self, request: admin_pb.CreatePartitionsRequest, context: Any
+    ) -> admin_pb.CreatePartitionsResponse:
+        """Add partitions to topics."""
+        topics = [
+            NewPartitions(topic.name, topic.count, _rows(topic.assignments))
+            for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")
+        ]
+        timeout_ms = _timeout_ms(request.timeout_ms)
+        admin = self._handle.get().admin
+        results: list[CreatePartitionsResult] = await self._ask(
+            lambda reply: admin.create_partitions(topics, timeout_ms, request.validate_only, reply),
+            timeout_ms,
+            ANSWER_GRACE_MS,
+        )
+        return admin_pb.CreatePartitionsResponse(
+            topics=[
+                admin_pb.CreatePartitionsResult(
+                    name=result.name,
+                    error=topic_error(result.error),
+                    first_partition=result.first_partition,
+                    assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
+                )
+                for result in results
+            ]
+        )
+
+    async def AlterPartitionReassignments(  # noqa: N802
+        self, request: admin_pb.AlterPartitionReassignmentsRequest, context: Any
+    ) -> admin_pb.AlterPartitionReassignmentsResponse:
+        """Start, replace or cancel moves."""
+        wishes = [
+            ReassignmentWish(
+                TopicPartition(wish.topic, wish.partition),
+                tuple(wish.target.broker_ids) if wish.HasField("target") else None,
+            )
+            for wish in convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
+        ]
+        admin = self._handle.get().admin
+        results: list[PartitionReassignmentResult] = await self._ask(
+            lambda reply: admin.alter_partition_reassignments(wishes, request.validate_only, reply),
+            _timeout_ms(request.timeout_ms),
+        )
+        return admin_pb.AlterPartitionReassignmentsResponse(
+            partitions=[
+                admin_pb.AlterPartitionReassignmentResult(
+                    topic=result.topic_partition.topic,
+                    partition=result.topic_partition.partition,
+                    error=_partition_error(result.error),
+                )
+                for result in results
+            ]
+        )
+
+    async def ListPartitionReassignments(  # noqa: N802
+        self, request: admin_pb.ListPartitionReassignmentsRequest, context: Any
+    ) -> admin_pb.ListPartitionReassignmentsResponse:
+        """List running moves."""
+        wanted = _topic_partitions(request.partitions)
+        admin = self._handle.get().admin
+        moves: list[OngoingReassignment] = await self._ask(
+            lambda reply: admin.list_partition_reassignments(wanted, reply), _timeout_ms(request.timeout_ms)
+        )
+        return admin_pb.ListPartitionReassignmentsResponse(reassignments=[_ongoing(move) for move in moves])
+
+    async def ElectLeaders(  # noqa: N802
+        self, request: admin_pb.ElectLeadersRequest, context: Any
+    ) -> admin_pb.ElectLeadersResponse:
+        """Elect leaders."""
+        election = ELECTION_TYPES.get(request.type)
+        if election is None:
+            raise InvalidRequestError("the type of the election is missing or not known")
+        wanted = _topic_partitions(request.partitions)
+        timeout_ms = _timeout_ms(request.timeout_ms)
+        admin = self._handle.get().admin
+        results: list[ElectLeaderResult] = await self._ask(
+            lambda reply: admin.elect_leaders(election, wanted, timeout_ms, request.validate_only, reply),
+            timeout_ms,
+            ANSWER_GRACE_MS,
+        )
+        return admin_pb.ElectLeadersResponse(
+            partitions=[
+                admin_pb.ElectLeaderResult(
+                    topic=result.topic_partition.topic,
+                    partition=result.topic_partition.partition,
+                    error=_partition_error(result.error),
+                    leader=result.leader,
+                    leader_epoch=result.leader_epoch,
+                    unclean=result.unclean,
+                )
+                for result in results
+            ]
+        )
+
+    async def DescribeConfigs(  # noqa: N802
+        self, request: admin_pb.DescribeConfigsRequest, context: Any
+    ) -> admin_pb.DescribeConfigsResponse:
+        """Describe configurations."""
+        resources = [
+            (_resource(wanted.resource), tuple(wanted.keys))
+            for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
+        ]
+        admin = self._handle.get().admin
+        results: list[DescribeConfigsResult] = await self._ask(
+            lambda reply: admin.describe_configs(resources, reply), _timeout_ms(request.timeout_ms)
+        )
+        return admin_pb.DescribeConfigsResponse(
+            resources=[
+                admin_pb.DescribeConfigsResult(
+                    resource=_wire_resource(result.resource),
+                    error=_config_error(result.error),
+                    entries=[
+                        admin_pb.ConfigEntry(key=entry.key, value=entry.value, source=CONFIG_SOURCES[entry.source])
+                        for entry in result.entries
+                    ],
+                )
+                for result in results
+            ]
+        )
+
+    async def IncrementalAlterConfigs(  # noqa: N802
+        self, request: admin_pb.IncrementalAlterConfigsRequest, context: Any
+    ) -> admin_pb.IncrementalAlterConfigsResponse:
+        """Change configurations."""
+        alterations = [
+            ConfigAlteration(_resource(wanted.resource), tuple(_change(change) for change in wanted.changes))
+            for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
+        ]
+        admin = self._handle.get().admin
+        results: list[AlterConfigsResult] = await self._ask(
+            lambda reply: admin.alter_configs(alterations, request.validate_only, reply),
+            _timeout_ms(request.timeout_ms),
+        )
+        return admin_pb.IncrementalAlterConfigsResponse(
+            resources=[
+                admin_pb.AlterConfigsResult(resource=_wire_resource(result.resource), error=_config_error(result.error))
+                for result in results
+            ]
+        )
+
+    async def DescribeLogDirs(  # noqa: N802
+        self, request: admin_pb.DescribeLogDirsRequest, context: Any
+    ) -> admin_pb.DescribeLogDirsResponse:
+        """Ask brokers what lies in their log directories."""
+        partitions = convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
+        named = convert.bounded(request.broker_ids, MAX_TOPICS, "brokers")
+        timeout_s = _timeout_ms(request.timeout_ms) / 1000
+        brokers = self._live_brokers()
+        found = await describe_log_dirs(brokers, named or sorted(brokers), partitions, timeout_s)
+        return admin_pb.DescribeLogDirsResponse(brokers=found)
+
+    async def AlterReplicaLogDirs(  # noqa: N802
+        self, request: admin_pb.AlterReplicaLogDirsRequest, context: Any
+    ) -> admin_pb.AlterReplicaLogDirsResponse:
+        """Tell brokers in which log directory replicas shall lie."""
+        wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
+        timeout_s = _timeout_ms(request.timeout_ms) / 1000
+        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s)
+        return admin_pb.AlterReplicaLogDirsResponse(results=results)
+
+    def _live_brokers(self) -> dict[int, LiveBroker]:
+        node = self._handle.get()
+        if not node.is_active or self._handle.is_taking_office:
+            raise not_controller(node, self._listener)
+        return {broker.broker_id: broker for broker in node.describe_cluster().brokers}
+
+    async def _ask(
+        self, call: Callable[[Callable[[T | Exception], None]], None], timeout_ms: int, grace_ms: int = 0
+    ) -> T:
+        """Call the node and wait for its reply, ``grace_ms`` longer where the node keeps the deadline itself.
+
+        Raises:
+            NotControllerError: with the active controller's address.
+            RequestTimedOutError: the node has not answered; what was asked may still happen.
+        """
+        future: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
+        call(lambda answer: None if future.done() else future.set_result(answer))
+        try:
+            answer = await asyncio.wait_for(future, (timeout_ms + grace_ms) / 1000)
+        except TimeoutError:
+            raise RequestTimedOutError("the controller did not answer in time") from None
+        if isinstance(answer, NotControllerError):
+            raise not_controller(self._handle.get(), self._listener)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _timeout_ms(asked_ms: int) -> int:
+    if asked_ms < 0:
+        raise InvalidRequestError(f"the timeout is {asked_ms} ms")
+    return min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS)
+
+
+def _new_topic(message: admin_pb.NewTopic) -> NewTopic:
+    return NewTopic(
+        name=message.name,
+        partitions=message.partitions if message.HasField("partitions") else None,
+        replication_factor=message.replication_factor if message.HasField("replication_factor") else None,
+        assignments=_rows(message.assignments),
+        configs=dict(message.configs),
+    )
+
+
+def _created(result: CreateTopicResult) -> admin_pb.CreateTopicResult:
+    return admin_pb.CreateTopicResult(
+        name=result.name,
+        error=topic_error(result.error),
+        topic_id=result.topic_id,
+        assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
+    )
+
+
+def _rows(assignments: Iterable[admin_pb.ReplicaAssignment]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(assignment.broker_ids) for assignment in assignments)
+
+
+def _topic_partitions(messages: Sequence[admin_pb.TopicPartition]) -> list[TopicPartition] | None:
+    named = convert.bounded(messages, MAX_PARTITIONS, "partitions")
+    return [TopicPartition(each.topic, each.partition) for each in named] or None
+
+
+def _partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:
+    if error is None:
+        return None
+    return errors_pb2.PartitionError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
+
+
+def _config_error(error: PacelineError | None) -> admin_pb.ConfigError | None:
+    if error is None:
+        return None
+    return admin_pb.ConfigError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
+
+
+def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:
+    return admin_pb.OngoingReassignment(
+        topic=move.topic_partition.topic,
+        partition=move.topic_partition.partition,
+        replicas=move.assignment.replicas,
+        adding_replicas=move.assignment.adding,
+        removing_replicas=move.assignment.removing,
+        isr=move.isr,
+        leader=move.leader,
+        waiting_for=[
+            admin_pb.AwaitedReplica(
+                broker_id=awaited.broker_id, reason=AWAITED_REASONS[awaited.reason], message=awaited.message
+            )
+            for awaited in move.waiting_for
+        ],
+    )
+
+
+def _resource(message: admin_pb.ConfigResource) -> ConfigResource:
+    return ConfigResource(RESOURCE_TYPES.get(message.type), message.name)
+
+
+def _wire_resource(resource: ConfigResource) -> admin_pb.ConfigResource:
+    kind = admin_pb.CONFIG_RESOURCE_TYPE_UNSPECIFIED
+    for wire, known in RESOURCE_TYPES.items():
+        if known is resource.kind:
+            kind = wire
+    return admin_pb.ConfigResource(type=kind, name=resource.name)
+
+
+def _change(message: admin_pb.ConfigChange) -> ConfigChange:
+    return ConfigChange(
+        message.key,
+        CONFIG_OPERATIONS.get(message.operation),
+        message.value if message.HasField("value") else None,
+    )

@@ -1,0 +1,245 @@
+"""MetadataService and ControllerService of a controller; `servicer_admin.py` has the AdminService.
+
+A servicer decides nothing: it checks and converts, asks the node on its event loop, and answers.
+"""
+
+import concurrent.futures
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from paceline import __version__
+from paceline.controller.node import ControllerNode, TopicDescription
+from paceline.controller.service.standby_transport import stream_states
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
+from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint
+from paceline.model.errors import (
+    NotControllerError,
+    NotLeaderOrFollowerError,
+    PacelineError,
+    RequestTimedOutError,
+    ShuttingDownError,
+)
+from paceline.model.metadata_revisions import MetadataRevisions
+from paceline.rpc import convert
+from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.rpc.watch.watch_servicer import WatchServicer
+from paceline.v1 import errors_pb2
+from paceline.v1 import metadata_service_pb2 as metadata_pb
+
+MAX_TOPICS: Final = 10_000
+CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
+HEARTBEAT_TIMEOUT_S: Final = 3.0
+"""Longest wait for the event loop; the broker has sent the next one by then."""
+
+
+class NodeHandle:
+    """The node, once it exists: listeners are bound before it, so that it knows its ports."""
+
+    def __init__(self) -> None:
+        self._node: ControllerNode | None = None
+        self._in_office = True
+
+    def tell_office(self, in_office: bool) -> None:
+        """Say whether the node has read what it has to know to be in office; nothing said means that it has."""
+        self._in_office = in_office
+
+    @property
+    def is_taking_office(self) -> bool:
+        """Whether the node has been elected and knows little of the cluster yet."""
+        return self._node is not None and self._node.is_active and not self._in_office
+
+    def set(self, node: ControllerNode) -> None:
+        """Let calls through."""
+        self._node = node
+
+    def get(self) -> ControllerNode:
+        """Return the node.
+
+        Raises:
+            ShuttingDownError: it is not there yet.
+        """
+        if self._node is None:
+            raise ShuttingDownError("the controller is starting")
+        return self._node
+
+
+def active_address(node: ControllerNode, listener: str) -> Endpoint | None:
+    """Return the active controller's address on a listener, on CLIENT where it lacks that one; None when not known."""
+    active = node.active_controller
+    by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}
+    return by_listener.get(listener) or by_listener.get("CLIENT")
+
+
+def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
+    """Return the error that sends a caller to the active controller, or has it come again when that is this one."""
+    active, endpoint = node.active_controller, active_address(node, listener)
+    error = NotControllerError(
+        "this controller is taking office" if node.is_active else "this controller is not active"
+    )
+    if active is not None:
+        error = error.with_metadata(controller_id=active.controller_id)
+    if endpoint is not None:
+        error = error.with_metadata(host=endpoint.host, port=endpoint.port, address=endpoint.address)
+    return error
+
+
+def short_message(error: PacelineError) -> str:
+    """Return what the error says, as long as a status may be: it may repeat all that was asked."""
+    return str(error)[:MAX_MESSAGE_CHARACTERS]
+
+
+def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
+    if error is None:
+        return None
+    return errors_pb2.TopicError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
+
+
+class MetadataServicer(WatchServicer):
+    """The cluster as a controller knows it; bound to one listener."""
+
+    def __init__(self, handle: NodeHandle, listener: str, node_id: int, hub: WatchHub) -> None:
+        super().__init__(hub)
+        self._handle = handle
+        self._listener = listener
+        self._node_id = node_id
+
+    async def DescribeCluster(  # noqa: N802
+        self, request: metadata_pb.DescribeClusterRequest, context: Any
+    ) -> metadata_pb.DescribeClusterResponse:
+        """List the live brokers and name the active controller; one that is not active knows no brokers."""
+        return self._cluster()
+
+    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
+        node = self._handle.get()
+        if self._handle.is_taking_office:
+            raise not_controller(node, self._listener)
+        cluster = node.describe_cluster()
+        controller = active_address(node, self._listener)
+        brokers = []
+        for broker in cluster.brokers:
+            endpoint = broker.endpoint(self._listener) or broker.endpoint("CLIENT")
+            brokers.append(
+                metadata_pb.BrokerInfo(
+                    id=broker.broker_id,
+                    host=endpoint.host if endpoint else "",
+                    port=endpoint.port if endpoint else 0,
+                    rack=broker.rack or "",
+                )
+            )
+        return metadata_pb.DescribeClusterResponse(
+            cluster_id=cluster.cluster_id,
+            brokers=brokers,
+            controller_id=cluster.active_controller.controller_id if cluster.active_controller else None,
+            controller_epoch=cluster.controller_epoch,
+            controller_host=controller.host if controller else "",
+            controller_port=controller.port if controller else 0,
+            server_version=__version__,
+            node_id=self._node_id,
+        )
+
+    async def DescribeTopics(  # noqa: N802
+        self, request: metadata_pb.DescribeTopicsRequest, context: Any
+    ) -> metadata_pb.DescribeTopicsResponse:
+        """Describe topics."""
+        names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
+        return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
+
+    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
+        self._check_active()
+        return [_described(topic) for topic in self._handle.get().describe_topics(names)]
+
+    def _check_active(self) -> None:
+        node = self._handle.get()
+        if not node.is_active or self._handle.is_taking_office:
+            raise not_controller(node, self._listener)
+
+    def _revisions(self) -> MetadataRevisions:
+        self._check_active()
+        return self._handle.get().metadata_revisions
+
+    async def DescribeReplicas(  # noqa: N802
+        self, request: metadata_pb.DescribeReplicasRequest, context: Any
+    ) -> metadata_pb.DescribeReplicasResponse:
+        """Leaders know this, controllers do not."""
+        raise NotLeaderOrFollowerError("a controller hosts no replicas; ask the partition's leader")
+
+
+def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
+    return metadata_pb.TopicDescription(
+        name=topic.name,
+        error=topic_error(topic.error),
+        topic_id=topic.topic_id,
+        partitions=[
+            metadata_pb.PartitionDescription(
+                partition=partition.partition,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                offline_replicas=partition.offline_replicas,
+                adding_replicas=partition.adding_replicas,
+                removing_replicas=partition.removing_replicas,
+            )
+            for partition in topic.partitions
+        ],
+    )
+
+
+class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
+    """What brokers and standbys call; runs on the CONTROL listener's threads and asks the node on its event loop."""
+
+    def __init__(self, handle: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
+        self._handle = handle
+        self._post = post
+
+    def ControlledShutdown(  # noqa: N802
+        self, request: controller_pb.ControlledShutdownRequest, context: Any
+    ) -> controller_pb.ControlledShutdownResponse:
+        """Move leadership off a broker that is about to stop."""
+        asked = convert.controlled_shutdown_from_proto(request)
+        node = self._handle.get()
+        future: concurrent.futures.Future[ControlledShutdownResponse | Exception] = concurrent.futures.Future()
+        self._post(lambda: node.controlled_shutdown(asked, future.set_result))
+        try:
+            answer = future.result(CONTROLLED_SHUTDOWN_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            raise RequestTimedOutError("the controller did not answer in time") from None
+        if isinstance(answer, NotControllerError):
+            raise not_controller(node, "CONTROL")
+        if isinstance(answer, Exception):
+            raise answer
+        return convert.controlled_shutdown_response_to_proto(answer)
+
+    def BrokerHeartbeat(  # noqa: N802
+        self, request: controller_pb.BrokerHeartbeatRequest, context: Any
+    ) -> controller_pb.BrokerHeartbeatResponse:
+        """Renew a broker's lease."""
+        asked = convert.broker_heartbeat_from_proto(request)
+        node = self._handle.get()
+        future: concurrent.futures.Future[BrokerHeartbeatResponse] = concurrent.futures.Future()
+
+        def renew() -> None:
+            try:
+                future.set_result(node.broker_heartbeat(asked))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(renew)
+        try:
+            return convert.broker_heartbeat_response_to_proto(future.result(HEARTBEAT_TIMEOUT_S))
+        except concurrent.futures.TimeoutError:
+            raise RequestTimedOutError("the controller did not answer in time") from None
+        except NotControllerError:
+            raise not_controller(node, "CONTROL") from None
+
+    def FollowState(  # noqa: N802
+        self, request: controller_pb.FollowStateRequest, context: Any
+    ) -> Iterator[controller_pb.FollowStateResponse]:
+        """Stream the partition states to a controller that stands by."""
+        node = self._handle.get()
+        try:
+            yield from stream_states(node, self._post, request.controller_id, context)
+        except NotControllerError:
+            raise not_controller(node, "CONTROL") from None

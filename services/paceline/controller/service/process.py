@@ -1,0 +1,363 @@
+"""The controller as a process: what is started in which order, and stopped in which.
+
+Start: ports are bound, the ZooKeeper session opens, the node stands for election, health says SERVING; a standby is as
+healthy as the active one. Stop: health says NOT_SERVING, the node resigns and closes its session, which lets the next
+controller take over at once, then running calls get a grace period.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import secrets
+import time
+from typing import Any, Final
+
+from paceline import __version__
+from paceline.controller.events import Event
+from paceline.controller.node import ControllerNode
+from paceline.controller.service.admin_servicer import AdminServicer
+from paceline.controller.service.metadata_servicer import ControllerServicer, MetadataServicer, NodeHandle
+from paceline.controller.service.standby_transport import GrpcStandbyTransport
+from paceline.controller.service.transport import GrpcControlTransport
+from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
+from paceline.controller.standby.takeover import Takeover
+from paceline.coordination.errors import ZooKeeperDataLostError
+from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.model.control import Endpoint
+from paceline.model.state_change import StateChange
+from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
+from paceline.runtime.logging import StateChangeWriter
+from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
+from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.settings import ControllerSettings
+from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
+
+LOG = logging.getLogger("paceline.controller")
+
+_POLL_S: Final = 0.05
+_REFRESH_S: Final = 1.0
+_STOP_GRACE_S: Final = 1.0
+_STOP_LIMIT_S: Final = 15.0
+_GC_YOUNG_OBJECTS: Final = 200_000
+"""Allocations between two collections. The context is large and has no cycles; at Python's default of 700 an election
+of ten thousand partitions would walk all of it again and again."""
+CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS
+"""Each standby's stream keeps one of them for as long as it lasts."""
+
+
+class ControllerServers:
+    """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on threads of its own."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        handle: NodeHandle,
+        scheduler: AsyncioScheduler,
+        metrics: Metrics,
+        hub: WatchHub | None = None,
+    ) -> None:
+        self._settings = settings
+        self._handle = handle
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._hub = hub or WatchHub(secrets.token_hex(6))
+        self._aio: list[AioRpcServer] = []
+        self._control: ThreadPoolRpcServer | None = None
+        self.advertised: tuple[Endpoint, ...] = ()
+        """What others are told, with the bound ports."""
+
+    async def start(self) -> None:
+        """Bind every listener, then accept calls.
+
+        Raises:
+            StartupError: a port cannot be had.
+        """
+        bound: dict[str, int] = {}
+        try:
+            for listener in self._settings.listeners:
+                if listener.listener == "CONTROL":
+                    self._control = self._control_server()
+                    bound["CONTROL"] = self._control.bind(listener.host, listener.port)
+                else:
+                    server = self._client_server(listener.listener)
+                    self._aio.append(server)
+                    bound[listener.listener] = server.bind(listener.host, listener.port)
+        except BindError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+        self.advertised = tuple(
+            Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
+        )
+        for server in self._aio:
+            await server.start()
+        if self._control is not None:
+            self._control.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell health checks on every listener."""
+        for server in self._aio:
+            await server.set_serving(serving)
+        if self._control is not None:
+            self._control.set_serving(serving)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop every server."""
+        for server in self._aio:
+            await server.stop(grace_s)
+        if self._control is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._control.stop, grace_s)
+
+    def _client_server(self, name: str) -> AioRpcServer:
+        admin = AdminServicer(self._handle, name)
+        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
+        return AioRpcServer(
+            name,
+            [
+                Service(
+                    "paceline.v1.AdminService",
+                    lambda server: admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server),
+                ),
+                Service(
+                    "paceline.v1.MetadataService",
+                    lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),
+                ),
+            ],
+            max_request_bytes=self._settings.keys.socket_request_max_bytes,
+            observe=self._metrics.observe_request,
+            with_reflection=self._settings.keys.reflection_enable,
+        )
+
+    def _control_server(self) -> ThreadPoolRpcServer:
+        servicer = ControllerServicer(self._handle, self._scheduler.post)
+        add = controller_service_pb2_grpc.add_ControllerServiceServicer_to_server
+        return ThreadPoolRpcServer(
+            "CONTROL",
+            [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
+            observe=self._metrics.observe_request,
+            threads=CONTROL_THREADS,
+        )
+
+
+class ControllerProcess:
+    """One controller from start to stop; `run` returns the exit code."""
+
+    def __init__(self, settings: ControllerSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._scheduler = AsyncioScheduler(loop)
+        self._metrics = Metrics()
+        self._handle = NodeHandle()
+        self._handle.tell_office(False)
+        self._hub = WatchHub(secrets.token_hex(6))
+        self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics, self._hub)
+        self._transport = GrpcControlTransport(self._scheduler.post)
+        self._standby_transport = GrpcStandbyTransport(self._scheduler.post)
+        self._state_changes = StateChangeWriter()
+        self._over: asyncio.Future[str | Exception] = loop.create_future()
+        self._node: ControllerNode | None = None
+        self._zookeeper: MeasuredZooKeeper | None = None
+        self._elected = 0
+        self._serving = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> ExitCode:
+        """Start, serve until told to stop, stop.
+
+        Raises:
+            StartupError: the controller could not start; everything it had opened is closed again.
+        """
+        gc.set_threshold(_GC_YOUNG_OBJECTS, 20, 100)
+        self._loop.set_exception_handler(self._unexpected)
+        on_stop_signals(self._loop, self._stop_asked)
+        begin = time.monotonic()
+        try:
+            await self._start(begin)
+            ended = await self._over
+        except BaseException:
+            await self._stop()
+            raise
+        if isinstance(ended, Exception):
+            LOG.error("the controller cannot go on: %s", ended)
+        else:
+            LOG.info("stopping on %s", ended)
+        await self._stop()
+        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
+
+    async def _start(self, begin: float) -> None:
+        await self._servers.start()
+        metrics_port = self._serve_metrics()
+        kazoo = KazooZooKeeper(
+            self._settings.zookeeper_hosts,
+            self._settings.keys.zookeeper_session_timeout_ms,
+            self._scheduler.post,
+            on_data_lost=self._fatal,
+        )
+        self._zookeeper = MeasuredZooKeeper(kazoo, self._metrics.zk_request_seconds.observe)
+        zookeeper = PatientZooKeeper(self._zookeeper)
+        self._node = ControllerNode(
+            self._settings.config,
+            self._servers.advertised,
+            self._scheduler,
+            zookeeper,
+            self._transport,
+            random.Random(os.urandom(16)),
+            self._state_changed,
+            self._event_handled,
+            standby_transport=self._standby_transport,
+            on_office=self._handle.tell_office,
+            on_takeover=self._taken_over,
+        )
+        self._node.metadata_revisions.on_change = self._hub.wake
+        self._handle.set(self._node)
+        self._node.start()
+        await self._until_connected(zookeeper)
+        await self._until_one_rules()
+        await self._tell_readiness()
+        self._tasks = [
+            self._loop.create_task(watch_event_loop(self._metrics)),
+            self._loop.create_task(self._refresh()),
+        ]
+        listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
+        LOG.info(
+            "controller %d, paceline %s, ready after %.2f s: %s, ZooKeeper %s, metrics port %s",
+            self._settings.keys.controller_id, __version__, time.monotonic() - begin, listeners,
+            self._settings.zookeeper_hosts, metrics_port,
+        )  # fmt: skip
+
+    def _serve_metrics(self) -> int | None:
+        keys = self._settings.keys
+        if keys.metrics_port < 0:
+            return None
+        try:
+            return self._metrics.serve(keys.metrics_host, keys.metrics_port)
+        except MetricsError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+
+    async def _until_connected(self, zookeeper: PatientZooKeeper) -> None:
+        timeout_ms = self._settings.zookeeper_connection_timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        while not zookeeper.connected:
+            if self._over.done():
+                raise StartupError(f"stopped by {self._over.result()} before it was ready", ExitCode.INTERRUPTED)
+            if time.monotonic() > deadline:
+                raise StartupError(
+                    f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within {timeout_ms} ms "
+                    "(zookeeper.connection.timeout.ms)",
+                    ExitCode.ZOOKEEPER_UNREACHABLE,
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _until_one_rules(self) -> None:
+        """Wait for the first election, for as long as for the connection; without one the start goes on, not ready."""
+        assert self._node is not None
+        deadline = time.monotonic() + self._settings.zookeeper_connection_timeout_ms / 1000
+        while self._node.active_controller is None and not self._over.done() and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+
+    async def _tell_readiness(self) -> None:
+        """Ready is who rules, or knows who does."""
+        ready = self._node is not None and self._node.active_controller is not None
+        if ready != self._serving:
+            self._serving = ready
+            await self._servers.set_serving(ready)
+
+    async def _stop(self) -> None:
+        finished = exit_now_after(_STOP_LIMIT_S, lambda: LOG.error("the stop took too long; exiting anyway"))
+        for task in self._tasks:
+            task.cancel()
+        await self._servers.set_serving(False)
+        if self._node is not None:
+            self._node.stop()
+        self._hub.close()
+        await self._servers.stop(_STOP_GRACE_S)
+        await self._loop.run_in_executor(None, self._transport.close_all)
+        await self._loop.run_in_executor(None, self._standby_transport.close_all)
+        await self._loop.run_in_executor(None, self._state_changes.close)
+        self._metrics.close()
+        finished()
+        LOG.info("stopped")
+
+    def _stop_asked(self, signal_name: str) -> None:
+        if not self._over.done():
+            self._over.set_result(signal_name)
+
+    def _fatal(self, failure: Exception) -> None:
+        if not self._over.done():
+            self._over.set_result(failure)
+
+    def _check_cluster_id(self, known: str) -> str:
+        """Return the cluster's id; another one than before means that ZooKeeper was wiped or replaced."""
+        found = self._node.describe_cluster().cluster_id if self._node is not None else ""
+        if known and found != known:
+            self._fatal(ZooKeeperDataLostError(f"ZooKeeper belonged to cluster {known}, and now to {found or 'none'}"))
+        return known or found
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the core has failed: a bug. Say so and go on."""
+        LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+    def _state_changed(self, change: StateChange) -> None:
+        self._state_changes.put(change)
+        self._hub.put(change)
+
+    def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
+        self._metrics.controller_queue_seconds.observe(queued_ms / 1000)
+        self._metrics.controller_event_seconds.labels(event.name).observe(handled_ms / 1000)
+        elected = sum(self._node.elections.values()) if self._node is not None else 0
+        if elected != self._elected:
+            self._elected = elected
+            self._metrics.leader_election_seconds.observe(handled_ms / 1000)
+
+    def _taken_over(self, takeover: Takeover) -> None:
+        self._metrics.controller_takeover_seconds.labels(takeover.states.kind.value).observe(takeover.elapsed_ms / 1000)
+
+    async def _refresh(self) -> None:
+        """Carry the core's figures to where others look, once a second."""
+        assert self._node is not None
+        counted = dict.fromkeys(self._node.elections, 0)
+        cluster_id = ""
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            cluster_id = self._check_cluster_id(cluster_id)
+            await self._tell_readiness()
+            for kind, count in self._node.elections.items():
+                self._metrics.leader_elections.labels(kind).inc(count - counted[kind])
+                counted[kind] = count
+            gauges = self._node.gauges()
+            self._metrics.refresh(
+                {
+                    "active_controller": gauges.active,
+                    "controller_queue_size": gauges.event_queue_size,
+                    "controller_request_queue_size": gauges.request_queue_size,
+                    "offline_partitions": gauges.offline_partitions,
+                    "preferred_replica_imbalance": gauges.preferred_replica_imbalance,
+                    "topics": gauges.topics,
+                    "partitions": gauges.partitions,
+                    "topics_to_delete": gauges.topics_to_delete,
+                    "replicas_to_delete": gauges.replicas_to_delete,
+                    "topics_ineligible_to_delete": gauges.topics_ineligible_to_delete,
+                    "replicas_ineligible_to_delete": gauges.replicas_ineligible_to_delete,
+                    "controller_state": gauges.state,
+                    "watchers": self._hub.watcher_count,
+                    "standby_in_sync": gauges.standby_in_sync,
+                }
+            )
+            self._refresh_families()
+
+    def _refresh_families(self) -> None:
+        assert self._node is not None and self._zookeeper is not None
+        families = self._metrics.families
+        queues = self._node.broker_queues()
+        families.set("controller_broker_queue_size", {(str(broker),): size for broker, size, _, _ in queues})
+        families.set("controller_broker_requests_total", {(str(broker),): sent for broker, _, sent, _ in queues})
+        families.set(
+            "controller_broker_queue_seconds_total", {(str(broker),): waited / 1000 for broker, _, _, waited in queues}
+        )
+        for name, rows in self._zookeeper.families().items():
+            families.set(name, rows)

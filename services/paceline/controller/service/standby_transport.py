@@ -1,0 +1,191 @@
+"""Both ends of the stream by which a standby follows the active controller, over gRPC.
+
+Each stream has a thread at either end: messages of ten thousand states are built and parsed there, and cross to and
+from the event loop as finished values.
+"""
+
+import concurrent.futures
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import grpc
+
+from paceline.controller.node import ControllerNode
+from paceline.internal.v1 import controller_service_pb2 as pb
+from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.model.control import Endpoint
+from paceline.model.errors import RequestTimedOutError
+from paceline.model.standby import StateUpdate
+from paceline.rpc import convert
+from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
+from paceline.rpc.errors import from_rpc_error
+
+LOG = logging.getLogger("paceline.controller.standby")
+
+MAX_WAITING_UPDATES: Final = 1_000
+"""Updates one standby may be behind; beyond that a new snapshot is cheaper than waiting for it."""
+OPEN_TIMEOUT_S: Final = 3.0
+IDLE_TIMEOUT_S: Final = 30.0
+"""Longest wait for the next update; the core sends one every second unless it is busy."""
+_CLOSE_WAIT_S: Final = 2.0
+
+Post = Callable[[Callable[[], None]], None]
+
+
+class UpdateQueue:
+    """A `StateSink` that another thread empties."""
+
+    def __init__(self) -> None:
+        self._updates: queue.SimpleQueue[StateUpdate | None] = queue.SimpleQueue()
+        self._ended = False
+
+    def put(self, update: StateUpdate) -> bool:
+        """Take an update, unless the stream has ended or too many wait."""
+        if self._ended or self._updates.qsize() >= MAX_WAITING_UPDATES:
+            return False
+        self._updates.put(update)
+        return True
+
+    def end(self) -> None:
+        """Let the other thread finish what is queued and stop."""
+        self._ended = True
+        self._updates.put(None)
+
+    def get(self) -> StateUpdate | None:
+        """Return the next update, None at the end.
+
+        Raises:
+            RequestTimedOutError: none came for too long.
+        """
+        try:
+            return self._updates.get(timeout=IDLE_TIMEOUT_S)
+        except queue.Empty:
+            raise RequestTimedOutError("the controller had nothing to say for too long") from None
+
+
+def stream_states(node: ControllerNode, post: Post, standby_id: int, context: Any) -> Iterator[pb.FollowStateResponse]:
+    """Serve one stream on a thread of the CONTROL listener.
+
+    Raises:
+        NotControllerError: this controller is not active.
+        RequestTimedOutError: the event loop did not answer, or fell silent.
+    """
+    updates = UpdateQueue()
+    opened: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
+
+    def follow() -> None:
+        try:
+            opened.set_result(node.follow_state(standby_id, updates))
+        except Exception as error:
+            opened.set_exception(error)
+
+    post(follow)
+    if not context.add_callback(updates.end):
+        updates.end()
+    try:
+        cancel = opened.result(OPEN_TIMEOUT_S)
+    except concurrent.futures.TimeoutError:
+        updates.end()  # Whenever the loop gets to it, the first update finds nobody and the stream is dropped.
+        raise RequestTimedOutError("the controller did not answer in time") from None
+    try:
+        while (update := updates.get()) is not None:
+            yield convert.state_update_to_proto(update)
+    finally:
+        updates.end()
+        post(cancel)
+
+
+class GrpcStandbyTransport:
+    """Implements `controller.ports.StandbyTransport`; its methods are called on the event loop."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._readers: list[_Reader] = []
+
+    def follow(
+        self,
+        controller: Endpoint,
+        standby_id: int,
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> Callable[[], None]:
+        """Open a stream from a thread of its own."""
+        self._readers = [reader for reader in self._readers if reader.is_alive]
+        reader = _Reader(controller, standby_id, self._post, on_update, on_end)
+        self._readers.append(reader)
+        return reader.close
+
+    def close_all(self) -> None:
+        """End every stream and wait for the threads; blocks for a moment."""
+        for reader in self._readers:
+            reader.close()
+        for reader in self._readers:
+            reader.join(_CLOSE_WAIT_S)
+
+
+class _Reader:
+    """The thread and the connection of one stream."""
+
+    def __init__(
+        self,
+        controller: Endpoint,
+        standby_id: int,
+        post: Post,
+        on_update: Callable[[StateUpdate], None],
+        on_end: Callable[[Exception | None], None],
+    ) -> None:
+        self._controller = controller
+        self._standby_id = standby_id
+        self._post = post
+        self._on_update = on_update
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._channel: Any = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="follow-state", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _run(self) -> None:
+        error = self._read()
+        was_closed = self._closed
+        self.close()
+        if not was_closed:
+            self._post(functools.partial(self._on_end, error))
+
+    def _read(self) -> Exception | None:
+        """Read until the stream ends and return why."""
+        try:
+            with self._lock:
+                if self._closed:
+                    return None
+                address = self._controller.address
+                channel = self._channel = open_channel(address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True)
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+            for message in stub.FollowState(pb.FollowStateRequest(controller_id=self._standby_id)):
+                self._post(functools.partial(self._on_update, convert.state_update_from_proto(message)))
+        except grpc.RpcError as failure:
+            return from_rpc_error(failure)
+        except Exception as failure:
+            # Also what a channel closed meanwhile raises. The standby opens another stream unless it has closed this.
+            if not self._closed:
+                LOG.exception("following controller state at %s failed", self._controller.address)
+            return failure
+        return None

@@ -1,0 +1,182 @@
+"""Control requests to brokers: one real thread and one connection per broker.
+
+A broker that hangs, or a request of ten thousand partitions, then holds up nobody else; the answer crosses to the
+event loop once, as a finished value.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.internal.v1 import replica_manager_service_pb2 as pb
+from paceline.internal.v1 import replica_manager_service_pb2_grpc
+from paceline.model.control import (
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from paceline.model.errors import BrokerNotAvailableError, PacelineError
+from paceline.rpc import convert
+from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
+from paceline.rpc.errors import from_rpc_error
+
+LOG = logging.getLogger("paceline.controller.transport")
+
+CONTROL: Final = "CONTROL"
+_CLOSE_WAIT_S: Final = 2.0
+
+OnDone = Callable[[ControlResponse | Exception], None]
+
+
+class GrpcControlTransport:
+    """Implements `controller.ports.ControlTransport`; its methods are called on the event loop."""
+
+    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+        self._post = post
+        self._senders: dict[int, _Sender] = {}
+        self._closing: list[_Sender] = []
+        self._metadata = _MetadataCache()
+
+    def send(self, broker: LiveBroker, request: ControlRequest, timeout_ms: int, on_done: OnDone) -> None:
+        """Send to the broker's CONTROL endpoint from the broker's own thread."""
+        sender = self._senders.get(broker.broker_id)
+        if sender is None:
+            sender = self._senders[broker.broker_id] = _Sender(broker.broker_id, self._post, self._metadata)
+        sender.put(_Call(broker, request, timeout_ms, on_done))
+
+    def close(self, broker_id: int) -> None:
+        """End the broker's thread and connection; a call in flight is cancelled."""
+        sender = self._senders.pop(broker_id, None)
+        self._closing = [other for other in self._closing if other.is_alive]
+        if sender is not None:
+            sender.close()
+            self._closing.append(sender)
+
+    def close_all(self) -> None:
+        """End every thread and wait for them; blocks for a moment."""
+        for broker_id in list(self._senders):
+            self.close(broker_id)
+        for sender in self._closing:
+            sender.join(_CLOSE_WAIT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    broker: LiveBroker
+    request: ControlRequest
+    timeout_ms: int
+    on_done: OnDone
+
+
+class _Sender:
+    """The thread and the connection of one broker."""
+
+    def __init__(self, broker_id: int, post: Callable[[Callable[[], None]], None], metadata: "_MetadataCache") -> None:
+        self._post = post
+        self._metadata = metadata
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._address = ""
+        self._channel: Any = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"control-to-{broker_id}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def put(self, call: _Call) -> None:
+        self._calls.put(call)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channel, self._channel = self._channel, None
+        self._calls.put(None)
+        if channel is not None:
+            channel.close()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            self._finish(call, self._answer(call))
+
+    def _finish(self, call: _Call, answer: ControlResponse | Exception) -> None:
+        self._post(lambda: call.on_done(answer))
+
+    def _answer(self, call: _Call) -> ControlResponse | Exception:
+        try:
+            channel = self._channel_to(call.broker)
+            return _send(channel, call.request, call.timeout_ms / 1000, self._metadata)
+        except grpc.RpcError as failure:
+            return from_rpc_error(failure)
+        except PacelineError as failure:
+            return failure
+        except Exception as failure:
+            # Also what a channel closed meanwhile raises. The channel above tries again unless the broker is gone.
+            if not self._closed:
+                LOG.exception("a control request to broker %d failed", call.broker.broker_id)
+            return failure
+
+    def _channel_to(self, broker: LiveBroker) -> Any:
+        endpoint = broker.endpoint(CONTROL)
+        if endpoint is None:
+            raise BrokerNotAvailableError(f"broker {broker.broker_id} has no {CONTROL} listener")
+        with self._lock:
+            if self._closed:
+                raise BrokerNotAvailableError(f"broker {broker.broker_id} is gone")
+            if self._channel is None or self._address != endpoint.address:
+                if self._channel is not None:
+                    self._channel.close()
+                self._channel = open_channel(endpoint.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True)
+                self._address = endpoint.address
+            return self._channel
+
+
+def _send(channel: Any, request: ControlRequest, timeout_s: float, metadata: "_MetadataCache") -> ControlResponse:
+    stub = replica_manager_service_pb2_grpc.ReplicaManagerServiceStub(channel)
+    response: Any
+    if isinstance(request, LeaderAndIsrRequest):
+        response = stub.LeaderAndIsr(convert.leader_and_isr_to_proto(request), timeout=timeout_s)
+    elif isinstance(request, StopReplicaRequest):
+        response = stub.StopReplica(convert.stop_replica_to_proto(request), timeout=timeout_s)
+    else:
+        response = stub.UpdateMetadata(metadata.to_proto(request), timeout=timeout_s)
+    return convert.control_response_from_proto(response)
+
+
+class _MetadataCache:
+    """Every broker gets the same metadata under a stamp of its own, so the message is built once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: UpdateMetadataRequest | None = None
+        self._message: pb.UpdateMetadataRequest | None = None
+
+    def to_proto(self, request: UpdateMetadataRequest) -> pb.UpdateMetadataRequest:
+        """Return the message of a request."""
+        with self._lock:
+            of = self._of
+            same = of is not None and (
+                of.partitions is request.partitions
+                and of.live_brokers is request.live_brokers
+                and of.controller_endpoints is request.controller_endpoints
+                and of.sequence == request.sequence
+            )
+            if not same or self._message is None:
+                self._of, self._message = request, convert.update_metadata_to_proto(request)
+            message = pb.UpdateMetadataRequest()
+            message.CopyFrom(self._message)
+        message.stamp.CopyFrom(convert.stamp_to_proto(request.stamp))
+        return message

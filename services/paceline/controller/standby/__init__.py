@@ -1,0 +1,4 @@
+"""Failover to this controller, and the mirror that keeps a standby warm.
+
+Read `failover.py` first.
+"""

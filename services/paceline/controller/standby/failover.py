@@ -1,0 +1,102 @@
+"""What a controller does between its election and its first event.
+
+Source: spec/controller.md section 4; design.md 3.12; Kafka 2.8 KafkaController.onControllerFailover.
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+
+from paceline.controller.brokers.isr_notifications import take_all_notifications
+from paceline.controller.components import ControllerComponents
+from paceline.controller.election.preferred_election import elect_preferred_leaders, wanted_preferred_elections
+from paceline.controller.election.unclean_restart import distrust_unclean_brokers
+from paceline.controller.events import PreferredReplicaElectionFromNode
+from paceline.controller.reassignment.reassignment import on_reassignment_node, resume_reassignments
+from paceline.controller.reassignment.remove_unassigned_isr import take_out_unassigned_members
+from paceline.controller.standby.standby import StateMirror
+from paceline.controller.standby.takeover import StatesLoaded, load_states, read_journal
+from paceline.controller.topics.config_changes import watch_config_changes
+from paceline.controller.topics.topic_changes import add_topics, read_topics
+from paceline.coordination import znodes
+from paceline.coordination.flow import Flow
+from paceline.coordination.znodes.journal import JournalEntry
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+
+def on_failover(components: ControllerComponents, mirror: StateMirror | None = None) -> Flow[StatesLoaded]:
+    """Load the cluster, tell every broker everything, elect where leaders are missing, go on with what was begun.
+
+    Every read arms its watch, so nothing that changes from here on is missed. ``mirror`` is what this process has
+    learnt of the partition states while it stood by.
+    """
+    context = components.context
+    journal = yield from read_journal(components)
+    noticed = yield from take_all_notifications(components)
+    yield from watch_config_changes(components)
+    marked = yield from components.storage.children(znodes.DELETE_TOPICS, watch=True)
+    loaded = yield from _load(components, mirror, journal, noticed, marked)
+    for broker_id in context.registered_broker_ids():
+        components.channels.add_broker(context.brokers[broker_id])
+    yield from components.deletion.start(sorted(marked), _halted_topics(components, marked))
+    yield from take_out_unassigned_members(components)
+    yield from distrust_unclean_brokers(components, context.registered_broker_ids())
+    # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
+    components.send_update_metadata(context.brokers, ())
+    yield from components.replicas.start()
+    yield from components.partitions.start()
+    moved = yield from on_reassignment_node(components)
+    yield from resume_reassignments(components, lambda topic_partition, _: topic_partition not in moved)
+    yield from components.deletion.resume()
+    yield from _pending_preferred_elections(components)
+    LOG.info(
+        "controller epoch %d: %d brokers, %d topics, %d partitions",
+        context.epoch, len(context.brokers), len(context.topics), len(context.leadership),
+    )  # fmt: skip
+    return loaded
+
+
+def _load(
+    components: ControllerComponents,
+    mirror: StateMirror | None,
+    journal: JournalEntry | None,
+    noticed: Iterable[TopicPartition],
+    marked: Collection[str],
+) -> Flow[StatesLoaded]:
+    context = components.context
+    context.brokers.update((yield from components.storage.brokers()))
+    topics = yield from components.storage.topic_names()
+    gone: set[str] = set()
+    nodes = yield from read_topics(components, topics, gone)
+    topic_partitions = add_topics(components, [topic for topic in topics if topic not in gone], nodes)
+    context.being_reassigned.update(
+        TopicPartition(topic, partition)
+        for topic, assignments in context.topics.items()
+        for partition, assignment in assignments.items()
+        if assignment.adding or assignment.removing
+    )
+    loaded = yield from load_states(components, mirror, journal, topic_partitions, noticed, marked)
+    components.metadata_revisions.changed(context.topics, None)
+    return loaded
+
+
+def _halted_topics(components: ControllerComponents, marked: Collection[str]) -> list[str]:
+    """Those of the topics marked for deletion that have to wait since a replica is not online."""
+    context = components.context
+    return [
+        topic
+        for topic in sorted(marked)
+        if not all(context.is_replica_online(one.broker_id, one.topic_partition) for one in context.replicas_of(topic))
+    ]
+
+
+def _pending_preferred_elections(components: ControllerComponents) -> Flow[None]:
+    exists = yield from components.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    if not exists:
+        return
+    wanted = yield from wanted_preferred_elections(components)
+    yield from elect_preferred_leaders(components, wanted)
+    yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
+    # Looked at again, not only watched: somebody may have asked anew in between.
+    components.enqueue(PreferredReplicaElectionFromNode())

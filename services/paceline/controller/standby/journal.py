@@ -1,0 +1,103 @@
+"""``/controller_journal``: one more operation of every multi that writes partition states.
+
+A standby compares the journal's sequence with the one its state has reached, and so knows what it does not know. The
+operation needs no version of its own: it stands behind the check of ``/controller_epoch`` in the same multi, so only
+the controller of this term can apply it. A version would make every multi behind a failed one in the pipeline fail as
+well, for a conflict that concerned one partition.
+
+The list covers several multis, newest last, so that a standby may be several multis behind, and multis that failed do
+no harm: what they would have touched is read in vain. It is bounded in bytes; what is dropped moves ``since`` up.
+
+Source: design.md 3.12; docs/decisions/0009-warm-standbys.md.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, SetData
+from paceline.coordination.znodes.journal import JournalBatch, JournalEntry, encode_journal, first_sequence
+from paceline.model.identifiers import TopicPartition
+
+MAX_LIST_BYTES = 32 * 1024
+"""Bound of the list of partitions. It comes on top of ``zookeeper.multi.max.bytes``, far below ``jute.maxbuffer``."""
+_BATCH_OVERHEAD_BYTES = 64
+_TOPIC_OVERHEAD_BYTES = 6
+_PARTITION_BYTES = 8
+"""A partition number with its comma, rounded up."""
+
+
+class ControllerJournal:
+    """The journal of one term of office."""
+
+    def __init__(self, limit_bytes: int = MAX_LIST_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._sequence = 0
+        self._since = 0
+        self._window: deque[JournalBatch] = deque()
+        self._window_bytes = 0
+        self._confirmed = 0
+        self.applied = 0
+        """Newest sequence in ZooKeeper whose states are all in the context: see `settle`."""
+
+    def begin(self, controller_epoch: int, found: JournalEntry | None) -> None:
+        """Start a term from what the node held; None when it held nothing to go on from."""
+        self._window.clear()
+        self._window_bytes = 0
+        self._sequence = first_sequence(controller_epoch)
+        if found is None:
+            self._since = self._confirmed = self.applied = self._sequence
+            return
+        self._since = found.since
+        self._confirmed = self.applied = found.sequence
+        # What the predecessor touched stays listed, for standbys that followed it and not this controller.
+        for batch in found.batches:
+            self._append(batch)
+
+    def advance(self, touched: Iterable[TopicPartition]) -> SetData:
+        """Return the operation that belongs into a multi which touches these partitions."""
+        self._sequence += 1
+        self._append(JournalBatch(self._sequence, tuple(touched)))
+        return SetData(znodes.CONTROLLER_JOURNAL, self._data())
+
+    def forget(self) -> Create:
+        """Return the operation that makes the node anew, after somebody deleted it: whoever is behind reads all."""
+        self._sequence += 1
+        self._window.clear()
+        self._window_bytes = 0
+        self._since = self._sequence
+        return Create(znodes.CONTROLLER_JOURNAL, self._data())
+
+    def restart(self) -> SetData:
+        """Return the operation that replaces content nobody can go on from."""
+        return SetData(znodes.CONTROLLER_JOURNAL, self.forget().data or b"")
+
+    @property
+    def sequence(self) -> int:
+        """Sequence of the operation returned last."""
+        return self._sequence
+
+    def confirm(self, sequence: int) -> None:
+        """A multi with this sequence has been applied; its states are about to be remembered."""
+        self._confirmed = max(self._confirmed, sequence)
+
+    def settle(self) -> None:
+        """The caller takes over what was written before anything else happens: standbys may be told the sequence."""
+        self.applied = self._confirmed
+
+    def _append(self, batch: JournalBatch) -> None:
+        self._window.append(batch)
+        self._window_bytes += _size(batch)
+        while self._window and self._window_bytes > self._limit_bytes:
+            dropped = self._window.popleft()
+            self._since = dropped.sequence
+            self._window_bytes -= _size(dropped)
+
+    def _data(self) -> bytes:
+        return encode_journal(self._sequence, self._since, self._window)
+
+
+def _size(batch: JournalBatch) -> int:
+    topics = {partition.topic for partition in batch.partitions}
+    names = sum(len(topic) + _TOPIC_OVERHEAD_BYTES for topic in topics)
+    return _BATCH_OVERHEAD_BYTES + names + len(batch.partitions) * _PARTITION_BYTES

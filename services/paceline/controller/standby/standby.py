@@ -1,0 +1,204 @@
+"""A controller that stands by: follows the active one's state, and keeps it for the day it is elected itself.
+
+The copy is worth exactly what its sequence says, whoever sent it and however long ago: `/controller_journal` tells at
+takeover what it lacks. So a stream that breaks costs nothing but freshness, and the copy is replaced only by a whole
+newer one.
+
+Source: design.md 3.12; docs/decisions/0009-warm-standbys.md.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.controller.election.controller_election import ActiveController
+from paceline.controller.interfaces import StandbyTransport
+from paceline.model.control import Endpoint
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.standby import StateUpdate, TopicStates
+
+LOG = logging.getLogger(__name__)
+
+SILENCE_MS = 10_000
+"""A stream without any message for so long is given up; the sender's heartbeat is ten times as frequent."""
+FIRST_PAUSE_MS = 100
+LAST_PAUSE_MS = 1_000
+JITTER = 0.2
+"""Pauses between attempts double from the first to the last of these, as everywhere (`rpc.retry.RetryPolicy`); the
+attempts end with the term of the controller that is followed."""
+
+
+@dataclass(slots=True)
+class MirroredTopic:
+    """What a standby knows of one topic."""
+
+    topic_id: str | None
+    states: dict[int, LeaderAndIsr] = field(default_factory=dict)
+    extras: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StateMirror:
+    """All partition states as of one sequence of the journal."""
+
+    controller_epoch: int
+    sequence: int | None = None
+    """None until the snapshot is complete."""
+    topics: dict[str, MirroredTopic] = field(default_factory=dict)
+    broker_epochs: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions with a state."""
+        return sum(len(topic.states) for topic in self.topics.values())
+
+    def apply(self, update: StateUpdate) -> None:
+        """Take over one message; messages come in order and without a gap."""
+        for topic in update.dropped_topics:
+            self.topics.pop(topic, None)
+        for topic, states in update.topics.items():
+            self._apply_topic(topic, states)
+        if update.broker_epochs is not None:
+            self.broker_epochs = dict(update.broker_epochs)
+        if update.sequence is not None:
+            self.sequence = update.sequence
+
+    def _apply_topic(self, topic: str, update: TopicStates) -> None:
+        known = self.topics.get(topic)
+        if known is None or known.topic_id != update.topic_id:
+            known = self.topics[topic] = MirroredTopic(update.topic_id)
+        for partition, state in update.states.items():
+            if state is None:
+                known.states.pop(partition, None)
+            else:
+                known.states[partition] = state
+            extra = update.extras.get(partition)
+            if extra:
+                known.extras[partition] = extra
+            elif known.extras:
+                known.extras.pop(partition, None)
+
+
+class _Stream:
+    """One attempt to follow; what it delivers after its end is ignored."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.expected = 1
+        self.mirror: StateMirror | None = None
+        self.close: Callable[[], None] = lambda: None
+
+
+class Standby:
+    """Follows whoever is active; `mirror` is the newest complete copy."""
+
+    def __init__(
+        self, controller_id: int, scheduler: Scheduler, transport: StandbyTransport, rng: random.Random
+    ) -> None:
+        self._controller_id = controller_id
+        self._scheduler = scheduler
+        self._transport = transport
+        self._rng = rng
+        self._endpoint: Endpoint | None = None
+        self._stream: _Stream | None = None
+        self._timer: Cancellable | None = None
+        self._failures = 0
+        self._highest_epoch = 0
+        self.mirror: StateMirror | None = None
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether a stream is open that has delivered its snapshot."""
+        return self._stream is not None and self._stream.mirror is not None and self._stream.mirror is self.mirror
+
+    def follow(self, active: ActiveController | None) -> None:
+        """Follow this controller, or nobody; following it already is no change."""
+        if active is not None and active.controller_id == self._controller_id:
+            active = None
+        by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}
+        endpoint = by_listener.get("CONTROL")
+        if endpoint == self._endpoint:
+            return
+        self._close()
+        self._endpoint = endpoint
+        self._failures = 0
+        if endpoint is not None:
+            self._open()
+
+    def stop(self) -> None:
+        """Follow nobody; what is known stays."""
+        self.follow(None)
+
+    def used(self, controller_epoch: int) -> None:
+        """Give the copy up: this process has begun a term of its own with it, and earlier ones are over."""
+        self.mirror = None
+        self._highest_epoch = max(self._highest_epoch, controller_epoch)
+
+    def _open(self) -> None:
+        self._timer = None
+        endpoint = self._endpoint
+        if endpoint is None:
+            return
+        stream = self._stream = _Stream()
+        self._watch_silence(stream)
+        stream.close = self._transport.follow(
+            endpoint,
+            self._controller_id,
+            lambda update: self._on_update(stream, update),
+            lambda error: self._on_end(stream, error),
+        )
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.over = True
+            stream.close()
+
+    def _watch_silence(self, stream: _Stream) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        silent = TimeoutError(f"nothing was heard for {SILENCE_MS} ms")
+        self._timer = self._scheduler.call_later(SILENCE_MS, lambda: self._on_end(stream, silent))
+
+    def _on_update(self, stream: _Stream, update: StateUpdate) -> None:
+        if stream.over:
+            return
+        if update.number != stream.expected:
+            self._on_end(stream, ValueError(f"message {update.number} came instead of {stream.expected}"))
+            return
+        if update.controller_epoch < self._highest_epoch:
+            error = ValueError(f"controller epoch {update.controller_epoch} is over, {self._highest_epoch} was seen")
+            self._on_end(stream, error)
+            return
+        self._highest_epoch = update.controller_epoch
+        stream.expected += 1
+        if stream.mirror is None:
+            stream.mirror = StateMirror(update.controller_epoch)
+        if stream.mirror.controller_epoch != update.controller_epoch:
+            self._on_end(stream, ValueError("the term of office ended within the stream"))
+            return
+        stream.mirror.apply(update)
+        self._watch_silence(stream)
+        if not update.in_snapshot and self.mirror is not stream.mirror and update.sequence is not None:
+            self.mirror = stream.mirror
+            self._failures = 0
+            LOG.info(
+                "warm: %d partition states of controller epoch %d, sequence %d",
+                self.mirror.partition_count, update.controller_epoch, update.sequence,
+            )  # fmt: skip
+
+    def _on_end(self, stream: _Stream, error: Exception | None) -> None:
+        if stream.over or stream is not self._stream:
+            return
+        self._close()
+        self._failures += 1
+        if self._failures == 1:
+            LOG.info("the stream of the active controller's state ended (%s), trying again", error)
+        pause = min(FIRST_PAUSE_MS * 2 ** min(self._failures - 1, 10), LAST_PAUSE_MS)
+        self._timer = self._scheduler.call_later(pause * (1 + JITTER * (2 * self._rng.random() - 1)), self._open)

@@ -1,0 +1,224 @@
+"""What the active controller tells its standbys: a snapshot, then what each commit and each event changed.
+
+States go out as soon as the context holds them; broker epochs only between events, when every state is at least as
+new as the registration of its leader (docs/decisions/0009-warm-standbys.md needs that). A follower that cannot keep up
+is dropped; it comes back for a snapshot. Nothing here waits for anybody.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+from paceline.controller.context import ControllerContext
+from paceline.controller.standby.journal import ControllerJournal
+from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.standby import StateUpdate, TopicStates
+
+LOG = logging.getLogger(__name__)
+
+HEARTBEAT_MS = 1_000
+"""A standby hears at least this often from the controller it follows."""
+PARTITIONS_PER_UPDATE = 10_000
+"""About 300 KB on the wire."""
+MAX_FOLLOWERS = 4
+
+
+class StateSink(Protocol):
+    """Where the updates for one standby go."""
+
+    def put(self, update: StateUpdate) -> bool:
+        """Take an update to be sent, in order; False when there is no room, or nobody, for it any more."""
+
+    def end(self) -> None:
+        """End the stream; nothing follows."""
+
+
+class _Follower:
+    """One stream."""
+
+    def __init__(self, standby_id: int, sink: StateSink) -> None:
+        self.standby_id = standby_id
+        self.sink = sink
+        self.number = 0
+        self.has_snapshot = False
+
+
+class StatePublisher:
+    """The streams of one controller; it has some only while in office."""
+
+    def __init__(self, context: ControllerContext, journal: ControllerJournal, scheduler: Scheduler) -> None:
+        self._context = context
+        self._journal = journal
+        self._scheduler = scheduler
+        self._followers: list[_Follower] = []
+        self._broker_epochs: dict[int, int] = {}
+        self._busy = False
+        self._flush_is_due = False
+        self._heartbeat: Cancellable | None = None
+
+    @property
+    def follower_count(self) -> int:
+        """Standbys that follow now."""
+        return len(self._followers)
+
+    def follow(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
+        """Begin a stream; return what ends it. One standby has one stream: an earlier one of it is ended."""
+        for known in [one for one in self._followers if one.standby_id == standby_id]:
+            self._drop(known)
+        while len(self._followers) >= MAX_FOLLOWERS:
+            self._drop(self._followers[0])
+        follower = _Follower(standby_id, sink)
+        self._followers.append(follower)
+        if not self._busy:
+            self._send_snapshots()
+        if self._heartbeat is None:
+            self._heartbeat = self._scheduler.call_later(HEARTBEAT_MS, self._beat)
+
+        def cancel() -> None:
+            if follower in self._followers:
+                self._followers.remove(follower)
+
+        return cancel
+
+    def event_begins(self) -> None:
+        """From here on the context is under way from one consistent state to the next."""
+        self._busy = True
+
+    def event_ends(self) -> None:
+        """The context is consistent: tell the rest, broker epochs included, and give snapshots to who waits."""
+        self._busy = False
+        self._flush(self._changed_broker_epochs())
+        self._send_snapshots()
+
+    def flush_soon(self) -> None:
+        """Tell what has been committed once whoever committed has remembered it."""
+        if self._followers and not self._flush_is_due:
+            self._flush_is_due = True
+            self._scheduler.call_soon(self._flush_now)
+
+    def reset(self) -> None:
+        """End every stream: the term is over."""
+        for follower in list(self._followers):
+            self._drop(follower)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+        self._broker_epochs = {}
+        self._busy = False
+
+    # sending
+
+    def _flush_now(self) -> None:
+        self._flush_is_due = False
+        if self._followers:
+            self._flush(None)
+
+    def _beat(self) -> None:
+        self._heartbeat = None
+        if not self._followers:
+            return
+        self._heartbeat = self._scheduler.call_later(HEARTBEAT_MS, self._beat)
+        self._flush(None, even_if_empty=True)
+
+    def _flush(self, broker_epochs: dict[int, int] | None, even_if_empty: bool = False) -> None:
+        context = self._context
+        ready = [follower for follower in self._followers if follower.has_snapshot]
+        if not ready:
+            context.take_changes()
+            return
+        changed, dropped = context.take_changes()
+        if not changed and not dropped and broker_epochs is None and not even_if_empty:
+            return
+        parts = list(self._topics(changed)) or [{}]
+        for index, topics in enumerate(parts):
+            last = index == len(parts) - 1
+            for follower in ready:
+                self._put(
+                    follower,
+                    StateUpdate(
+                        self._next(follower),
+                        context.epoch,
+                        sequence=self._journal.applied if last else None,
+                        topics=topics,
+                        dropped_topics=dropped if index == 0 else (),
+                        broker_epochs=broker_epochs if last else None,
+                    ),
+                )
+
+    def _send_snapshots(self) -> None:
+        waiting = [follower for follower in self._followers if not follower.has_snapshot]
+        if not waiting:
+            return
+        context = self._context
+        self._broker_epochs = self._current_broker_epochs()
+        parts = list(self._topics(context.leadership)) or [{}]
+        for follower in waiting:
+            for index, topics in enumerate(parts):
+                last = index == len(parts) - 1
+                self._put(
+                    follower,
+                    StateUpdate(
+                        self._next(follower),
+                        context.epoch,
+                        in_snapshot=not last,
+                        sequence=self._journal.applied if last else None,
+                        topics=topics,
+                        broker_epochs=self._broker_epochs if last else None,
+                    ),
+                )
+            follower.has_snapshot = True
+            LOG.info(
+                "standby %d follows from sequence %d: %d partitions",
+                follower.standby_id, self._journal.applied, len(context.leadership),
+            )  # fmt: skip
+
+    def _topics(self, topic_partitions: Iterable[TopicPartition]) -> Iterator[dict[str, TopicStates]]:
+        context = self._context
+        remaining = iter(topic_partitions)
+        while chunk := list(islice(remaining, PARTITIONS_PER_UPDATE)):
+            states: dict[str, dict[int, LeaderAndIsr | None]] = {}
+            for topic_partition in chunk:
+                states.setdefault(topic_partition.topic, {})[topic_partition.partition] = context.leadership.get(
+                    topic_partition
+                )
+            yield {
+                topic: TopicStates(context.topic_ids.get(topic), known, self._extras(topic, known))
+                for topic, known in states.items()
+            }
+
+    def _extras(self, topic: str, partitions: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+        extras = self._context.state_extras
+        if not extras:
+            return {}
+        found = ((partition, extras.get(TopicPartition(topic, partition))) for partition in partitions)
+        return {partition: extra for partition, extra in found if extra}
+
+    def _current_broker_epochs(self) -> dict[int, int]:
+        brokers = self._context.brokers
+        return {broker_id: brokers[broker_id].broker_epoch for broker_id in sorted(brokers)}
+
+    def _changed_broker_epochs(self) -> dict[int, int] | None:
+        if not self._followers:
+            return None
+        current = self._current_broker_epochs()
+        if current == self._broker_epochs:
+            return None
+        self._broker_epochs = current
+        return current
+
+    def _next(self, follower: _Follower) -> int:
+        follower.number += 1
+        return follower.number
+
+    def _put(self, follower: _Follower, update: StateUpdate) -> None:
+        if follower in self._followers and not follower.sink.put(update):
+            LOG.warning("standby %d does not keep up and is dropped", follower.standby_id)
+            self._drop(follower)
+
+    def _drop(self, follower: _Follower) -> None:
+        if follower in self._followers:
+            self._followers.remove(follower)
+        follower.sink.end()

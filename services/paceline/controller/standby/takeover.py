@@ -1,0 +1,162 @@
+"""Partition states at takeover: what a standby knows already is verified instead of read.
+
+``/controller_journal`` is read under the new epoch, so no earlier controller can write any more. A copy that has
+reached its sequence is complete, but for what leaders wrote into their own ISRs. Those are left to the conditional
+writes, as they are for a controller in office, except where nobody would ever tell of them: named in a pending notice,
+led by a broker that has registered since, being reassigned, or marked for deletion.
+
+Source: design.md 3.2, 3.12; docs/decisions/0009-warm-standbys.md.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ControllerContext
+from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.standby.standby import StateMirror
+from paceline.controller.zk_store import first_failure, send
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.coordination.interface import Create, GetData, SetData, ZkCode
+from paceline.coordination.znodes.journal import JournalEntry, decode_journal, first_sequence
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+
+class TakeoverKind(Enum):
+    """How a new controller came to know the partition states."""
+
+    WARM = "warm"
+    """It stood by and had reached the journal's sequence."""
+    BEHIND = "behind"
+    """It stood by and the journal lists what it lacked."""
+    COLD = "cold"
+    """It read all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatesLoaded:
+    """What loading the states came to."""
+
+    kind: TakeoverKind
+    reason: str
+    """Why not better; empty when warm."""
+    partitions: int
+    states_read: int
+    """Of them read from ZooKeeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A failover that was completed."""
+
+    controller_epoch: int
+    states: StatesLoaded
+    elapsed_ms: int
+    """From ``/controller`` created to all requests queued."""
+
+
+def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
+    """Read the journal and go on from it; None when it holds nothing to go on from, and then it is made anew."""
+    path = znodes.CONTROLLER_JOURNAL
+    (response,) = yield from send([GetData(path)])
+    epoch = components.context.epoch
+    found: JournalEntry | None = None
+    if response.ok:
+        try:
+            found = decode_journal(path, response.data)
+            if found.sequence >= first_sequence(epoch):
+                raise MalformedZnodeError(path, f"sequence {found.sequence} is of a later term than {epoch}")
+        except MalformedZnodeError as error:
+            found = None
+            LOG.warning("every partition state is read: %s", error)
+    elif response.code is not ZkCode.NO_NODE:
+        raise UnexpectedResponseError(response.code, f"read {path}")
+    components.journal.begin(epoch, found)
+    if found is None:
+        yield from _begin_anew(components, exists=response.ok)
+    return found
+
+
+def _begin_anew(components: ControllerComponents, exists: bool) -> Flow[None]:
+    journal = components.journal
+    operation: Create | SetData = journal.restart() if exists else journal.forget()
+    (answer,) = yield from components.storage.send_fenced([components.storage.fenced(operation)])
+    if not answer.ok and first_failure(answer)[1] is not ZkCode.NODE_EXISTS:
+        raise UnexpectedResponseError(first_failure(answer)[1], f"write {znodes.CONTROLLER_JOURNAL}")
+    # NODE_EXISTS: an earlier try of this very request was applied and its answer was lost.
+    journal.confirm(journal.sequence)
+    journal.settle()
+
+
+def load_states(
+    components: ControllerComponents,
+    mirror: StateMirror | None,
+    journal: JournalEntry | None,
+    topic_partitions: Sequence[TopicPartition],
+    noticed: Iterable[TopicPartition],
+    marked_topics: Collection[str],
+) -> Flow[StatesLoaded]:
+    """Fill the context's leadership from the mirror where it can be trusted, and from ZooKeeper elsewhere."""
+    kind, reason = _judge(mirror, journal)
+    to_read: Sequence[TopicPartition] = topic_partitions
+    if kind is not TakeoverKind.COLD and mirror is not None and journal is not None:
+        doubtful = {*noticed, *components.context.being_reassigned}
+        if kind is TakeoverKind.BEHIND:
+            doubtful.update(journal.touched_after(mirror.sequence or 0))
+        to_read = take_from_mirror(components.context, mirror, topic_partitions, doubtful, marked_topics)
+    states = yield from components.storage.partition_states(to_read)
+    for topic_partition, state in states.items():
+        components.context.remember(topic_partition, state)
+    return StatesLoaded(kind, reason, len(components.context.leadership), len(to_read))
+
+
+def _judge(mirror: StateMirror | None, journal: JournalEntry | None) -> tuple[TakeoverKind, str]:
+    if mirror is None or mirror.sequence is None:
+        return TakeoverKind.COLD, "it followed no controller"
+    if journal is None:
+        return TakeoverKind.COLD, "there is no journal to verify what it knows"
+    if mirror.sequence == journal.sequence:
+        return TakeoverKind.WARM, ""
+    behind = f"it knows sequence {mirror.sequence}, the journal is at {journal.sequence}"
+    if journal.since <= mirror.sequence < journal.sequence:
+        return TakeoverKind.BEHIND, behind
+    return TakeoverKind.COLD, f"{behind} and lists what came after {journal.since}"
+
+
+def take_from_mirror(
+    context: ControllerContext,
+    mirror: StateMirror,
+    topic_partitions: Sequence[TopicPartition],
+    doubtful: Collection[TopicPartition],
+    marked_topics: Collection[str],
+) -> list[TopicPartition]:
+    """Take over what the mirror knows for sure and return the partitions that have to be read."""
+    # A leader of an earlier registration may have written its ISR and never told anybody.
+    known_epochs = mirror.broker_epochs
+    unchanged = {b for b, broker in context.brokers.items() if known_epochs.get(b) == broker.broker_epoch}
+    registered = context.brokers
+    to_read: list[TopicPartition] = []
+    for topic_partition in topic_partitions:
+        topic, partition = topic_partition
+        known = mirror.topics.get(topic)
+        state = None
+        if known is not None and known.topic_id == context.topic_ids.get(topic) and topic not in marked_topics:
+            state = known.states.get(partition)
+        if (
+            state is None
+            or topic_partition in doubtful
+            or (state.leader in registered and state.leader not in unchanged)
+        ):
+            to_read.append(topic_partition)
+            continue
+        context.leadership[topic_partition] = state
+        extra = known.extras.get(partition) if known is not None and known.extras else None
+        if extra:
+            context.state_extras[topic_partition] = extra
+    return to_read

@@ -1,0 +1,298 @@
+"""States of replicas, from New to NonExistent, and the removal of dead ones from the ISR.
+
+Source: spec/controller.md section 8; Kafka 2.8 ReplicaStateMachine.scala.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from paceline.controller.channel.request_batch import RequestBatch
+from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.state.state_writer import StateWrite, StateWriter
+from paceline.controller.state_change_log import StateChangeLog
+from paceline.controller.zk_store import Storage
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
+
+LOG = logging.getLogger(__name__)
+
+VALID_PREVIOUS_STATES: dict[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.NEW: frozenset({ReplicaState.NON_EXISTENT}),
+    ReplicaState.ONLINE: frozenset(
+        {ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE}
+    ),
+    ReplicaState.OFFLINE: frozenset(
+        {ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE}
+    ),
+    ReplicaState.DELETION_STARTED: frozenset({ReplicaState.OFFLINE}),
+    ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.DELETION_STARTED}),
+    ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
+    ReplicaState.NON_EXISTENT: frozenset({ReplicaState.DELETION_SUCCESSFUL}),
+}
+
+
+class ReplicaStateMachine:
+    """Moves replicas between states, broker by broker, in one batch of requests."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        storage: Storage,
+        committer: StateWriter,
+        batch: RequestBatch,
+        log: StateChangeLog,
+    ) -> None:
+        self._context = context
+        self._storage = storage
+        self._committer = committer
+        self._batch = batch
+        self._log = log
+
+    def start(self) -> Flow[None]:
+        """Give every replica its state after a failover, unrecorded, and tell every broker what it hosts."""
+        # One pass over partitions, not one over replicas: whoever hosts a partition is sent one and the same value.
+        context, batch = self._context, self._batch
+        states, leadership = context.replica_states, context.leadership
+        offline = []
+        batch.new_batch()
+        anybody = False
+        for topic, assignments in context.topics.items():
+            for partition, assignment in assignments.items():
+                topic_partition = TopicPartition(topic, partition)
+                online = context.online_replicas(topic_partition, assignment.replicas)
+                for broker_id in assignment.replicas:
+                    replica = Replica(topic_partition, broker_id)
+                    if broker_id in online:
+                        states[replica] = ReplicaState.ONLINE
+                    else:
+                        # Ineligible, so that a deletion found at failover knows that it has to wait for this replica.
+                        states[replica] = ReplicaState.DELETION_INELIGIBLE
+                        offline.append(replica)
+                known = leadership.get(topic_partition)
+                if known is not None and online:
+                    anybody = True
+                    batch.add_leader_and_isr(online, topic_partition, known, assignment, is_new=False)
+        if anybody:
+            batch.mark_initial()
+            batch.send()
+        yield from self.handle_state_changes(offline, ReplicaState.OFFLINE)
+
+    def handle_state_changes(
+        self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False
+    ) -> Flow[None]:
+        """Move replicas to ``target`` and send what follows from it.
+
+        With ``fence`` replicas that go offline give their partitions a new leader epoch even from outside the ISR.
+
+        Raises:
+            ControllerMovedError: the fence failed.
+            IllegalStateError: requests of an earlier step were never sent.
+        """
+        if not replicas:
+            return
+        by_broker: dict[int, list[Replica]] = {}
+        for replica in dict.fromkeys(replicas):
+            by_broker.setdefault(replica.broker_id, []).append(replica)
+        try:
+            self._batch.new_batch()
+            for broker_id in sorted(by_broker):
+                yield from self._apply(broker_id, self._valid(by_broker[broker_id], target), target, fence)
+            self._batch.send()
+        except (ControllerMovedError, IllegalStateError):
+            raise
+        except Exception:
+            LOG.exception("moving %d replicas to %s failed", len(replicas), target.value)
+
+    def _valid(self, replicas: Iterable[Replica], target: ReplicaState) -> list[Replica]:
+        valid = []
+        for replica in replicas:
+            state = self._context.replica_states.setdefault(replica, ReplicaState.NON_EXISTENT)
+            if state in VALID_PREVIOUS_STATES[target]:
+                valid.append(replica)
+            else:
+                LOG.error(
+                    "replica %d of %s cannot go from %s to %s",
+                    replica.broker_id, replica.topic_partition, state.value, target.value,
+                )  # fmt: skip
+        return valid
+
+    def _apply(self, broker_id: int, replicas: list[Replica], target: ReplicaState, fence: bool) -> Flow[None]:
+        if target is ReplicaState.NEW:
+            self._become_new(replicas)
+        elif target is ReplicaState.ONLINE:
+            self._become_online(replicas)
+        elif target is ReplicaState.OFFLINE:
+            yield from self._become_offline(broker_id, replicas, fence)
+        else:
+            for replica in replicas:
+                if target is ReplicaState.DELETION_STARTED:
+                    self._batch.add_stop_replica((broker_id,), replica.topic_partition, delete=True)
+                elif target is ReplicaState.NON_EXISTENT:
+                    self._unassign(replica)
+                self._set(replica, target)
+
+    def _become_new(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            known = self._context.leadership.get(replica.topic_partition)
+            if known is not None and known.leader == replica.broker_id:
+                LOG.error("replica %d leads %s, it cannot be new", replica.broker_id, replica.topic_partition)
+                continue
+            if known is not None:
+                assignment = self._context.assignment(replica.topic_partition)
+                self._batch.add_leader_and_isr(
+                    (replica.broker_id,), replica.topic_partition, known, assignment, is_new=True
+                )
+            self._set(replica, ReplicaState.NEW)
+
+    def _become_online(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            topic_partition = replica.topic_partition
+            assignment = self._context.assignment(topic_partition)
+            if self._context.replica_state(replica) is ReplicaState.NEW:
+                if replica.broker_id not in assignment.replicas:
+                    LOG.error("new replica %d of %s was not assigned", replica.broker_id, topic_partition)
+                    grown = replace(assignment, replicas=(*assignment.replicas, replica.broker_id))
+                    self._context.set_assignment(topic_partition, grown)
+            elif topic_partition in self._context.leadership:
+                known = self._context.leadership[topic_partition]
+                self._batch.add_leader_and_isr((replica.broker_id,), topic_partition, known, assignment, is_new=False)
+            self._set(replica, ReplicaState.ONLINE)
+
+    def _become_offline(self, broker_id: int, replicas: Sequence[Replica], fence: bool) -> Flow[None]:
+        context = self._context
+        for replica in replicas:
+            self._batch.add_stop_replica((broker_id,), replica.topic_partition, delete=False)
+        led = [replica.topic_partition for replica in replicas if replica.topic_partition in context.leadership]
+        removed = yield from self._remove_from_isr(broker_id, led, fence)
+        for topic_partition, state in removed.items():
+            if not context.is_queued_for_deletion(topic_partition.topic):
+                assignment = context.assignment(topic_partition)
+                others = [other for other in assignment.replicas if other != broker_id]
+                self._batch.add_leader_and_isr(others, topic_partition, state, assignment, is_new=False)
+            self._set(Replica(topic_partition, broker_id), ReplicaState.OFFLINE)
+        for replica in replicas:
+            if replica.topic_partition not in context.leadership:
+                self._batch.add_update_metadata(context.brokers, (replica.topic_partition,))
+                self._set(replica, ReplicaState.OFFLINE)
+
+    def _unassign(self, replica: Replica) -> None:
+        assignment = self._context.assignment(replica.topic_partition)
+        if not self._context.knows(replica.topic_partition):
+            return
+
+        def without(replicas: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(other for other in replicas if other != replica.broker_id)
+
+        self._context.set_assignment(
+            replica.topic_partition,
+            replace(
+                assignment,
+                replicas=without(assignment.replicas),
+                adding=without(assignment.adding),
+                removing=without(assignment.removing),
+            ),
+        )
+
+    def _set(self, replica: Replica, state: ReplicaState) -> None:
+        before = self._context.replica_state(replica)
+        if state is ReplicaState.NON_EXISTENT:
+            self._context.replica_states.pop(replica, None)
+        else:
+            self._context.replica_states[replica] = state
+        if before is not state:
+            self._log.record(replica.topic_partition, before, state, replica.broker_id)
+
+    # removal from the ISR
+
+    def _remove_from_isr(
+        self, broker_id: int, topic_partitions: Sequence[TopicPartition], fence: bool
+    ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
+        """Return the leadership of every partition the broker is out of the ISR of now, written or not."""
+        context = self._context
+        removed: dict[TopicPartition, LeaderAndIsr] = {}
+        remaining = list(topic_partitions)
+        failed = {tp for tp in topic_partitions if not self._has_new_epoch(tp)} if fence else ()
+        limit = self._committer.chunk_limit
+        while remaining:
+            yield from self._refresh_absentees(broker_id, remaining)
+            writes = []
+            for topic_partition in remaining:
+                known = context.leadership.get(topic_partition)
+                if known is None or known.controller_epoch > context.epoch:
+                    self._report_failure(broker_id, topic_partition, known)
+                elif (
+                    broker_id in known.isr
+                    or topic_partition in failed
+                    or self._has_lost_former_member(broker_id, topic_partition)
+                ):
+                    # A failed replica outside the ISR gets a new epoch, too, unless an election has just given one: it
+                    # fences the leader's write that would let the replica in, whose log may be empty from here on.
+                    writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
+                else:
+                    # No write, but the decision that the replica is out is this controller's.
+                    decided = known.controller_epoch == context.epoch
+                    removed[topic_partition] = known if decided else replace(known, controller_epoch=context.epoch)
+                    context.remember(topic_partition, removed[topic_partition])
+            outcome = yield from self._committer.commit(writes, limit)
+            for topic_partition, state in outcome.written.items():
+                context.remember(topic_partition, state)
+                removed[topic_partition] = state
+            remaining = []
+            for topic_partition, found in outcome.conflicted.items():
+                if found is None:
+                    context.forget_leadership(topic_partition)
+                    self._report_failure(broker_id, topic_partition, None)
+                else:
+                    context.remember(topic_partition, found)
+                    remaining.append(topic_partition)
+            limit = max(1, limit // 2)
+        return {tp: removed[tp] for tp in topic_partitions if tp in removed}
+
+    def _has_new_epoch(self, topic_partition: TopicPartition) -> bool:
+        """Whether the running event has elected, or has found that there is no leader who could let anybody in."""
+        context = self._context
+        if topic_partition not in context.seen_in_event:
+            return False
+        # One that shuts down, or is not heard from, goes on leading where nobody can be elected in its place.
+        is_offline = context.partition_state(topic_partition) is PartitionState.OFFLINE
+        return not (is_offline and context.leadership[topic_partition].has_leader)
+
+    def _has_lost_former_member(self, broker_id: int, topic_partition: TopicPartition) -> bool:
+        """Whether a complete former member sits on a failed directory: its disk may be replaced by an empty one."""
+        failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
+        return failed and broker_id in self._context.isr_history(topic_partition).former
+
+    def _refresh_absentees(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+        """Read the partitions whose cached ISR lacks the broker: its leader may have let it in meanwhile."""
+        context = self._context
+        doubtful = [
+            topic_partition
+            for topic_partition in topic_partitions
+            if topic_partition not in context.seen_in_event and broker_id not in context.leadership[topic_partition].isr
+        ]
+        if not doubtful:
+            return
+        found = yield from self._storage.partition_states(doubtful)
+        for topic_partition in doubtful:
+            if topic_partition in found:
+                context.remember(topic_partition, found[topic_partition])
+            else:
+                context.forget_leadership(topic_partition)
+
+    def _report_failure(self, broker_id: int, topic_partition: TopicPartition, known: LeaderAndIsr | None) -> None:
+        if known is None and self._context.is_queued_for_deletion(topic_partition.topic):
+            return
+        LOG.error("replica %d cannot be taken out of the ISR of %s: %s", broker_id, topic_partition, known)
+
+
+def without_member(state: LeaderAndIsr, broker_id: int, controller_epoch: int) -> LeaderAndIsr:
+    """Return the state after removing a replica: its last member stays listed, else the partition could never return.
+
+    Source: spec/controller.md section 8; trap 3.
+    """
+    leader = NO_LEADER if state.leader == broker_id else state.leader
+    isr = state.isr if state.isr == (broker_id,) else tuple(m for m in state.isr if m != broker_id)
+    return state.with_leader(leader, isr, controller_epoch)

@@ -1,0 +1,54 @@
+"""States of many partitions that the controller changes for a reason of its own, whoever else writes them meanwhile."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from paceline.controller.components import ControllerComponents
+from paceline.controller.state.state_writer import StateWrite
+from paceline.coordination.flow import Flow
+from paceline.model.identifiers import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+
+def rewrite_states(
+    components: ControllerComponents,
+    topic_partitions: Iterable[TopicPartition],
+    change: Callable[[TopicPartition], StateWrite | None],
+) -> Flow[list[TopicPartition]]:
+    """Write what ``change`` makes of the states known; return the partitions that were written.
+
+    Where somebody else has written first ``change`` is asked again, with the state that was found in the context.
+
+    Raises:
+        ControllerMovedError: the fence failed.
+    """
+    context = components.context
+    written: list[TopicPartition] = []
+    remaining = list(topic_partitions)
+    limit = components.committer.chunk_limit
+    while remaining:
+        writes = [write for write in map(change, remaining) if write is not None and _is_ours(components, write)]
+        if not writes:
+            break
+        outcome = yield from components.committer.commit(writes, limit)
+        for topic_partition, state in outcome.written.items():
+            context.remember(topic_partition, state)
+            written.append(topic_partition)
+        remaining = []
+        for topic_partition, found in outcome.conflicted.items():
+            if found is None:
+                context.forget_leadership(topic_partition)
+            else:
+                context.remember(topic_partition, found)
+                remaining.append(topic_partition)
+        limit = max(1, limit // 2)
+    return written
+
+
+def _is_ours(components: ControllerComponents, write: StateWrite) -> bool:
+    known = components.context.leadership[write.topic_partition]
+    if known.controller_epoch <= components.context.epoch:
+        return True
+    LOG.error("the state of %s was written by a newer controller: %s", write.topic_partition, known)
+    return False

@@ -1,0 +1,98 @@
+"""Transitions, told to whoever keeps the state-change log."""
+
+from collections.abc import Callable
+from enum import Enum
+
+from paceline.controller.context import ControllerContext
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChange, StateChangeKind
+
+
+class StateChangeLog:
+    """LoopFairness transitions into `StateChange` records; `cause` is the event being handled."""
+
+    def __init__(
+        self,
+        who: str,
+        context: ControllerContext,
+        wall_ms: Callable[[], int],
+        sink: Callable[[StateChange], None],
+    ) -> None:
+        self._who = who
+        self._context = context
+        self._wall_ms = wall_ms
+        self._sink = sink
+        self.cause = "Startup"
+
+    def record(
+        self,
+        topic_partition: TopicPartition,
+        before: Enum,
+        after: Enum,
+        replica: int | None = None,
+        kind: StateChangeKind = StateChangeKind.TRANSITION,
+    ) -> None:
+        """Report a transition; leadership is what the context holds after it."""
+        known = self._context.leadership.get(topic_partition)
+        self._sink(
+            StateChange(
+                who=self._who,
+                wall_ms=self._wall_ms(),
+                kind=kind,
+                topic_partition=topic_partition,
+                topic_id=self._context.topic_ids.get(topic_partition.topic),
+                replica=replica,
+                from_state=str(before._value_),
+                to_state=str(after._value_),
+                controller_epoch=self._context.epoch,
+                leader=None if known is None else known.leader,
+                leader_epoch=None if known is None else known.leader_epoch,
+                isr=None if known is None else known.isr,
+                zk_version=None if known is None else known.zk_version,
+                cause=self.cause,
+            )
+        )
+
+    def note(
+        self,
+        kind: StateChangeKind,
+        replica: int | None = None,
+        cause: str | None = None,
+        topic_partition: TopicPartition | None = None,
+        topic: str | None = None,
+    ) -> None:
+        """Report something that is no transition of one partition: about the controller, a broker, a topic."""
+        self._sink(
+            StateChange(
+                who=self._who,
+                wall_ms=self._wall_ms(),
+                kind=kind,
+                topic_partition=topic_partition,
+                topic=topic,
+                topic_id=None if topic is None else self._context.topic_ids.get(topic),
+                replica=replica,
+                controller_epoch=self._context.epoch,
+                cause=cause or self.cause,
+            )
+        )
+
+    def isr_changed(self, topic_partition: TopicPartition, old_isr: tuple[int, ...]) -> None:
+        """Report an ISR that its leader has written; the leader's own record has the offsets."""
+        known = self._context.leadership[topic_partition]
+        grown = any(broker_id not in old_isr for broker_id in known.isr)
+        self._sink(
+            StateChange(
+                who=self._who,
+                wall_ms=self._wall_ms(),
+                kind=StateChangeKind.ISR_EXPANDED if grown else StateChangeKind.ISR_SHRUNK,
+                topic_partition=topic_partition,
+                topic_id=self._context.topic_ids.get(topic_partition.topic),
+                controller_epoch=self._context.epoch,
+                leader=known.leader,
+                leader_epoch=known.leader_epoch,
+                isr=known.isr,
+                old_isr=old_isr,
+                zk_version=known.zk_version,
+                cause=self.cause,
+            )
+        )

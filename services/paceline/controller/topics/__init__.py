@@ -1,0 +1,4 @@
+"""Topics: creation, deletion, growth, placement and settings.
+
+Read `create_delete_topics.py` first.
+"""

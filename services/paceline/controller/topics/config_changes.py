@@ -1,0 +1,69 @@
+"""Configuration that changes who may lead: ``unclean.leader.election.enable`` of topics and of all brokers.
+
+In Kafka the broker a controller lives in tells it; a controller that is its own process watches ``/config/changes``.
+
+Source: spec/controller.md sections 6 and 18; spec/zookeeper.md section 2.12.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from paceline.controller.components import ControllerComponents
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+
+LOG = logging.getLogger(__name__)
+
+ALL_BROKERS = "brokers/<default>"
+NOTICES_KEPT = 1_000
+"""Older notices are deleted once they have stood for `NOTICE_KEPT_MS`."""
+NOTICE_KEPT_MS = 15 * 60 * 1_000
+"""As in Kafka. One request may change thousands of resources: without this its first notices would go before a broker
+has read them. Whoever has been away for so long has a new session and reads everything."""
+NOTICES_AT_MOST = 20_000
+"""However young they are: their names have to fit into one answer, ``jute.maxbuffer`` of 1 MiB."""
+
+
+def watch_config_changes(components: ControllerComponents) -> Flow[None]:
+    """Watch for changes from here on; what came before is part of what every election reads anyway."""
+    names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    components.context.config_changes_seen.update(dict.fromkeys(names, components.scheduler.now_ms()))
+
+
+def on_config_change(components: ControllerComponents) -> Flow[None]:
+    """Read new notices, watched, and elect where an unclean election has just become possible."""
+    names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    ordered, now_ms = sorted(names), components.scheduler.now_ms()
+    seen = components.context.config_changes_seen
+    new = [name for name in ordered if name not in seen]
+    first_seen_ms = {name: seen.get(name, now_ms) for name in ordered}
+    seen.clear()
+    seen.update(first_seen_ms)
+    entities = yield from _read(components, new)
+    old = [name for name in ordered[:-NOTICES_KEPT] if now_ms - first_seen_ms[name] >= NOTICE_KEPT_MS]
+    unwanted = dict.fromkeys([*ordered[:-NOTICES_AT_MOST], *old])
+    yield from components.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)
+    if ALL_BROKERS in entities:
+        yield from components.partitions.trigger_online()
+        return
+    changed = [entity.removeprefix("topics/") for entity in entities if entity.startswith("topics/")]
+    allowed = yield from components.unclean_config.allowed_topics(
+        topic for topic in changed if topic in components.context.topics
+    )
+    for topic in sorted(allowed):
+        yield from components.partitions.trigger_online(topic)
+
+
+def _read(components: ControllerComponents, names: Sequence[str]) -> Flow[list[str]]:
+    paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names]
+    responses = yield from components.storage.read_all(paths)
+    entities = []
+    for path, response in zip(paths, responses, strict=True):
+        if not response.ok:
+            continue
+        try:
+            entities.append(znodes.decode_config_change(path, response.data))
+        except MalformedZnodeError:
+            LOG.warning("a malformed notice is ignored", exc_info=True)
+    return list(dict.fromkeys(entities))

@@ -1,0 +1,186 @@
+"""CreatePartitions: topics grow by rewriting their node.
+
+Source: spec/zookeeper.md sections 5.3 and 5.4; Kafka 2.8 AdminManager.createPartitions and AdminZkClient.addPartitions.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from paceline.controller.admin.admin_requests import CreatePartitions
+from paceline.controller.admin.admin_values import CreatePartitionsResult, NewPartitions
+from paceline.controller.components import ControllerComponents
+from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.topics.create_delete_topics import MAX_TOPIC_NODE_BYTES
+from paceline.controller.topics.placement import place_replicas, start_index_for_added_partitions
+from paceline.controller.topics.topic_changes import on_partition_modifications
+from paceline.controller.topics.topic_validation import check_manual_placement
+from paceline.controller.zk_store import first_failure
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.coordination.interface import Response, SetData, ZkCode
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    InvalidUpdateVersionError,
+    PacelineError,
+    ReassignmentInProgressError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+
+ATTEMPTS = 3
+LATE = "not every new leader has acknowledged yet; the creation goes on"
+
+Growth = dict[int, ReplicaAssignment]
+"""The new partitions of a topic."""
+
+
+def create_partitions(components: ControllerComponents, event: CreatePartitions) -> Flow[None]:
+    """Validate, write the topics' nodes, create the partitions; the answer comes with the leaders' acknowledgements."""
+    outcomes: dict[str, Growth | PacelineError] = {}
+    names = [topic.name for topic in event.topics]
+    times = Counter(names)
+    wanted = {topic.name: topic for topic in event.topics if times[topic.name] == 1}
+    for topic in event.topics:
+        if topic.name not in wanted:
+            outcomes[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
+    yield from _write_all(components, wanted, event.validate_only, outcomes)
+    grown = {name: growth for name, growth in outcomes.items() if not isinstance(growth, PacelineError)}
+    if grown and not event.validate_only:
+        # At once: a reassignment that waits in the queue rewrites the node from memory, which must know them by then.
+        yield from on_partition_modifications(components, sorted(grown))
+
+    def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
+        errors = {topic_partition.topic: error for topic_partition, error in late.items()}
+        event.reply([_result(name, outcomes[name], errors.get(name)) for name in names])
+
+    waited_for = {} if event.validate_only else {TopicPartition(t, p): 0 for t, growth in grown.items() for p in growth}
+    components.leader_waits.wait(waited_for, event.timeout_ms, LATE, answer)
+
+
+def _result(name: str, outcome: Growth | PacelineError, late: PacelineError | None) -> CreatePartitionsResult:
+    if isinstance(outcome, PacelineError):
+        return CreatePartitionsResult(name, outcome)
+    rows = tuple(outcome[partition].replicas for partition in sorted(outcome))
+    return CreatePartitionsResult(name, late, min(outcome), rows)
+
+
+def _write_all(
+    components: ControllerComponents,
+    wanted: Mapping[str, NewPartitions],
+    validate_only: bool,
+    outcomes: dict[str, Growth | PacelineError],
+) -> Flow[None]:
+    """Read, decide, write on the version read; whoever changed the node meanwhile makes us decide again."""
+    remaining = list(wanted)
+    tried: dict[str, tuple[bytes, Growth]] = {}
+    budget = components.config.max_partitions_per_request
+    for _ in range(ATTEMPTS):
+        if not remaining:
+            return
+        responses = yield from components.storage.read_all([znodes.topic_path(name) for name in remaining])
+        writes: dict[str, SetData] = {}
+        for name, response in zip(remaining, responses, strict=True):
+            if name in tried and response.ok and response.data == tried[name][0]:
+                outcomes[name] = tried[name][1]  # Ours after all: the answer to the earlier try was lost.
+                continue
+            try:
+                node, version = _node(components, name, response)
+                outcomes[name] = growth = _growth(components, wanted[name], node, budget)
+                data = _grown(node, growth)
+            except PacelineError as error:
+                outcomes[name] = error
+                continue
+            budget -= len(growth)
+            tried[name] = (data, growth)
+            writes[name] = SetData(znodes.topic_path(name), data, version)
+        remaining = []
+        if validate_only or not writes:
+            return
+        answers = yield from components.storage.send_fenced(
+            [components.storage.fenced(write) for write in writes.values()]
+        )
+        for name, response in zip(writes, answers, strict=True):
+            if response.ok:
+                continue
+            code = first_failure(response)[1]
+            if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE):
+                raise UnexpectedResponseError(code, f"grow topic {name}")
+            budget += len(tried[name][1])
+            remaining.append(name)
+            outcomes[name] = InvalidUpdateVersionError(f"the node of topic {name!r} keeps changing")
+
+
+def _node(components: ControllerComponents, name: str, response: Response) -> tuple[znodes.TopicAssignment, int]:
+    if name not in components.context.topics or not response.ok or response.stat is None:
+        raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+    if components.context.is_queued_for_deletion(name):
+        raise InvalidTopicError(f"topic {name!r} is being deleted")
+    try:
+        return znodes.decode_topic_assignment(znodes.topic_path(name), response.data), response.stat.version
+    except MalformedZnodeError as error:
+        raise InvalidTopicError(str(error)) from None
+
+
+def _growth(
+    components: ControllerComponents, topic: NewPartitions, node: znodes.TopicAssignment, budget: int
+) -> Growth:
+    present = node.partitions
+    moving = [p for p in sorted(present) if present[p].is_being_reassigned]
+    if moving or any(tp in components.context.being_reassigned for tp in components.context.partitions_of(topic.name)):
+        raise ReassignmentInProgressError(f"a partition of topic {topic.name!r} is being reassigned")
+    if 0 not in present:
+        raise InvalidTopicError(f"topic {topic.name!r} has no partition 0 to take the number of replicas from")
+    first = max(present) + 1
+    added = topic.count - first
+    if added <= 0:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {first} partitions already, not fewer than {topic.count}"
+        )
+    if added > budget:
+        raise InvalidPartitionsError(f"more than {components.config.max_partitions_per_request} partitions at once")
+    if topic.assignments:
+        rows: Mapping[int, Sequence[int]] = dict(enumerate(_manual(components, topic, added, present[0]), first))
+    else:
+        rows = _automatic(components, first, added, present[0])
+    return {partition: ReplicaAssignment(tuple(replicas)) for partition, replicas in rows.items()}
+
+
+def _manual(
+    components: ControllerComponents, topic: NewPartitions, added: int, like: ReplicaAssignment
+) -> Sequence[tuple[int, ...]]:
+    if len(topic.assignments) != added:
+        raise InvalidReplicaAssignmentError(f"{added} partitions are new, {len(topic.assignments)} are placed")
+    check_manual_placement(topic.assignments, components.context.live_broker_ids())
+    if len(topic.assignments[0]) != len(like.replicas):
+        raise InvalidReplicaAssignmentError(
+            f"the other partitions have {len(like.replicas)} replicas, not {len(topic.assignments[0])}"
+        )
+    return topic.assignments
+
+
+def _automatic(
+    components: ControllerComponents, first: int, added: int, like: ReplicaAssignment
+) -> Mapping[int, tuple[int, ...]]:
+    live = components.context.live_broker_ids()
+    if len(like.replicas) > len(live):
+        raise InvalidReplicationFactorError(
+            f"{len(like.replicas)} replicas are needed, {len(live)} brokers are available"
+        )
+    racks = {broker_id: components.context.brokers[broker_id].rack for broker_id in live}
+    start = start_index_for_added_partitions(live, like.replicas[0])
+    return place_replicas(racks, added, len(like.replicas), components.rng, start, first)
+
+
+def _grown(node: znodes.TopicAssignment, growth: Growth) -> bytes:
+    data = znodes.encode_topic_assignment(
+        znodes.TopicAssignment({**node.partitions, **growth}, node.topic_id, node.version)
+    )
+    if len(data) > MAX_TOPIC_NODE_BYTES:
+        raise InvalidPartitionsError(f"{len(node.partitions) + len(growth)} partitions do not fit into one topic node")
+    return data

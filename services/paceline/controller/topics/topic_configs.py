@@ -1,0 +1,321 @@
+"""DescribeConfigs and IncrementalAlterConfigs; what is particular to brokers is in `broker_config_admin`.
+
+A change is one multi: the resource's configuration, conditional on the version it was decided on, and the notice that
+makes brokers read it. Kafka writes the two one after the other and loses the notice when it dies in between.
+
+Source: spec/zookeeper.md sections 2.11 and 2.12; spec/config.md sections 4, 8 and 9; KIP-339; Kafka 2.8 AdminManager.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from paceline.controller.admin.admin_requests import DescribeConfigs, IncrementalAlterConfigs
+from paceline.controller.admin.admin_values import (
+    AlterConfigsResult,
+    ConfigAlteration,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    DescribeConfigsResult,
+    ResourceType,
+)
+from paceline.controller.brokers.broker_configs import (
+    ALL_BROKERS,
+    applied_to_broker,
+    broker_entity,
+    broker_entries,
+    broker_keys_problem,
+    broker_problem,
+)
+from paceline.controller.components import ControllerComponents
+from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.zk_store import first_failure
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow
+from paceline.coordination.interface import Create, Multi, Operation, Response, SetData, ZkCode
+from paceline.log.log_config import TOPIC_KEYS, LogConfig
+from paceline.model.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    PacelineError,
+    UnknownTopicOrPartitionError,
+)
+
+UNCLEAN_KEY = "unclean.leader.election.enable"
+ATTEMPTS = 3
+MAX_CONFIG_NODE_BYTES = 500_000
+LIST_KEYS = frozenset(
+    {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Keys whose value is a list, so that APPEND and SUBTRACT make sense."""
+
+Overrides = dict[str, str]
+
+
+class TopicConfigAdmin:
+    """Reads and changes the configuration of topics, and of brokers while they run."""
+
+    def __init__(self, components: ControllerComponents) -> None:
+        self._components = components
+
+    # describing
+
+    def describe(self, event: DescribeConfigs) -> Flow[None]:
+        """Answer with the values in effect and where each comes from."""
+        problems = [self._resource_problem(one) or _key_problem(one, keys) for one, keys in event.resources]
+        wanted_resources = [
+            resource for (resource, _), problem in zip(event.resources, problems, strict=True) if problem is None
+        ]
+        defaults = yield from self._defaults()
+        all_brokers = ConfigResource(ResourceType.BROKER, ALL_BROKERS)
+        read = list(dict.fromkeys([*wanted_resources, all_brokers]))
+        responses = yield from self._components.storage.read_all([_path(resource) for resource in read])
+        found = dict(zip(read, responses, strict=True))
+        results = []
+        for (resource, keys), problem in zip(event.resources, problems, strict=True):
+            if problem is not None:
+                results.append(DescribeConfigsResult(resource, problem))
+                continue
+            try:
+                overrides = _overrides(resource, found[resource])
+                if resource.kind is ResourceType.BROKER:
+                    of_all = _overrides(all_brokers, found[all_brokers])
+                    shown = broker_entries(resource.name, keys, overrides, of_all)
+                    results.append(DescribeConfigsResult(resource, entries=shown))
+                    continue
+            except PacelineError as error:
+                results.append(DescribeConfigsResult(resource, error))
+                continue
+            wanted = [key for key in TOPIC_KEYS if not keys or key in keys]
+            entries = tuple(_entry(key, overrides, defaults) for key in wanted)
+            results.append(DescribeConfigsResult(resource, entries=entries))
+        event.reply(results)
+
+    def _defaults(self) -> Flow[Overrides]:
+        """Return what is set for all brokers, as far as it says something: keys and values that make sense."""
+        defaults = {key: value for key, value in self._components.config.topic_defaults.items() if _parses(key, value)}
+        if self._components.config.unclean_leader_election_enable:
+            defaults[UNCLEAN_KEY] = "true"
+        path = znodes.broker_config_path(None)
+        (response,) = yield from self._components.storage.read_all([path])
+        try:
+            dynamic = znodes.decode_config(path, response.data).get(UNCLEAN_KEY) if response.ok else None
+        except MalformedZnodeError:
+            dynamic = None
+        if dynamic is not None and _parses(UNCLEAN_KEY, dynamic):
+            defaults[UNCLEAN_KEY] = dynamic
+        return defaults
+
+    # changing
+
+    def alter(self, event: IncrementalAlterConfigs) -> Flow[None]:
+        """Check and write; an alteration is made as a whole or not at all."""
+        resources = [alteration.resource for alteration in event.alterations]
+        times = Counter(resources)
+        errors: dict[ConfigResource, PacelineError] = {}
+        wanted: dict[ConfigResource, ConfigAlteration] = {}
+        for alteration in event.alterations:
+            resource = alteration.resource
+            problem = self._resource_problem(resource) or _changes_problem(alteration.changes)
+            if times[resource] > 1:
+                problem = InvalidRequestError(f"{_said(resource)} is listed more than once")
+            if problem is not None:
+                errors[resource] = problem
+            else:
+                wanted[resource] = alteration
+        yield from self._write_all(wanted, event.validate_only, errors)
+        event.reply([AlterConfigsResult(resource, errors.get(resource)) for resource in resources])
+
+    def _write_all(
+        self,
+        wanted: Mapping[ConfigResource, ConfigAlteration],
+        validate_only: bool,
+        errors: dict[ConfigResource, PacelineError],
+    ) -> Flow[None]:
+        """Read, decide, write on the version read; whoever changed the node meanwhile makes us decide again."""
+        storage = self._components.storage
+        defaults = yield from self._defaults()
+        remaining = list(wanted)
+        tried: dict[ConfigResource, bytes] = {}
+        for _ in range(ATTEMPTS):
+            responses = yield from storage.read_all([_path(resource) for resource in remaining])
+            multis: dict[ConfigResource, Multi] = {}
+            for resource, response in zip(remaining, responses, strict=True):
+                errors.pop(resource, None)
+                if resource in tried and response.ok and response.data == tried[resource]:
+                    continue  # Ours after all, notice included: the answer to the earlier try was lost.
+                try:
+                    present = _overrides(resource, response)
+                    if resource.kind is ResourceType.BROKER:
+                        overrides = applied_to_broker(wanted[resource].changes, present)
+                    else:
+                        overrides = _applied(wanted[resource].changes, present, defaults)
+                    tried[resource] = _encoded(overrides)
+                except PacelineError as error:
+                    errors[resource] = error
+                    continue
+                multis[resource] = storage.fenced(*_operations(resource, tried[resource], response))
+            if validate_only or not multis:
+                return
+            answers = yield from storage.send_fenced(list(multis.values()))
+            remaining = []
+            for resource, answer in zip(multis, answers, strict=True):
+                if answer.ok:
+                    continue
+                code = first_failure(answer)[1]
+                if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE, ZkCode.NODE_EXISTS):
+                    raise UnexpectedResponseError(code, f"change the configuration of {_said(resource)}")
+                remaining.append(resource)
+                errors[resource] = InvalidUpdateVersionError(f"the configuration of {_said(resource)} keeps changing")
+            if not remaining:
+                return
+
+    def _resource_problem(self, resource: ConfigResource) -> PacelineError | None:
+        if resource.kind is None:
+            return InvalidRequestError("the type of the resource is missing or not known")
+        if resource.kind is ResourceType.BROKER:
+            return broker_problem(resource.name)
+        context = self._components.context
+        if resource.name not in context.topics or context.is_queued_for_deletion(resource.name):
+            return UnknownTopicOrPartitionError(f"topic {resource.name!r} does not exist")
+        return None
+
+
+def _said(resource: ConfigResource) -> str:
+    if resource.kind is ResourceType.BROKER:
+        return f"broker {resource.name}" if resource.name else "all brokers"
+    return f"topic {resource.name!r}"
+
+
+def _entity(resource: ConfigResource) -> str:
+    return broker_entity(resource.name) if resource.kind is ResourceType.BROKER else f"topics/{resource.name}"
+
+
+def _path(resource: ConfigResource) -> str:
+    return znodes.config_path(_entity(resource))
+
+
+def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError | None:
+    if resource.kind is ResourceType.BROKER:
+        return broker_keys_problem(keys)
+    unknown = [key for key in keys if key not in TOPIC_KEYS]
+    return InvalidConfigError(f"unknown topic configuration {unknown[0]!r}") if unknown else None
+
+
+def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
+    times = Counter(change.key for change in changes)
+    if not changes:
+        return InvalidRequestError("there is nothing to change")
+    for change in changes:
+        if times[change.key] > 1:
+            return InvalidRequestError(f"{change.key!r} is listed more than once")
+        if change.operation is None:
+            return InvalidRequestError(f"the operation on {change.key!r} is missing or not known")
+        if change.operation is ConfigOperation.DELETE:
+            if change.value is not None:
+                return InvalidRequestError(f"DELETE of {change.key!r} takes no value")
+        elif change.value is None:
+            return InvalidConfigError(f"{change.operation.name} of {change.key!r} needs a value")
+    return None
+
+
+def _overrides(resource: ConfigResource, response: Response) -> Overrides:
+    path = _path(resource)
+    if response.code is ZkCode.NO_NODE:
+        return {}
+    if not response.ok:
+        raise UnexpectedResponseError(response.code, f"read {path}")
+    try:
+        return znodes.decode_config(path, response.data)
+    except MalformedZnodeError as error:
+        raise InvalidConfigError(str(error)) from None
+
+
+def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Mapping[str, str]) -> Overrides:
+    """Return the overrides after the changes.
+
+    Raises:
+        InvalidConfigError: a key is not known, a value not acceptable; then nothing of it counts.
+    """
+    result = dict(overrides)
+    for change in changes:
+        if change.operation is ConfigOperation.DELETE:
+            # Also of a key nobody knows: some other tool may have left it there.
+            if change.key not in TOPIC_KEYS and change.key not in result:
+                raise InvalidConfigError(f"unknown topic configuration {change.key!r}")
+            result.pop(change.key, None)
+            continue
+        value = change.value or ""
+        if change.operation is not ConfigOperation.SET:
+            value = _edited(change, _entry_value(change.key, overrides, defaults))
+        LogConfig.from_properties({change.key: value})
+        result[change.key] = value
+    _check_lags(changes, result, defaults)
+    return result
+
+
+def _edited(change: ConfigChange, current: str) -> str:
+    if change.key not in LIST_KEYS:
+        LogConfig().value_text(change.key)  # An unknown key is the better message.
+        assert change.operation is not None
+        raise InvalidConfigError(f"{change.key!r} is no list, {change.operation.name} makes no sense")
+    members = _members(current)
+    named = _members(change.value or "")
+    if change.operation is ConfigOperation.APPEND:
+        return ",".join(dict.fromkeys([*members, *named]))
+    return ",".join(member for member in members if member not in named)
+
+
+def _members(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _check_lags(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Mapping[str, str]) -> None:
+    low, high = "min.compaction.lag.ms", "max.compaction.lag.ms"
+    if not any(change.key in (low, high) for change in changes):
+        return
+    least, most = int(_entry_value(low, overrides, defaults)), int(_entry_value(high, overrides, defaults))
+    if least > most:
+        raise InvalidConfigError(f"{low} {least} must not exceed {high} {most}")
+
+
+def _entry(key: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> ConfigEntry:
+    """Return a key's value in effect; what does not parse counts as not set, as at the brokers."""
+    if key in overrides and _parses(key, overrides[key]):
+        return ConfigEntry(key, overrides[key], ConfigSource.TOPIC)
+    built_in = LogConfig().value_text(key)
+    if key in defaults:
+        value = LogConfig.from_properties({key: defaults[key]}).value_text(key)
+        if value != built_in:
+            return ConfigEntry(key, value, ConfigSource.BROKER_DEFAULT)
+    return ConfigEntry(key, built_in, ConfigSource.BUILT_IN_DEFAULT)
+
+
+def _entry_value(key: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+    return _entry(key, overrides, defaults).value
+
+
+def _parses(key: str, value: str) -> bool:
+    try:
+        LogConfig.from_properties({key: value})
+    except InvalidConfigError:
+        return False
+    return True
+
+
+def _encoded(overrides: Overrides) -> bytes:
+    data = znodes.encode_config(overrides)
+    if len(data) > MAX_CONFIG_NODE_BYTES:
+        raise InvalidConfigError(f"the configuration takes {len(data)} bytes, {MAX_CONFIG_NODE_BYTES} are allowed")
+    return data
+
+
+def _operations(resource: ConfigResource, data: bytes, present: Response) -> tuple[Operation, Operation]:
+    path = _path(resource)
+    change: Operation = SetData(path, data, present.stat.version) if present.stat is not None else Create(path, data)
+    notice = znodes.encode_config_change(_entity(resource))
+    return change, Create(znodes.CONFIG_CHANGE_PREFIX, notice, sequential=True)

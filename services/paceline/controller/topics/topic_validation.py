@@ -1,0 +1,148 @@
+"""What clients may ask of topics, and the checks before anything changes.
+
+Source: spec/zookeeper.md section 5.3; Kafka 2.8 AdminManager.createTopics and AdminZkClient.validateTopicCreate.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paceline.controller.context import ControllerContext
+from paceline.controller.topics.placement import place_replicas
+from paceline.log.log_config import LogConfig
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PacelineError,
+    TopicAlreadyExistsError,
+)
+from paceline.model.identifiers import INTERNAL_TOPICS, collision_key, validate_topic_name
+from paceline.model.settings import ControllerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create: either counts, or a manual placement."""
+
+    name: str
+    partitions: int | None = None
+    """None means ``num.partitions``."""
+    replication_factor: int | None = None
+    """None means ``default.replication.factor``."""
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """Broker ids per partition, partition 0 first; empty lets the controller place replicas."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicResult:
+    """What became of one topic."""
+
+    name: str
+    error: PacelineError | None = None
+    topic_id: str = ""
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicResult:
+    """What became of one topic."""
+
+    name: str
+    error: PacelineError | None = None
+
+
+class TopicValidator:
+    """Checks requests to create topics against the cluster as the controller knows it."""
+
+    def __init__(self, config: ControllerConfig, context: ControllerContext, rng: random.Random) -> None:
+        self._config = config
+        self._context = context
+        self._rng = rng
+
+    def place_all(
+        self, topics: Sequence[NewTopic], unheard: Iterable[str] = ()
+    ) -> dict[str, dict[int, ReplicaAssignment] | PacelineError]:
+        """Return for each topic where its replicas go, or why it is refused.
+
+        ``unheard`` are topics that have been written, and that the controller has not heard of yet.
+        """
+        names = [topic.name for topic in topics]
+        taken = {collision_key(name): name for name in (*unheard, *self._context.topics)}
+        placed: dict[str, dict[int, ReplicaAssignment] | PacelineError] = {}
+        budget = self._config.max_partitions_per_request
+        for topic in topics:
+            if names.count(topic.name) > 1:
+                placed[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
+                continue
+            try:
+                placement = self._place(topic, taken, budget)
+            except PacelineError as error:
+                placed[topic.name] = error
+                continue
+            taken[collision_key(topic.name)] = topic.name
+            budget -= len(placement)
+            placed[topic.name] = placement
+        return placed
+
+    def _place(self, topic: NewTopic, taken: Mapping[str, str], budget: int) -> dict[int, ReplicaAssignment]:
+        validate_topic_name(topic.name)
+        if topic.name in INTERNAL_TOPICS:
+            raise InvalidTopicError(f"topic {topic.name!r} is the cluster's own")
+        holder = taken.get(collision_key(topic.name))
+        if holder == topic.name:
+            state = "is being deleted" if self._context.is_queued_for_deletion(topic.name) else "exists"
+            raise TopicAlreadyExistsError(f"topic {topic.name!r} {state}")
+        if holder is not None:
+            raise TopicAlreadyExistsError(f"topic {topic.name!r} differs from {holder!r} only in '.' and '_'")
+        LogConfig.from_properties(topic.configs)
+        if topic.assignments:
+            if topic.partitions is not None or topic.replication_factor is not None:
+                raise InvalidRequestError("counts and a manual placement exclude each other")
+            check_manual_placement(topic.assignments, self._context.brokers)
+            placement = dict(enumerate(topic.assignments))
+        else:
+            placement = self._automatic(topic, budget)
+        if len(placement) > budget:
+            raise InvalidPartitionsError(f"more than {self._config.max_partitions_per_request} partitions at once")
+        return {partition: ReplicaAssignment(tuple(replicas)) for partition, replicas in placement.items()}
+
+    def _automatic(self, topic: NewTopic, budget: int) -> dict[int, tuple[int, ...]]:
+        partitions = self._config.num_partitions if topic.partitions is None else topic.partitions
+        factor = self._config.default_replication_factor
+        if topic.replication_factor is not None:
+            factor = topic.replication_factor
+        if partitions > budget:
+            raise InvalidPartitionsError(f"more than {self._config.max_partitions_per_request} partitions at once")
+        live = self._context.live_broker_ids()
+        if factor > len(live):
+            raise InvalidReplicationFactorError(
+                f"replication factor {factor} is larger than the number of available brokers, {len(live)}"
+            )
+        racks = {broker_id: self._context.brokers[broker_id].rack for broker_id in live}
+        return place_replicas(racks, partitions, factor, self._rng)
+
+
+def check_manual_placement(assignments: Sequence[Sequence[int]], registered: Iterable[int]) -> None:
+    """Check that every partition has the same number of distinct, registered brokers.
+
+    Raises:
+        InvalidReplicaAssignmentError: it has not; the message says which partition.
+    """
+    known = set(registered)
+    for partition, replicas in enumerate(assignments):
+        if not replicas:
+            raise InvalidReplicaAssignmentError(f"partition {partition} has no replicas")
+        if len(set(replicas)) != len(replicas):
+            raise InvalidReplicaAssignmentError(f"partition {partition} names a broker twice: {list(replicas)}")
+        if len(replicas) != len(assignments[0]):
+            raise InvalidReplicaAssignmentError(
+                f"partition {partition} has {len(replicas)} replicas, partition 0 has {len(assignments[0])}"
+            )
+        unknown = [broker_id for broker_id in replicas if broker_id not in known]
+        if unknown:
+            raise InvalidReplicaAssignmentError(f"partition {partition} names brokers that are not there: {unknown}")

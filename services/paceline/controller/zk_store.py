@@ -1,0 +1,242 @@
+"""Reads and fenced writes of the controller, as flows.
+
+Every write goes out as a multi whose first operation checks the version of ``/controller_epoch``; reads are never
+wrapped. Paths are read with a watch wherever a later change must become an event.
+
+Source: spec/zookeeper.md sections 3 and 4; Kafka 2.8 KafkaZkClient.scala.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from paceline.controller.context import ControllerContext
+from paceline.controller.errors import ControllerMovedError, SessionLostError, UnexpectedResponseError
+from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.flow import Flow, Zk
+from paceline.coordination.interface import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    Operation,
+    Request,
+    Response,
+    SetData,
+    ZkCode,
+)
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.control import LiveBroker
+from paceline.model.errors import InvalidTopicError
+from paceline.model.identifiers import TopicPartition, validate_topic_name
+from paceline.model.leader_and_isr import LeaderAndIsr
+
+LOG = logging.getLogger(__name__)
+
+TREE_ATTEMPTS = 5
+"""How often what lies below a node is listed again when somebody adds to it while it is deleted."""
+
+READ_BATCH = 1_000
+"""Reads sent at once; the client pipelines them."""
+
+
+def send(requests: Sequence[Request]) -> Flow[list[Response]]:
+    """Send requests and return their responses.
+
+    Raises:
+        SessionLostError: the session ended or the connection broke for good.
+    """
+    responses: list[Response] = yield Zk(list(requests))
+    for response in responses:
+        if response.code in (ZkCode.SESSION_EXPIRED, ZkCode.CONNECTION_LOSS):
+            raise SessionLostError(f"ZooKeeper answered {response.code.name}")
+    return responses
+
+
+def first_failure(response: Response) -> tuple[int, ZkCode]:
+    """Return index and code of the operation that made a multi fail."""
+    for index, result in enumerate(response.results):
+        if result.code not in (ZkCode.OK, ZkCode.ROLLED_BACK):
+            return index, result.code
+    return -1, response.code
+
+
+class Storage:
+    """ZooKeeper as the controller uses it; writes are fenced by the context's epoch version."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+
+    # fenced writes
+
+    def fenced(self, *operations: Operation) -> Multi:
+        """Return a multi that carries out ``operations`` only while this controller's epoch stands."""
+        check = Check(znodes.CONTROLLER_EPOCH, self._context.epoch_zk_version)
+        return Multi((check, *operations))
+
+    def send_fenced(self, multis: Sequence[Multi]) -> Flow[list[Response]]:
+        """Send fenced multis, pipelined; failures other than the fence's are left to the caller.
+
+        Raises:
+            ControllerMovedError: the fence failed.
+        """
+        responses = yield from send(multis)
+        # One that is sent again after its answer was lost may have been applied the first time.
+        if any(response.ok or response.in_doubt_before for response in responses):
+            self._context.wrote_in_event = True
+        for response in responses:
+            if not response.ok and first_failure(response)[0] == 0:
+                raise ControllerMovedError(
+                    "the version of /controller_epoch is not the one of this election",
+                    may_be_applied=self._context.wrote_in_event,
+                )
+        return responses
+
+    def delete_fenced(self, paths: Iterable[str]) -> Flow[None]:
+        """Delete nodes, each in a multi of its own; one that is gone already is fine.
+
+        They have no children, unless somebody put some there; those go, too: a notice or a marker that could never be
+        removed would keep every controller from its office.
+        """
+        wanted = list(paths)
+        for _ in range(TREE_ATTEMPTS):
+            responses = yield from self.send_fenced([self.fenced(Delete(path)) for path in wanted])
+            occupied = []
+            for path, response in zip(wanted, responses, strict=True):
+                code = ZkCode.OK if response.ok else first_failure(response)[1]
+                if code is ZkCode.NOT_EMPTY:
+                    occupied.append(path)
+                elif code not in (ZkCode.OK, ZkCode.NO_NODE):
+                    raise UnexpectedResponseError(code, f"delete {path}")
+            if not occupied:
+                return
+            LOG.warning("something foreign lies below %s and is deleted, too", occupied)
+            wanted = []
+            for path in occupied:
+                wanted.extend((yield from self.tree(path)))
+        raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {wanted[-1]}")
+
+    def write_topic(
+        self,
+        topic: str,
+        topic_id: str | None,
+        partitions: dict[int, ReplicaAssignment],
+        version: int = ANY_VERSION,
+        others: Sequence[str] = (),
+    ) -> Flow[None]:
+        """Rewrite a topic's node, where it has this version and the ``others`` are there."""
+        path = znodes.topic_path(topic)
+        data = znodes.encode_topic_assignment(znodes.TopicAssignment(partitions, topic_id))
+        checks = [Check(other, ANY_VERSION) for other in others]
+        (response,) = yield from self.send_fenced([self.fenced(*checks, SetData(path, data, version))])
+        if not response.ok:
+            raise UnexpectedResponseError(first_failure(response)[1], f"set {path}")
+
+    # reads
+
+    def children(self, path: str, watch: bool) -> Flow[tuple[str, ...]]:
+        """List child names; a missing node has none.
+
+        One that is to be watched is made: nobody would hear of what is put there once somebody else has made it.
+        """
+        (response,) = yield from send([GetChildren(path, watch)])
+        if watch and response.code is ZkCode.NO_NODE:
+            LOG.warning("%s is gone, it is made anew", path)
+            steps = [*znodes.parent_paths(path), path]
+            yield from self.send_fenced([self.fenced(Create(step, None)) for step in steps])
+            (response,) = yield from send([GetChildren(path, watch)])
+        if response.ok:
+            return response.children
+        if response.code is ZkCode.NO_NODE:
+            return ()
+        raise UnexpectedResponseError(response.code, f"list {path}")
+
+    def tree(self, root: str) -> Flow[list[str]]:
+        """List a node and everything below it, leaves first."""
+        paths = [root]
+        for path in paths:
+            names = yield from self.children(path, watch=False)
+            paths.extend(f"{path}/{name}" for name in names)
+        return list(reversed(paths))
+
+    def read_all(self, paths: Sequence[str], watch: bool = False) -> Flow[list[Response]]:
+        """Read many nodes, pipelined; a missing one shows as NO_NODE."""
+        found: list[Response] = []
+        for start in range(0, len(paths), READ_BATCH):
+            responses = yield from send([GetData(path, watch) for path in paths[start : start + READ_BATCH]])
+            found.extend(responses)
+        return found
+
+    def exists(self, path: str) -> Flow[bool]:
+        """Arm a watch for creation, change or deletion, and tell whether the node is there."""
+        (response,) = yield from send([Exists(path, watch=True)])
+        return response.ok
+
+    def brokers(self) -> Flow[dict[int, LiveBroker]]:
+        """Read all registrations, children and data watched; one that goes meanwhile is left out."""
+        names = yield from self.children(znodes.BROKER_IDS, watch=True)
+        broker_ids = sorted(broker_id for name in names if (broker_id := znodes.parse_id(name)) is not None)
+        responses = yield from self.read_all([znodes.broker_path(broker_id) for broker_id in broker_ids], watch=True)
+        found = {}
+        for broker_id, response in zip(broker_ids, responses, strict=True):
+            if not response.ok or response.stat is None:
+                continue
+            try:
+                registration = znodes.decode_broker(znodes.broker_path(broker_id), response.data, broker_id)
+            except MalformedZnodeError:
+                LOG.warning("broker %d is ignored, its registration is malformed", broker_id, exc_info=True)
+                continue
+            found[broker_id] = registration.live_broker(response.stat.czxid)
+        return found
+
+    def topic_names(self) -> Flow[list[str]]:
+        """List topics, watched."""
+        names = yield from self.children(znodes.TOPICS, watch=True)
+        return sorted(names)
+
+    def topic_nodes(
+        self, topics: Sequence[str], gone: set[str] | None = None
+    ) -> Flow[dict[str, znodes.TopicAssignment]]:
+        """Read topic nodes, watched; missing ones, which are added to ``gone``, and foreign ones are left out."""
+        responses = yield from self.read_all([znodes.topic_path(topic) for topic in topics], watch=True)
+        found = {}
+        for topic, response in zip(topics, responses, strict=True):
+            if not response.ok:
+                if gone is not None and response.code is ZkCode.NO_NODE:
+                    gone.add(topic)
+                continue
+            try:
+                validate_topic_name(topic)
+                found[topic] = znodes.decode_topic_assignment(znodes.topic_path(topic), response.data)
+            except MalformedZnodeError:
+                LOG.warning("topic %s is ignored, its node is malformed", topic, exc_info=True)
+            except InvalidTopicError as error:
+                # Brokers refuse a whole request for the sake of one such name, and it would be sent for ever.
+                LOG.warning("%s is ignored: %s", znodes.topic_path(topic), error)
+        return found
+
+    def partition_states(
+        self, topic_partitions: Sequence[TopicPartition], watch: bool = False
+    ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
+        """Read state nodes; missing ones are left out."""
+        paths = [znodes.partition_state_path(topic_partition) for topic_partition in topic_partitions]
+        responses = yield from self.read_all(paths, watch)
+        found = {}
+        for topic_partition, path, response in zip(topic_partitions, paths, responses, strict=True):
+            if not response.ok or response.stat is None:
+                continue
+            try:
+                state = znodes.decode_partition_state(path, response.data, response.stat.version)
+            except MalformedZnodeError:
+                LOG.warning("the state of %s is malformed", topic_partition, exc_info=True)
+                continue
+            found[topic_partition] = state.leader_and_isr
+            if state.extra:
+                self._context.state_extras[topic_partition] = state.extra
+            else:
+                self._context.state_extras.pop(topic_partition, None)
+        return found

@@ -1,0 +1,522 @@
+"""The door to a real ensemble: `KazooZooKeeper`. The only file that imports kazoo (spec/zookeeper.md section 9).
+
+kazoo's connection thread hands everything it hears, in order, to one queue, which is drained on the owner's thread.
+Three of kazoo's own comforts are passed by, because each would break a rule of `interface.py`:
+
+* its worker threads: watch events and answers go through different ones, so an answer may overtake the event that
+  announces it. Callbacks run on the connection thread here and only put something into the queue.
+* its queue across sessions (trap Z3): what is submitted while there is no connection waits here, and is answered
+  SESSION_EXPIRED when the session ends.
+* its chroot: paths are prefixed here, so that the same connection can create the chroot first.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadArgumentsError,
+    BadVersionError,
+    ConnectionLoss,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization
+from kazoo.protocol.states import EventType, KazooState, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from paceline.coordination.errors import ZooKeeperDataLostError
+from paceline.coordination.interface import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    Operation,
+    Request,
+    Response,
+    SessionEvent,
+    SessionState,
+    SetData,
+    Stat,
+    WatchEvent,
+    WatchType,
+    ZkCode,
+)
+from paceline.coordination.kazoo.probe import lost_data
+from paceline.coordination.kazoo.wire import BufferedSocket, Contact, WakeSocket, WakeUps, select_ready
+from paceline.coordination.requests import Batch, is_sendable
+from paceline.coordination.znodes.paths import parent_paths
+
+LOG = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 1_000
+"""Requests handed to kazoo at a time; more of them gains nothing, and those that wait are not in doubt."""
+
+_PROBE_PAUSE_S = 1.0
+_PROBE_TIMEOUT_S = 2.0
+_FINDINGS_NEEDED = 2
+"""A server that is just starting may say anything once."""
+
+_CODES: tuple[tuple[type[Exception], ZkCode], ...] = (
+    (NoNodeError, ZkCode.NO_NODE),
+    (NodeExistsError, ZkCode.NODE_EXISTS),
+    (BadVersionError, ZkCode.BAD_VERSION),
+    (NotEmptyError, ZkCode.NOT_EMPTY),
+    (NoChildrenForEphemeralsError, ZkCode.NO_CHILDREN_FOR_EPHEMERALS),
+    (BadArgumentsError, ZkCode.BAD_ARGUMENTS),
+    (RolledBackError, ZkCode.ROLLED_BACK),
+    (RuntimeInconsistency, ZkCode.ROLLED_BACK),
+    (ConnectionLoss, ZkCode.CONNECTION_LOSS),
+    (SessionExpiredError, ZkCode.SESSION_EXPIRED),
+)
+_WATCH_TYPES = {
+    EventType.CREATED: WatchType.CREATED,
+    EventType.DELETED: WatchType.DELETED,
+    EventType.CHANGED: WatchType.DATA_CHANGED,
+    EventType.CHILD: WatchType.CHILDREN_CHANGED,
+}
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Runs watch callbacks on the connection thread, over sockets of our own."""
+
+    def __init__(self, contact: Contact) -> None:
+        super().__init__()
+        self._contact = contact
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
+        sock = super().create_connection(*args, **kwargs)
+        self._contact.opened()
+        return BufferedSocket(sock, self._contact)
+
+    def create_socket_pair(self) -> tuple[WakeSocket, WakeSocket]:
+        reader, writer = super().create_socket_pair()
+        wake_ups = WakeUps(reader, writer)
+        return WakeSocket(reader, wake_ups), WakeSocket(writer, wake_ups)
+
+    def select(self, readers: Any, writers: Any, exceptional: Any, timeout: float | None = None) -> Any:
+        return select_ready(readers, writers, timeout)
+
+
+class _Pending:
+    """One request on its way; kazoo calls `set` or `set_exception` once, on its connection thread."""
+
+    __slots__ = ("_answered", "batch", "index", "request")
+
+    def __init__(
+        self, request: Request, batch: Batch, index: int, answered: Callable[["_Pending", Any, Exception | None], None]
+    ) -> None:
+        self.request = request
+        self.batch = batch
+        self.index = index
+        self._answered = answered
+
+    def set(self, value: Any = None) -> None:
+        self._answered(self, value, None)
+
+    def set_exception(self, exception: Exception) -> None:
+        self._answered(self, None, exception)
+
+
+class KazooZooKeeper:
+    """A client of a real ensemble; implements the `ZooKeeper` protocol.
+
+    All methods are for the owner's thread, and all callbacks run there.
+
+    Args:
+        hosts: ``host:port[,host:port][/chroot]``; the chroot is created if need be.
+        session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise; what it grants
+            is what counts then.
+        post: hands a callback to the owner's thread from another one, like ``loop.call_soon_threadsafe``.
+        close_timeout_ms: how long `close` waits for the server to hear of it; it blocks for at most that.
+        on_data_lost: told once, on the owner's thread, that the ensemble has lost what it told us: it will not take
+            this client back, and should not (trap Z5). Noticed within seconds after the session is in doubt.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        post: Callable[[Callable[[], None]], None],
+        close_timeout_ms: int = 2_000,
+        on_data_lost: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        servers, slash, chroot = hosts.partition("/")
+        self._on_data_lost = on_data_lost
+        self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
+        self._timeout_s = session_timeout_ms / 1000
+        self._asked_ms = self._granted_ms = session_timeout_ms
+        self._post = post
+        self._close_timeout_s = close_timeout_ms / 1000
+        self._contact = Contact(self._timeout_s)
+        self._client = KazooClient(
+            hosts=servers,
+            timeout=self._timeout_s,
+            handler=_Handler(self._contact),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0),
+            command_retry=KazooRetry(max_tries=0),
+        )
+        self._client.add_listener(self._state_changed)
+        self._hear_of_the_grant()
+        # What the owner's thread knows.
+        self._session_id = 0
+        self._connected = False
+        self._seen_generation = 0
+        self._on_session: Callable[[SessionEvent], None] = lambda event: None
+        self._on_watch: Callable[[WatchEvent], None] = lambda event: None
+        self._started = False
+        # What the connection thread knows; both threads use it under the lock.
+        self._lock = threading.RLock()
+        self._wire_session_id = 0
+        self._wire_connected = False
+        self._generation = 0
+        self._closed = False
+        self._waiting: deque[_Pending] = deque()
+        self._in_flight: dict[_Pending, None] = {}
+        self._doubt_timer: threading.Timer | None = None
+        self._last_event: Any = None
+        # From the connection thread to the owner's.
+        self._deliveries: deque[Callable[[], None]] = deque()
+        self._drain_posted = False
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session, 0 before the first connection and between two sessions."""
+        return self._session_id
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests submitted now would be sent at once."""
+        return self._connected
+
+    def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
+        """Connect, and keep connecting until closed."""
+        if self._started:
+            raise RuntimeError("a client is started once")
+        self._started = True
+        self._on_session = on_session
+        self._on_watch = on_watch
+        self._client.start_async()
+
+    def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
+        """Send requests, pipelined, and call back once with all responses."""
+        if not requests:
+            self._deliver(partial(on_done, []))
+            return
+        batch = Batch(len(requests), on_done)
+        with self._lock:
+            # Trap Z3: the session these belong to may have ended already, its end still on the way to this thread.
+            over = self._closed or self._generation != self._seen_generation
+            for index, request in enumerate(requests):
+                pending = _Pending(request, batch, index, self._answered)
+                if over:
+                    self._answer(pending, Response(ZkCode.SESSION_EXPIRED))
+                elif not is_sendable(request):
+                    self._answer(pending, Response(ZkCode.BAD_ARGUMENTS))
+                else:
+                    self._waiting.append(pending)
+            self._pump()
+
+    def close(self) -> None:
+        """End the session. Requests in flight are answered SESSION_EXPIRED, then CLOSED follows."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            unanswered = [*self._in_flight, *self._waiting]
+            self._in_flight.clear()
+            self._waiting.clear()
+            self._stop_doubting()
+            for pending in unanswered:
+                self._answer(pending, Response(ZkCode.SESSION_EXPIRED))
+            self._deliver(partial(self._session_changed, SessionState.CLOSED, self._wire_session_id))
+        if self._started:
+            # kazoo waits for its connection thread without a limit of its own, so it does that on another thread.
+            stopper = threading.Thread(target=self._stop_client, name="zookeeper-close", daemon=True)
+            stopper.start()
+            stopper.join(self._close_timeout_s)
+
+    def _hear_of_the_grant(self) -> None:
+        """Have `_granted` told what each connection was granted; kazoo keeps that to itself."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_tell(*args: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*args)
+            self._granted(round(read_timeout_ms * 3 / 2))  # kazoo takes two thirds of the session's
+            return read_timeout_ms, connect_timeout_ms
+
+        connection._connect = connect_and_tell
+
+    def _stop_client(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception:
+            LOG.warning("closing the ZooKeeper client failed", exc_info=True)
+
+    # On the connection thread, or under the lock.
+
+    def _state_changed(self, state: str) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if state == KazooState.CONNECTED:
+                self._wire_up()
+            elif state == KazooState.SUSPENDED:
+                self._wire_down()
+            else:
+                self._wire_lost()
+
+    def _wire_up(self) -> None:
+        self._wire_session_id = self._client.client_id[0]
+        self._wire_connected = True
+        self._stop_doubting()
+        self._deliver(partial(self._session_changed, SessionState.CONNECTED, self._wire_session_id))
+        self._waiting.extendleft(reversed(self._chroot_requests()))
+        self._pump()
+
+    def _granted(self, timeout_ms: int) -> None:
+        """The server has said how long it keeps the session without a sign of life (trap Z4)."""
+        with self._lock:
+            if timeout_ms == self._granted_ms:
+                return
+            self._granted_ms = timeout_ms
+            self._timeout_s = timeout_ms / 1000
+            self._contact.allow(self._timeout_s)
+        LOG.warning(
+            "ZooKeeper keeps a session for %d ms, %d were asked for (zookeeper.session.timeout.ms): "
+            "its tickTime, minSessionTimeout and maxSessionTimeout bound it",
+            timeout_ms,
+            self._asked_ms,
+        )
+
+    def _wire_down(self) -> None:
+        if not self._wire_connected:
+            return
+        self._wire_connected = False
+        self._deliver(partial(self._session_changed, SessionState.DISCONNECTED, self._wire_session_id))
+        remaining_s = max(self._contact.last_s + self._timeout_s - time.monotonic(), 0)
+        self._stop_doubting()
+        timer = threading.Timer(remaining_s, self._doubt)
+        timer.daemon = True
+        timer.start()
+        self._doubt_timer = timer
+
+    def _doubt(self) -> None:
+        """Runs on the timer's thread."""
+        with self._lock:
+            if self._doubt_timer is not threading.current_thread() or self._closed:
+                return
+            self._deliver(partial(self._session_changed, SessionState.IN_DOUBT, self._wire_session_id))
+        self._look_for_lost_data(threading.current_thread())
+
+    def _look_for_lost_data(self, doubt: threading.Thread) -> None:
+        """Ask the servers while they do not take us back; the timer's thread ends with the doubt."""
+        servers = [(host, int(port)) for host, port in self._client.hosts]
+        findings = 0
+        while findings < _FINDINGS_NEEDED:
+            with self._lock:
+                if self._doubt_timer is not doubt or self._closed:
+                    return
+            found = lost_data(servers, self._client.last_zxid, _PROBE_TIMEOUT_S)
+            findings = findings + 1 if found else 0
+            time.sleep(_PROBE_PAUSE_S)
+        error = ZooKeeperDataLostError(f"ZooKeeper has lost data: {found}; restore it, or set the cluster up anew")
+        with self._lock:
+            if self._doubt_timer is doubt and not self._closed:
+                self._deliver(partial(self._on_data_lost, error))
+
+    def _wire_lost(self) -> None:
+        session_id, self._wire_session_id = self._wire_session_id, 0
+        self._wire_connected = False
+        self._generation += 1
+        self._stop_doubting()
+        if session_id:
+            self._deliver(partial(self._session_changed, SessionState.EXPIRED, session_id))
+        self._deliver(partial(setattr, self, "_seen_generation", self._generation))
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for pending in waiting:
+            self._answer(pending, Response(ZkCode.SESSION_EXPIRED))
+
+    def _stop_doubting(self) -> None:
+        if self._doubt_timer is not None:
+            self._doubt_timer.cancel()
+            self._doubt_timer = None
+
+    def _chroot_requests(self) -> list[_Pending]:
+        if not self._chroot:
+            return []
+        paths = [*parent_paths(self._chroot), self._chroot]
+        ignored = Batch(len(paths), lambda responses: None)
+        return [_Pending(_Absolute(path, None), ignored, index, self._answered) for index, path in enumerate(paths)]
+
+    def _pump(self) -> None:
+        while self._wire_connected and self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
+            pending = self._waiting.popleft()
+            self._in_flight[pending] = None
+            self._client._call(self._encode(pending.request), pending)
+
+    def _answered(self, pending: _Pending, value: Any, exception: Exception | None) -> None:
+        with self._lock:
+            if pending not in self._in_flight:
+                return
+            del self._in_flight[pending]
+            response = Response(_code_of(exception)) if exception else self._decode(pending.request, value)
+            if response.code is ZkCode.CONNECTION_LOSS:
+                # kazoo fails the requests before it says why; owners are to hear it the other way round.
+                self._wire_down()
+            self._answer(pending, response)
+            self._pump()
+
+    def _answer(self, pending: _Pending, response: Response) -> None:
+        self._deliver(partial(pending.batch.answer, pending.index, response))
+
+    def _watch_fired(self, event: Any) -> None:
+        # A node deleted under both kinds of watch calls twice, with the same event.
+        if event is self._last_event:
+            return
+        self._last_event = event
+        watch_type = _WATCH_TYPES.get(event.type)
+        if watch_type is not None:
+            self._deliver(partial(self._tell_watch, WatchEvent(watch_type, self._without_chroot(event.path))))
+
+    def _deliver(self, callback: Callable[[], None]) -> None:
+        self._deliveries.append(callback)
+        if not self._drain_posted:
+            self._drain_posted = True
+            self._post(self._drain)
+
+    # On the owner's thread.
+
+    def _drain(self) -> None:
+        self._drain_posted = False
+        try:
+            while self._deliveries:
+                self._deliveries.popleft()()
+        finally:
+            # A callback that raises stops this round, not the deliveries behind it.
+            if self._deliveries and not self._drain_posted:
+                self._drain_posted = True
+                self._post(self._drain)
+
+    def _session_changed(self, state: SessionState, session_id: int) -> None:
+        self._connected = state is SessionState.CONNECTED
+        if state is SessionState.CONNECTED:
+            self._session_id = session_id
+        elif state is SessionState.EXPIRED:
+            self._session_id = 0
+        self._on_session(SessionEvent(state, session_id))
+
+    def _tell_watch(self, event: WatchEvent) -> None:
+        self._on_watch(event)
+
+    # Wire format.
+
+    def _path(self, path: str) -> str:
+        if path == "/":
+            return self._chroot or "/"
+        return self._chroot + path
+
+    def _without_chroot(self, path: str) -> str:
+        return path[len(self._chroot) :] or "/"
+
+    def _encode(self, request: Request | Operation) -> Any:
+        path = "" if isinstance(request, Multi) else self._path(request.path)
+        watcher = self._watch_fired if getattr(request, "watch", False) else None
+        match request:
+            case _Absolute():
+                return serialization.Create(request.path, request.data, OPEN_ACL_UNSAFE, 0)
+            case GetData():
+                return serialization.GetData(path, watcher)
+            case Exists():
+                return serialization.Exists(path, watcher)
+            case GetChildren():
+                return serialization.GetChildren2(path, watcher)
+            case Create():
+                flags = (_EPHEMERAL if request.ephemeral else 0) | (_SEQUENTIAL if request.sequential else 0)
+                if request.sequential:
+                    # A sequential path may end in a slash: the number is the whole name.
+                    path = self._chroot + request.path
+                return serialization.Create(path, request.data, OPEN_ACL_UNSAFE, flags)
+            case SetData():
+                return serialization.SetData(path, request.data, request.version)
+            case Delete():
+                return serialization.Delete(path, request.version)
+            case Check():
+                return serialization.CheckVersion(path, request.version)
+            case Multi():
+                return serialization.Transaction([self._encode(operation) for operation in request.operations])
+
+    def _decode(self, request: Request, value: Any) -> Response:
+        match request:
+            case GetData():
+                return Response(ZkCode.OK, data=value[0], stat=_stat(value[1]))
+            case Exists():
+                return Response(ZkCode.NO_NODE) if value is None else Response(ZkCode.OK, stat=_stat(value))
+            case GetChildren():
+                return Response(ZkCode.OK, children=tuple(sorted(value[0])), stat=_stat(value[1]))
+            case Multi():
+                return self._decode_multi(value)
+        return self._decode_operation(value)
+
+    def _decode_multi(self, values: Sequence[Any]) -> Response:
+        """Trap Z2: kazoo does not raise for a failed multi, so every result is looked at."""
+        results = tuple(self._decode_operation(value) for value in values)
+        failed = [result.code for result in results if not result.ok]
+        if not failed:
+            return Response(ZkCode.OK, results=results)
+        code = next((code for code in failed if code is not ZkCode.ROLLED_BACK), ZkCode.ROLLED_BACK)
+        return Response(code, results=results)
+
+    def _decode_operation(self, value: Any) -> Response:
+        if isinstance(value, Exception):
+            return Response(_code_of(value))
+        if isinstance(value, ZnodeStat):
+            return Response(ZkCode.OK, stat=_stat(value))
+        if isinstance(value, str):
+            return Response(ZkCode.OK, path=self._without_chroot(value))
+        return Response(ZkCode.OK)
+
+
+class _Absolute(Create):
+    """Creation of a part of the chroot itself; its path is not prefixed."""
+
+
+def _code_of(exception: Exception) -> ZkCode:
+    for exception_type, code in _CODES:
+        if isinstance(exception, exception_type):
+            return code
+    LOG.warning("unexpected ZooKeeper error %r", exception)
+    return ZkCode.OTHER
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(
+        czxid=stat.czxid,
+        version=stat.version,
+        mzxid=stat.mzxid,
+        cversion=stat.cversion,
+        ephemeral_owner=stat.ephemeralOwner,
+        num_children=stat.numChildren,
+    )

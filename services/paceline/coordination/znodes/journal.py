@@ -1,0 +1,90 @@
+"""Content of ``/controller_journal``: what the last multis of the active controller touched (ours, design 3.12).
+
+``{"version":1,"sequence":21474836491,"since":21474836489,"batches":[{"sequence":21474836490,"partitions":{"t":[0,3]}},
+{"sequence":21474836491,"partitions":{"u":[7]}}]}``: whoever knows every partition state as of sequence ``since``, or of
+a later one, knows all as of ``sequence`` after reading what the batches beyond its own sequence list. The form for "too
+many" has ``since`` equal to ``sequence`` and no batches: whoever is behind reads all.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paceline.coordination.errors import MalformedZnodeError
+from paceline.coordination.znodes.json_codec import (
+    MAX_INT32,
+    MAX_INT64,
+    JsonObject,
+    JsonValue,
+    decode_object,
+    encode_json,
+)
+from paceline.model.errors import InvalidTopicError
+from paceline.model.identifiers import TopicPartition, validate_topic_name
+
+EPOCH_SHIFT = 32
+"""A term's first sequence is its controller epoch shifted by this: no two terms ever use the same number."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalBatch:
+    """What one multi touched."""
+
+    sequence: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """The node's content."""
+
+    sequence: int
+    since: int
+    batches: tuple[JournalBatch, ...] = ()
+    """Everything touched after ``since``, oldest first."""
+
+    def touched_after(self, sequence: int) -> Iterable[TopicPartition]:
+        """Return the partitions that may have changed after ``sequence``, which must not be below ``since``."""
+        later = (batch.partitions for batch in self.batches if batch.sequence > sequence)
+        return dict.fromkeys(partition for partitions in later for partition in partitions)
+
+
+def first_sequence(controller_epoch: int) -> int:
+    """Return the sequence a term starts from; its multis come after it."""
+    return controller_epoch << EPOCH_SHIFT
+
+
+def encode_journal(sequence: int, since: int, batches: Iterable[JournalBatch] = ()) -> bytes:
+    """Return the node's data."""
+    encoded: list[JsonValue] = [
+        {"sequence": batch.sequence, "partitions": _by_topic(batch.partitions)} for batch in batches
+    ]
+    return encode_json({"version": 1, "sequence": sequence, "since": since, "batches": encoded})
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, JsonValue]:
+    listed: dict[str, list[JsonValue]] = {}
+    for topic, partition in partitions:
+        listed.setdefault(topic, []).append(partition)
+    return dict[str, JsonValue](listed)
+
+
+def decode_journal(path: str, data: bytes | None) -> JournalEntry:
+    """Return the node's content. Raises MalformedZnodeError."""
+    node = decode_object(path, data)
+    node.version(1)
+    sequence = node.integer("sequence", 0, MAX_INT64)
+    since = node.integer("since", 0, sequence)
+    batches = []
+    for member in node.objects("batches"):
+        number = member.integer("sequence", 0, sequence)
+        batches.append(JournalBatch(number, tuple(_partitions(path, member.object("partitions")))))
+    return JournalEntry(sequence, since, tuple(batches))
+
+
+def _partitions(path: str, members: JsonObject) -> Iterable[TopicPartition]:
+    for topic in members.extra(frozenset()):
+        try:
+            validate_topic_name(topic)
+        except InvalidTopicError as error:
+            raise MalformedZnodeError(path, str(error)) from None
+        yield from (TopicPartition(topic, number) for number in members.integers(topic, 0, MAX_INT32))

@@ -1,0 +1,359 @@
+"""Control requests and their answers: `model.control` <-> ``paceline.internal.v1``."""
+
+from typing import Any
+
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
+from paceline.internal.v1 import replica_manager_service_pb2 as pb
+from paceline.model.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControllerStamp,
+    ControlResponse,
+    Endpoint,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+)
+from paceline.model.errors import InvalidRequestError
+from paceline.model.identifiers import LEADER_DURING_DELETE, NO_LEADER, TopicPartition
+from paceline.rpc.convert.common import (
+    MAX_BROKERS,
+    MAX_INTERNAL_PARTITIONS,
+    at_least,
+    bounded,
+    broker_ids,
+    code_to_proto,
+    error_code_of,
+    partition_of,
+    refuse_duplicates,
+    topic_id_of,
+)
+
+_MAX_ENDPOINTS = 16
+_EPOCH_FLOOR = -2
+
+
+def endpoint_to_proto(endpoint: Endpoint) -> pb.BrokerEndpoint:
+    """Return the message of one address."""
+    return pb.BrokerEndpoint(listener=endpoint.listener, host=endpoint.host, port=endpoint.port)
+
+
+def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
+    """Return one address.
+
+    Raises:
+        InvalidRequestError: no listener, no host, or no possible port.
+    """
+    if not message.listener or not message.host or not 0 < message.port < 65_536:
+        raise InvalidRequestError(f"{message.listener!r} {message.host!r}:{message.port} is not an endpoint")
+    return Endpoint(message.listener, message.host, message.port)
+
+
+def live_broker_to_proto(broker: LiveBroker) -> pb.LiveBroker:
+    """Return the message of one broker."""
+    return pb.LiveBroker(
+        id=broker.broker_id,
+        endpoints=[endpoint_to_proto(endpoint) for endpoint in broker.endpoints],
+        rack=broker.rack or "",
+        broker_epoch=broker.broker_epoch,
+    )
+
+
+def live_broker_from_proto(message: pb.LiveBroker) -> LiveBroker:
+    """Return one broker.
+
+    Raises:
+        InvalidRequestError: its id is negative or an address is impossible.
+    """
+    return LiveBroker(
+        broker_id=at_least(message.id, 0, "broker id"),
+        endpoints=tuple(
+            endpoint_from_proto(endpoint) for endpoint in bounded(message.endpoints, _MAX_ENDPOINTS, "endpoints")
+        ),
+        rack=message.rack or None,
+        broker_epoch=at_least(message.broker_epoch, -1, "broker epoch"),
+    )
+
+
+def stamp_to_proto(stamp: ControllerStamp) -> pb.ControllerStamp:
+    """Return the message of a fence."""
+    return pb.ControllerStamp(
+        controller_id=stamp.controller_id, controller_epoch=stamp.controller_epoch, broker_epoch=stamp.broker_epoch
+    )
+
+
+def stamp_from_proto(message: Any) -> ControllerStamp:
+    """Return the fence of a control request.
+
+    Raises:
+        InvalidRequestError: the request has none, or its numbers are negative.
+    """
+    if not message.HasField("stamp"):
+        raise InvalidRequestError("a control request needs a stamp")
+    stamp = message.stamp
+    return ControllerStamp(
+        controller_id=at_least(stamp.controller_id, 0, "controller id"),
+        controller_epoch=at_least(stamp.controller_epoch, 1, "controller epoch"),
+        broker_epoch=at_least(stamp.broker_epoch, -1, "broker epoch") if stamp.HasField("broker_epoch") else None,
+    )
+
+
+def leader_and_isr_to_proto(request: LeaderAndIsrRequest) -> pb.LeaderAndIsrRequest:
+    """Return the message."""
+    return pb.LeaderAndIsrRequest(
+        stamp=stamp_to_proto(request.stamp),
+        live_leaders=[live_broker_to_proto(broker) for broker in request.live_leaders],
+        partitions=[
+            pb.LeaderAndIsrPartition(
+                topic=one.topic_partition.topic,
+                topic_id=one.topic_id or "",
+                partition=one.topic_partition.partition,
+                controller_epoch=one.controller_epoch,
+                leader=one.leader,
+                leader_epoch=one.leader_epoch,
+                isr=one.isr,
+                zk_version=one.zk_version,
+                replicas=one.replicas,
+                adding_replicas=one.adding_replicas,
+                removing_replicas=one.removing_replicas,
+                is_new=one.is_new,
+            )
+            for one in request.partitions
+        ],
+    )
+
+
+def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRequest:
+    """Return the request.
+
+    Raises:
+        InvalidRequestError: no stamp, a partition twice, or numbers that cannot be.
+        InvalidTopicError: a topic name is not legal.
+    """
+    partitions = tuple(
+        LeaderAndIsrPartition(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            controller_epoch=at_least(one.controller_epoch, 0, "controller epoch"),
+            leader=at_least(one.leader, NO_LEADER, "leader"),
+            leader_epoch=at_least(one.leader_epoch, 0, "leader epoch"),
+            isr=broker_ids(one.isr, "the in-sync set"),
+            zk_version=at_least(one.zk_version, -1, "zk version"),
+            replicas=broker_ids(one.replicas, "the assignment"),
+            adding_replicas=broker_ids(one.adding_replicas, "the adding replicas") if one.adding_replicas else (),
+            removing_replicas=broker_ids(one.removing_replicas, "the removing replicas")
+            if one.removing_replicas
+            else (),
+            is_new=one.is_new,
+        )
+        for one in bounded(message.partitions, MAX_INTERNAL_PARTITIONS, "partitions")
+    )
+    refuse_duplicates([one.topic_partition for one in partitions])
+    live_leaders = bounded(message.live_leaders, MAX_BROKERS, "brokers")
+    return LeaderAndIsrRequest(
+        stamp_from_proto(message), tuple(live_broker_from_proto(one) for one in live_leaders), partitions
+    )
+
+
+def stop_replica_to_proto(request: StopReplicaRequest) -> pb.StopReplicaRequest:
+    """Return the message."""
+    return pb.StopReplicaRequest(
+        stamp=stamp_to_proto(request.stamp),
+        partitions=[
+            pb.StopReplicaPartition(
+                topic=one.topic_partition.topic,
+                topic_id=one.topic_id or "",
+                partition=one.topic_partition.partition,
+                leader_epoch=one.leader_epoch,
+                delete_partition=one.delete_partition,
+            )
+            for one in request.partitions
+        ],
+    )
+
+
+def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaRequest:
+    """Return the request.
+
+    Raises:
+        InvalidRequestError: no stamp, a partition twice, or numbers that cannot be.
+        InvalidTopicError: a topic name is not legal.
+    """
+    partitions = tuple(
+        StopReplicaPartition(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            leader_epoch=at_least(one.leader_epoch, _EPOCH_FLOOR, "leader epoch"),
+            delete_partition=one.delete_partition,
+        )
+        for one in bounded(message.partitions, MAX_INTERNAL_PARTITIONS, "partitions")
+    )
+    refuse_duplicates([one.topic_partition for one in partitions])
+    return StopReplicaRequest(stamp_from_proto(message), partitions)
+
+
+def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadataRequest:
+    """Return the message."""
+    return pb.UpdateMetadataRequest(
+        stamp=stamp_to_proto(request.stamp),
+        live_brokers=[live_broker_to_proto(broker) for broker in request.live_brokers],
+        partitions=[
+            pb.UpdateMetadataPartition(
+                topic=one.topic_partition.topic,
+                topic_id=one.topic_id or "",
+                partition=one.topic_partition.partition,
+                controller_epoch=one.controller_epoch,
+                leader=one.leader,
+                leader_epoch=one.leader_epoch,
+                isr=one.isr,
+                zk_version=one.zk_version,
+                replicas=one.replicas,
+                offline_replicas=one.offline_replicas,
+            )
+            for one in request.partitions
+        ],
+        controller_endpoints=[endpoint_to_proto(endpoint) for endpoint in request.controller_endpoints],
+        is_initial=request.is_initial,
+        sequence=request.sequence,
+    )
+
+
+def update_metadata_from_proto(message: pb.UpdateMetadataRequest) -> UpdateMetadataRequest:
+    """Return the request.
+
+    Raises:
+        InvalidRequestError: no stamp, a partition twice, or numbers that cannot be.
+        InvalidTopicError: a topic name is not legal.
+    """
+    partitions = tuple(
+        UpdateMetadataPartition(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            controller_epoch=at_least(one.controller_epoch, 0, "controller epoch"),
+            leader=at_least(one.leader, LEADER_DURING_DELETE, "leader"),
+            # A partition that is being deleted, or has never had a leader, may have no epoch.
+            leader_epoch=at_least(one.leader_epoch, _EPOCH_FLOOR, "leader epoch"),
+            isr=broker_ids(one.isr, "the in-sync set"),
+            zk_version=at_least(one.zk_version, -1, "zk version"),
+            replicas=broker_ids(one.replicas, "the assignment"),
+            offline_replicas=broker_ids(one.offline_replicas, "the offline replicas") if one.offline_replicas else (),
+        )
+        for one in bounded(message.partitions, MAX_INTERNAL_PARTITIONS, "partitions")
+    )
+    refuse_duplicates([one.topic_partition for one in partitions])
+    brokers = bounded(message.live_brokers, MAX_BROKERS, "brokers")
+    endpoints = bounded(message.controller_endpoints, _MAX_ENDPOINTS, "endpoints")
+    return UpdateMetadataRequest(
+        stamp_from_proto(message),
+        tuple(live_broker_from_proto(one) for one in brokers),
+        partitions,
+        tuple(endpoint_from_proto(one) for one in endpoints),
+        message.is_initial,
+        at_least(message.sequence, 0, "sequence"),
+    )
+
+
+def _results_to_proto(response: ControlResponse) -> list[pb.ControlPartitionResult]:
+    return [
+        pb.ControlPartitionResult(topic=topic, partition=partition, error=code_to_proto(code))
+        for (topic, partition), code in response.partition_errors.items()
+    ]
+
+
+def leader_and_isr_response_to_proto(response: ControlResponse) -> pb.LeaderAndIsrResponse:
+    """Return the message."""
+    return pb.LeaderAndIsrResponse(error=code_to_proto(response.error), partitions=_results_to_proto(response))
+
+
+def stop_replica_response_to_proto(response: ControlResponse) -> pb.StopReplicaResponse:
+    """Return the message."""
+    return pb.StopReplicaResponse(error=code_to_proto(response.error), partitions=_results_to_proto(response))
+
+
+def update_metadata_response_to_proto(response: ControlResponse) -> pb.UpdateMetadataResponse:
+    """Return the message."""
+    return pb.UpdateMetadataResponse(error=code_to_proto(response.error))
+
+
+def control_response_from_proto(
+    message: pb.LeaderAndIsrResponse | pb.StopReplicaResponse | pb.UpdateMetadataResponse,
+) -> ControlResponse:
+    """Return the answer to any control request."""
+    if isinstance(message, pb.UpdateMetadataResponse):
+        return ControlResponse(error_code_of(message))
+    return ControlResponse(
+        error_code_of(message),
+        {TopicPartition(one.topic, one.partition): error_code_of(one) for one in message.partitions},
+    )
+
+
+def controlled_shutdown_to_proto(request: ControlledShutdownRequest) -> controller_pb.ControlledShutdownRequest:
+    """Return the message."""
+    return controller_pb.ControlledShutdownRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
+
+
+def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequest) -> ControlledShutdownRequest:
+    """Return the request.
+
+    Raises:
+        InvalidRequestError: a number is negative.
+    """
+    return ControlledShutdownRequest(
+        at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, -1, "broker epoch")
+    )
+
+
+def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
+    """Return the message."""
+    return controller_pb.BrokerHeartbeatRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
+
+
+def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:
+    """Return the request.
+
+    Raises:
+        InvalidRequestError: a number is negative.
+    """
+    return BrokerHeartbeatRequest(
+        at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, 0, "broker epoch")
+    )
+
+
+def broker_heartbeat_response_to_proto(response: BrokerHeartbeatResponse) -> controller_pb.BrokerHeartbeatResponse:
+    """Return the message."""
+    return controller_pb.BrokerHeartbeatResponse(
+        error=code_to_proto(response.error), controller_epoch=response.controller_epoch
+    )
+
+
+def broker_heartbeat_response_from_proto(message: controller_pb.BrokerHeartbeatResponse) -> BrokerHeartbeatResponse:
+    """Return the answer."""
+    return BrokerHeartbeatResponse(error_code_of(message), message.controller_epoch)
+
+
+def controlled_shutdown_response_to_proto(
+    response: ControlledShutdownResponse,
+) -> controller_pb.ControlledShutdownResponse:
+    """Return the message."""
+    return controller_pb.ControlledShutdownResponse(
+        error=code_to_proto(response.error),
+        remaining=[
+            controller_pb.RemainingPartition(topic=topic, partition=partition)
+            for topic, partition in response.remaining
+        ],
+    )
+
+
+def controlled_shutdown_response_from_proto(
+    message: controller_pb.ControlledShutdownResponse,
+) -> ControlledShutdownResponse:
+    """Return the answer."""
+    return ControlledShutdownResponse(
+        error_code_of(message), tuple(TopicPartition(one.topic, one.partition) for one in message.remaining)
+    )

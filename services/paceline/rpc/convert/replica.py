@@ -1,0 +1,153 @@
+"""A follower's fetch and epoch look-up: `model.replica_fetch` <-> ``paceline.internal.v1``."""
+
+from paceline.internal.v1 import replication_service_pb2 as pb
+from paceline.model.client_io import EpochQuery
+from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import (
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from paceline.rpc.convert.client import epoch_queries_from_proto, epoch_queries_to_proto
+from paceline.rpc.convert.common import (
+    MAX_INTERNAL_PARTITIONS,
+    at_least,
+    bounded,
+    code_to_proto,
+    epoch_end_from_proto,
+    epoch_end_to_proto,
+    error_code_of,
+    forgotten_to_proto,
+    partition_of,
+    refuse_duplicates,
+    topic_id_of,
+)
+
+MAX_REPLICA_WAIT_MS = 60_000
+
+
+def replica_fetch_to_proto(request: ReplicaFetchRequest) -> pb.FetchRequest:
+    """Return the message."""
+    return pb.FetchRequest(
+        replica_id=request.replica_id,
+        broker_epoch=request.broker_epoch,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
+        partitions=[
+            pb.FetchPartition(
+                topic=one.topic_partition.topic,
+                partition=one.topic_partition.partition,
+                topic_id=one.topic_id or "",
+                current_leader_epoch=one.current_leader_epoch,
+                fetch_offset=one.fetch_offset,
+                last_fetched_epoch=one.last_fetched_epoch,
+                log_start_offset=one.log_start_offset,
+                max_bytes=one.max_bytes,
+            )
+            for one in request.partitions
+        ],
+        forgotten=forgotten_to_proto(request.forgotten),
+        wants_high_watermark=request.wants_high_watermark,
+    )
+
+
+def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
+    """Return the request. A fetch offset outside the log is left for the log to refuse.
+
+    Raises:
+        InvalidRequestError: a partition twice, or numbers that cannot be.
+        InvalidTopicError: a topic name is not legal.
+    """
+    partitions = [
+        ReplicaFetchPartition(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            current_leader_epoch=at_least(one.current_leader_epoch, 0, "leader epoch"),
+            fetch_offset=one.fetch_offset,
+            last_fetched_epoch=one.last_fetched_epoch if one.HasField("last_fetched_epoch") else None,
+            log_start_offset=one.log_start_offset,
+            max_bytes=at_least(one.max_bytes, 0, "max bytes"),
+        )
+        for one in bounded(message.partitions, MAX_INTERNAL_PARTITIONS, "partitions")
+    ]
+    forgotten = [partition_of(one) for one in bounded(message.forgotten, MAX_INTERNAL_PARTITIONS, "partitions")]
+    refuse_duplicates([one.topic_partition for one in partitions])
+    return ReplicaFetchRequest(
+        replica_id=at_least(message.replica_id, 0, "replica id"),
+        broker_epoch=at_least(message.broker_epoch, -1, "broker epoch"),
+        max_wait_ms=min(at_least(message.max_wait_ms, 0, "max wait"), MAX_REPLICA_WAIT_MS),
+        min_bytes=at_least(message.min_bytes, 0, "min bytes"),
+        max_bytes=at_least(message.max_bytes, 0, "max bytes"),
+        session_id=at_least(message.session_id, 0, "session id"),
+        session_epoch=at_least(message.session_epoch, -1, "session epoch"),
+        partitions=partitions,
+        forgotten=forgotten,
+        wants_high_watermark=message.wants_high_watermark,
+    )
+
+
+def replica_fetch_result_to_proto(result: ReplicaFetchResult, batches: bytes) -> pb.FetchPartitionResult:
+    """Return the message of one partition's result, with these batches instead of its own."""
+    return pb.FetchPartitionResult(
+        topic=result.topic_partition.topic,
+        partition=result.topic_partition.partition,
+        error=code_to_proto(result.error),
+        leader_epoch=result.leader_epoch,
+        high_watermark=result.high_watermark,
+        log_start_offset=result.log_start_offset,
+        log_end_offset=result.log_end_offset,
+        diverging_epoch=epoch_end_to_proto(result.diverging_epoch),
+        batches=batches,
+    )
+
+
+def replica_fetch_result_from_proto(message: pb.FetchPartitionResult) -> ReplicaFetchResult:
+    """Return one partition's result."""
+    return ReplicaFetchResult(
+        topic_partition=TopicPartition(message.topic, message.partition),
+        error=error_code_of(message),
+        leader_epoch=message.leader_epoch,
+        high_watermark=message.high_watermark,
+        log_start_offset=message.log_start_offset,
+        log_end_offset=message.log_end_offset,
+        diverging_epoch=epoch_end_from_proto(message, "diverging_epoch"),
+        batches=message.batches,
+    )
+
+
+def replica_fetch_response_to_proto(response: ReplicaFetchResponse) -> pb.FetchResponse:
+    """Return the message."""
+    return pb.FetchResponse(
+        error=code_to_proto(response.error),
+        session_id=response.session_id,
+        partitions=[replica_fetch_result_to_proto(one, one.batches) for one in response.results],
+    )
+
+
+def replica_fetch_response_from_proto(message: pb.FetchResponse) -> ReplicaFetchResponse:
+    """Return the answer."""
+    return ReplicaFetchResponse(
+        session_id=message.session_id,
+        error=error_code_of(message),
+        results=[replica_fetch_result_from_proto(one) for one in message.partitions],
+    )
+
+
+def replica_epochs_to_proto(replica_id: int, queries: list[EpochQuery]) -> pb.OffsetsForLeaderEpochRequest:
+    """Return the message of a follower's epoch look-up."""
+    return pb.OffsetsForLeaderEpochRequest(replica_id=replica_id, partitions=epoch_queries_to_proto(queries))
+
+
+def replica_epochs_from_proto(message: pb.OffsetsForLeaderEpochRequest) -> tuple[int, list[EpochQuery]]:
+    """Return (replica id, queries).
+
+    Raises:
+        InvalidRequestError: a partition twice, or numbers that cannot be.
+        InvalidTopicError: a topic name is not legal.
+    """
+    replica_id = at_least(message.replica_id, 0, "replica id")
+    return replica_id, epoch_queries_from_proto(message.partitions, MAX_INTERNAL_PARTITIONS)

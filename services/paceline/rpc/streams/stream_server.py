@@ -1,0 +1,446 @@
+"""The answering end of exchanges: each message of a stream is a request, answered by one message, in order.
+
+A unary call makes a stream, headers, trailers and several tasks for every message; on a stream one message costs a
+third of that (measured: docs/decisions/0008). It is an optimisation and never the only way: the same request is taken
+by a unary method, too. The asking end is `rpc.stream_caller`.
+
+A request has no task of its own. Its handler, a coroutine, begins in the callback that brings the request, goes on in
+the callback that brings what it waits for (`StreamServer.wait`), and its answer is written in that very callback: each
+round of the event loop less is a twentieth of a millisecond less for whoever waits.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from paceline.model.errors import RequestTimedOutError
+from paceline.rpc.admission.loop_fairness import WORTH_A_TURN_BYTES, LoopFairness
+from paceline.rpc.connections import cut_connection
+
+Answer = Callable[[bytes, "StreamServer"], Coroutine[Any, Any, bytes]]
+OnAnswered = Callable[[float, str | None], None]
+"""Told how many seconds one exchange took, and the name of the error it was answered with, None for success."""
+
+MAX_STREAMS: Final = 32
+"""Streams that clients may have open at one listener. Each may bring a request of full size at any time, and nobody
+can put that off as `rpc.receive_limiter` does for calls; so they are few, and who comes later uses single calls."""
+LONGEST_DELIVERY_S: Final = 60.0
+"""A client that has not taken an answer by then gets no other: what its requests hold is wanted by others."""
+MAX_UNDER_WAY: Final = 16
+"""Requests of one stream that are worked on at a time; more wait in the connection."""
+MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
+"""Requests of all streams that are worked on at a time; beyond it a stream gets its next one when it has answered."""
+
+_LOOK_S: Final = 0.5
+"""How often somebody looks for what is overdue."""
+
+_MARK: Final = "paceline_exchange"
+LOG = logging.getLogger("paceline.rpc")
+
+
+def _ignore(seconds: float, reason: str | None) -> None:
+    return None
+
+
+class Wait:
+    """What the handler of an exchange waits for: a value that a callback brings."""
+
+    __slots__ = ("_failure", "_over", "_resume", "_value", "_waiting", "deadline_s")
+
+    def __init__(self, resume: Callable[[], None], deadline_s: float) -> None:
+        """``resume`` goes on with the handler; ``deadline_s`` is on the event loop's clock."""
+        self.deadline_s = deadline_s
+        self._resume = resume
+        self._waiting = False
+        self._over = False
+        self._value: Any = None
+        self._failure: BaseException | None = None
+
+    def reply(self, value: Any) -> None:
+        """Go on with the handler before this returns, or when it begins to wait; later replies are dropped."""
+        if not self._over:
+            self._value = value
+            self._end()
+
+    def fail(self, failure: BaseException) -> None:
+        """Have the wait end with an error, unless it is over."""
+        if not self._over:
+            self._failure = failure
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        if self._waiting:
+            self._resume()
+
+    def __await__(self) -> Generator["Wait", None, Any]:
+        if not self._over:
+            self._waiting = True
+            yield self
+        if self._failure is not None:
+            raise self._failure
+        return self._value
+
+
+class StreamServer:
+    """One request and its answer, for handlers that have to know when it is over."""
+
+    __slots__ = (
+        "_callbacks",
+        "_handler",
+        "_stream",
+        "_waits_for",
+        "begin_s",
+        "context",
+        "failure",
+        "reason",
+        "response",
+        "size_bytes",
+    )
+
+    def __init__(self, stream: "_Stream") -> None:
+        self.context = stream.context
+        """The stream's."""
+        self.reason: str | None = None
+        """Name of the error that the answer tells, for those who count; a handler that answers with one sets it."""
+        self.begin_s = stream.clock()
+        self.response: bytes | None = None
+        """The answer, until it is handed to gRPC."""
+        self.failure: BaseException | None = None
+        self.size_bytes = 0
+        """Of the request."""
+        self._stream = stream
+        self._handler: Coroutine[Any, Any, bytes] | None = None
+        self._waits_for: Wait | asyncio.Future[Any] | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the handler has come to its end."""
+        return self.response is not None or self.failure is not None
+
+    def wait(self, timeout_s: float) -> Wait:
+        """Return what the handler awaits next; after ``timeout_s``, or a bit more, `RequestTimedOutError` ends it."""
+        return Wait(self._go_on, self._stream.clock() + timeout_s)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call ``callback`` when the answer is delivered, or will never be; like a call's context."""
+        self._callbacks.append(callback)
+
+    def peer(self) -> str:
+        """Return who asks, like a call's context."""
+        peer: str = self.context.peer()
+        return peer
+
+    def begin(self, handler: Coroutine[Any, Any, bytes]) -> None:
+        """Run the handler until it waits for something, or to its end."""
+        self._handler = handler
+        self._go_on()
+
+    def cancel(self) -> None:
+        """Cancel the handler if it has not come to its end, as a task is cancelled."""
+        waits_for = self._waits_for
+        if isinstance(waits_for, Wait):
+            waits_for.fail(asyncio.CancelledError())
+        elif waits_for is not None:
+            waits_for.cancel()
+
+    def expire(self, now_s: float) -> None:
+        """End an overdue `wait`."""
+        waits_for = self._waits_for
+        if isinstance(waits_for, Wait) and now_s > waits_for.deadline_s:
+            waits_for.fail(RequestTimedOutError("the broker has not answered in time"))
+
+    def over(self) -> None:
+        """Tell those who wanted to know, once."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def _go_on(self, _done: Any = None) -> None:
+        handler = self._handler
+        assert handler is not None
+        self._waits_for = None
+        try:
+            waits_for = handler.send(None)
+        except StopIteration as end:
+            self.response = end.value
+            self._decided()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as failure:
+            self.failure = failure
+            self._decided()
+        else:
+            if isinstance(waits_for, Wait):
+                self._waits_for = waits_for
+            elif waits_for is None:  # asyncio.sleep(0)
+                self._waits_for = _next_round(self._go_on)
+            else:
+                self._waits_for = _called_when_done(waits_for, self._go_on)
+
+    def _decided(self) -> None:
+        self._handler = None
+        self._stream.decided(self)
+
+
+def _called_when_done(waits_for: Any, callback: Callable[[Any], None]) -> "asyncio.Future[Any]":
+    """Do with a future that a coroutine has yielded what a task does with it."""
+    future: asyncio.Future[Any] = waits_for
+    future._asyncio_future_blocking = False
+    future.add_done_callback(callback)
+    return future
+
+
+def _next_round(callback: Callable[[Any], None]) -> "asyncio.Future[Any]":
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(callback)
+    future.set_result(None)
+    return future
+
+
+def stream_handler(answer: Answer) -> Any:
+    """Return a method handler that answers each message of a stream with ``answer``.
+
+    `AioErrorInterceptor` recognises it and serves it with errors, measurement and an end at the server's stop.
+    """
+    streams = OpenStreams()
+
+    async def serve(_requests: Any, context: Any) -> None:
+        await streams.serve(answer, context)
+
+    setattr(serve, _MARK, answer)
+    return grpc.stream_stream_rpc_method_handler(serve)
+
+
+def answer_behind(handler: Any) -> Answer | None:
+    """Return the function an `stream_handler` was made with, None for any other handler."""
+    found: Answer | None = getattr(handler.stream_stream, _MARK, None)
+    return found
+
+
+class OpenStreams:
+    """The streams of one server, at most ``limit`` at a time."""
+
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
+        self.turns = LoopFairness()
+        """Taken by large requests before anybody works on them."""
+        self.load = Load()
+        self._limit = limit
+        self._count = 0
+        self._streams: dict[_Stream, None] = {}
+        self._look: asyncio.TimerHandle | None = None
+        self._ending = False
+
+    async def serve(self, answer: Answer, context: Any, on_answered: OnAnswered = _ignore) -> None:
+        """Answer the requests of one stream until its client, or `end`, ends it.
+
+        Up to `MAX_UNDER_WAY` requests are worked on at a time. They are begun in their order, and answered in it.
+        """
+        if self._count >= self._limit:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no room for another stream; use single calls")
+        self._count += 1
+        try:
+            if not await self._serve(answer, context, on_answered):
+                LOG.warning("%s has not taken an answer within %g s", context.peer(), LONGEST_DELIVERY_S)
+                # gRPC cannot end a call whose message nobody takes, and keeps that message: the connection has to go,
+                # which cancels us. Where none is found, the place stays taken until the client goes.
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(None, cut_connection, context.peer())
+                await loop.create_future()
+        finally:
+            self._count -= 1
+
+    async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
+        """Return whether every answer was taken; what requests held is given back either way."""
+        stream = _Stream(answer, context, on_answered, lambda: self._ending, self.turns, self.load)
+        self._streams[stream] = None
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_for_overdue)
+        reader = asyncio.get_running_loop().create_task(stream.read())
+        try:
+            return await stream.end
+        finally:
+            reader.cancel()
+            del self._streams[stream]
+            stream.close()
+
+    def _look_for_overdue(self) -> None:
+        self._look = None
+        if not self._streams:
+            return
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(_LOOK_S, self._look_for_overdue)
+        for stream in tuple(self._streams):
+            stream.expire(loop.time())
+
+    async def end(self) -> None:
+        """End every stream: idle ones now, the others after their answer. A server that stops need not wait then."""
+        self._ending = True
+        for stream in tuple(self._streams):
+            if not stream.under_way:
+                # Its own AbortError, or whatever gRPC says when the client has gone in the same moment.
+                with contextlib.suppress(Exception):
+                    await stream.context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+
+
+class Load:
+    """Bytes of the requests of all streams that are worked on."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+
+class _Stream:
+    """What has come on one stream and is not answered yet."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        context: Any,
+        on_answered: OnAnswered,
+        is_ending: Callable[[], bool],
+        turns: LoopFairness,
+        load: Load,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.context = context
+        self.clock = loop.time
+        self.under_way: deque[StreamServer] = deque()
+        """Oldest first, each until its answer is delivered."""
+        self.end: asyncio.Future[bool] = loop.create_future()
+        """Done when the stream is to be ended: whether its answers were taken, or what went wrong."""
+        self._answer = answer
+        self._on_answered = on_answered
+        self._is_ending = is_ending
+        self._fairness = turns
+        self._load = load
+        self._room = asyncio.Event()
+        self._all_read = False
+        self._delivery: Coroutine[Any, Any, None] | None = None
+        """What hands the oldest answer to gRPC, while it waits for room on the connection."""
+        self._delivered: asyncio.Future[Any] | None = None
+        self._deliver_until_s = 0.0
+        self._closed = False
+
+    async def read(self) -> None:
+        """Begin with each request as it comes, in order."""
+        try:
+            while not self._is_ending() and (request := await self.context.read()) is not grpc.aio.EOF:
+                size = len(request)
+                if size >= WORTH_A_TURN_BYTES:
+                    await self._fairness.after(size)  # here, for what comes behind it must not overtake it
+                exchange = StreamServer(self)
+                exchange.size_bytes = size
+                self._load.used_bytes += size
+                self.under_way.append(exchange)
+                exchange.begin(self._answer(request, exchange))
+                del request, exchange  # they may be megabytes, and the next request may be long in coming
+                while self._is_full():
+                    self._room.clear()
+                    await self._room.wait()
+        except grpc.aio.BaseError as failure:
+            # Nothing of the context may be asked here: gRPC may have freed the call.
+            LOG.debug("no more requests on a stream: %s", failure)
+        except Exception as failure:
+            self._fail(failure)
+        finally:
+            self._all_read = True
+            self._end_if_done()
+
+    def _is_full(self) -> bool:
+        waiting = len(self.under_way)
+        return waiting >= MAX_UNDER_WAY or (waiting > 0 and self._load.used_bytes > MAX_UNDER_WAY_BYTES)
+
+    def decided(self, exchange: StreamServer) -> None:
+        """The handler of a request has come to its end."""
+        if self._closed:
+            exchange.over()
+        elif self._delivery is None and exchange is self.under_way[0]:
+            try:
+                self._deliver()
+            except Exception as failure:  # not the trouble of who replied
+                self._fail(failure)
+
+    def expire(self, now_s: float) -> None:
+        """End what is overdue: waits of handlers, and the stream when its client takes no answer."""
+        if self._delivery is not None and now_s > self._deliver_until_s:
+            self._end(False)
+        for exchange in tuple(self.under_way):
+            exchange.expire(now_s)
+
+    def close(self) -> None:
+        """Drop everything. Each request is over when its handler has ended."""
+        self._closed = True
+        if not self.end.cancel() and not self.end.cancelled():
+            self.end.exception()  # nobody else may ask for it
+        if self._delivered is not None:
+            self._delivered.cancel()
+        if self._delivery is not None:
+            self._delivery.close()
+            self._delivery = None
+        for exchange in tuple(self.under_way):
+            self._load.used_bytes -= exchange.size_bytes
+            if exchange.is_decided:
+                exchange.over()
+            else:
+                exchange.cancel()
+
+    def _deliver(self) -> None:
+        """Hand answers that are there to gRPC, oldest first, until one has to wait for room on the connection."""
+        while self.under_way and self.under_way[0].is_decided and not self.end.done():
+            exchange = self.under_way[0]
+            if exchange.failure is not None:
+                self._fail(exchange.failure)
+                return
+            self._on_answered(self.clock() - exchange.begin_s, exchange.reason)
+            self._delivery = self.context.write(exchange.response)
+            self._deliver_until_s = self.clock() + LONGEST_DELIVERY_S
+            if not self._go_on():
+                return
+
+    def _go_on(self) -> bool:
+        """Go on with the delivery; return whether it is complete."""
+        delivery = self._delivery
+        assert delivery is not None
+        try:
+            waits_for = delivery.send(None)
+        except StopIteration:
+            self._delivery = self._delivered = None
+            exchange = self.under_way.popleft()
+            self._load.used_bytes -= exchange.size_bytes
+            self._room.set()
+            exchange.over()
+            self._end_if_done()
+            return True
+        except Exception as failure:
+            self._delivery = self._delivered = None
+            self._fail(failure)
+            return False
+        self._delivered = _called_when_done(waits_for, self._has_delivered)
+        return False
+
+    def _has_delivered(self, _done: Any) -> None:
+        if self._delivery is not None and self._go_on():
+            self._deliver()
+
+    def _end_if_done(self) -> None:
+        """End the stream when everything is answered and nothing more will come."""
+        if not self.under_way and (self._all_read or self._is_ending()):
+            self._end(True)
+
+    def _end(self, is_taken: bool) -> None:
+        if not self.end.done():
+            self.end.set_result(is_taken)
+
+    def _fail(self, failure: BaseException) -> None:
+        if isinstance(failure, asyncio.CancelledError):
+            self.end.cancel()
+        elif not self.end.done():
+            self.end.set_exception(failure)

@@ -1,0 +1,284 @@
+"""Loading settings: sources are merged, checked against the table and turned into what the cores are handed.
+
+    settings = load_broker(sys.argv[1:], os.environ)
+    settings.config          # BrokerConfig for the core
+    settings.topic_defaults  # {"segment.bytes": "1073741824", ...} for LogConfig
+
+pydantic-settings checks types and ranges; precedence, spelling and origins are ours, since no source of its own knows
+Java properties or says where a value came from.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
+
+from paceline.model.control import Endpoint
+from paceline.model.settings import BrokerConfig, ControllerConfig
+from paceline.runtime.settings.keys import KEYS, MAX_INT64, BrokerKeys, CommonKeys, ControllerKeys, key_name
+from paceline.runtime.settings.listeners import advertised_listeners, parse_listeners
+from paceline.runtime.settings.sources import Setting, SettingsError, from_environment, from_file, from_flags
+from paceline.runtime.settings.zookeeper import zookeeper_problems
+
+__all__ = ["BrokerSettings", "ControllerSettings", "ProcessOptions", "SettingsError", "load_broker", "load_controller"]
+
+DEFAULT_CHROOT = "/paceline"
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+
+K = TypeVar("K", bound=CommonKeys)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """Flags that are no settings."""
+
+    config_file: Path | None = None
+    """``--config FILE``."""
+    print_config: bool = False
+    """``--print-config``: show every key's value and origin, then exit."""
+    die_with_parent: bool = False
+    """``--die-with-parent``: end when the parent process does; for development clusters and tests."""
+    show_help: bool = False
+    """``--help``."""
+    show_version: bool = False
+    """``--version``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings(Generic[K]):
+    """What a process of either kind has."""
+
+    keys: K
+    origins: Mapping[str, str]
+    """Where each key's value came from; absent means the default."""
+    listeners: tuple[Endpoint, ...]
+    """Where to bind; port 0 means any free one."""
+    advertised: tuple[Endpoint, ...]
+    """What to tell others; port 0 means the bound one."""
+    options: ProcessOptions
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        """``host:port,...`` with the chroot, ``/paceline`` when the setting has none."""
+        hosts, slash, chroot = self.keys.zookeeper_connect.partition("/")
+        return hosts + (f"/{chroot}".rstrip("/") if slash else DEFAULT_CHROOT)
+
+    @property
+    def zookeeper_connection_timeout_ms(self) -> int:
+        """Longest wait for the first connection; the session timeout when not set."""
+        return self.keys.zookeeper_connection_timeout_ms or self.keys.zookeeper_session_timeout_ms
+
+    def print_config(self) -> str:
+        """Return one line per key: name, value, origin."""
+        rows = []
+        for field in type(self.keys).model_fields:
+            value = getattr(self.keys, field)
+            text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            rows.append((key_name(field), text, self.origins.get(key_name(field), "default")))
+        rows.sort()
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}".rstrip() for key, value, origin in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(LoadedSettings[BrokerKeys]):
+    """Everything a broker process is told."""
+
+    log_dirs: tuple[str, ...]
+    topic_defaults: Mapping[str, str]
+    """Topic keys and the broker-wide values behind them, for LogConfig."""
+
+    def config(self, broker_id: int) -> BrokerConfig:
+        """Return what the core is handed once the broker's id is known."""
+        return BrokerConfig(broker_id=broker_id, **_shared_fields(BrokerConfig, self.keys, {"broker_id"}))
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings(LoadedSettings[ControllerKeys]):
+    """Everything a controller process is told."""
+
+    topic_defaults: Mapping[str, str]
+    """Topic keys that the settings shared with the brokers give another value than the built-in one."""
+
+    @property
+    def config(self) -> ControllerConfig:
+        """What the core is handed."""
+        return ControllerConfig(
+            leader_imbalance_check_interval_ms=self.keys.leader_imbalance_check_interval_seconds * 1_000,
+            topic_defaults=self.topic_defaults,
+            **_shared_fields(ControllerConfig, self.keys, {"leader_imbalance_check_interval_ms"}),
+        )
+
+
+def load_broker(arguments: Sequence[str], environment: Mapping[str, str]) -> BrokerSettings:
+    """Return a broker's settings.
+
+    Raises:
+        SettingsError: a key is unknown, a value is not acceptable, or values contradict each other.
+    """
+    keys, origins, options = _load(BrokerKeys, arguments, environment)
+    problems = zookeeper_problems(keys.zookeeper_connect)
+    listeners = parse_listeners("broker", keys.listeners, problems)
+    advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
+    problems.extend(_broker_contradictions(keys))
+    log_dirs = tuple(part.strip() for part in (keys.log_dirs or keys.log_dir or "").split(",") if part.strip())
+    if not log_dirs:
+        problems.append("log.dirs is required: at least one directory")
+    if len(set(log_dirs)) != len(log_dirs):
+        problems.append(f"log.dirs names a directory twice: {','.join(log_dirs)}")
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return BrokerSettings(keys, origins, listeners, advertised, options, log_dirs, _topic_defaults(keys))
+
+
+def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) -> ControllerSettings:
+    """Return a controller's settings.
+
+    Raises:
+        SettingsError: a key is unknown, a value is not acceptable, or values contradict each other.
+    """
+    keys, origins, options = _load(ControllerKeys, arguments, environment)
+    brokers, _, _ = _load(BrokerKeys, arguments, environment)
+    plain = _topic_defaults(_validated(BrokerKeys, {"zookeeper.connect": keys.zookeeper_connect}))
+    shared = {key: value for key, value in _topic_defaults(brokers).items() if value != plain.get(key)}
+    problems = zookeeper_problems(keys.zookeeper_connect)
+    listeners = parse_listeners("controller", keys.listeners, problems)
+    advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return ControllerSettings(keys, origins, listeners, advertised, options, shared)
+
+
+def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]]:
+    """Part the few flags that are no settings from the rest and return both.
+
+    Raises:
+        SettingsError: ``--config`` has no value.
+    """
+    rest: list[str] = []
+    config_file: Path | None = None
+    seen = set()
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if argument == "--config" or argument.startswith("--config="):
+            value = argument.partition("=")[2] or (waiting.pop(0) if waiting and "=" not in argument else "")
+            if not value:
+                raise SettingsError("flag --config needs a value")
+            config_file = Path(value)
+        elif argument in {"--print-config", "--die-with-parent", "--help", "-h", "--version"}:
+            seen.add(argument)
+        else:
+            rest.append(argument)
+    options = ProcessOptions(
+        config_file,
+        print_config="--print-config" in seen,
+        die_with_parent="--die-with-parent" in seen,
+        show_help=bool(seen & {"--help", "-h"}),
+        show_version="--version" in seen,
+    )
+    return options, rest
+
+
+def _load(
+    keys_class: type[K], arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[K, dict[str, str], ProcessOptions]:
+    options, flags = process_options(arguments)
+    merged: dict[str, Setting] = {}
+    if options.config_file is not None:
+        merged.update(from_file(options.config_file))
+    merged.update(from_environment(environment))
+    merged.update(from_flags(flags))
+    mine = {key: setting for key, setting in merged.items() if KEYS[key] in keys_class.model_fields}
+    try:
+        keys = _validated(keys_class, {key: setting.text for key, setting in mine.items()})
+    except ValidationError as failure:
+        raise SettingsError("\n".join(_problem(error, mine) for error in failure.errors())) from None
+    return keys, {key: setting.origin for key, setting in mine.items()}, options
+
+
+def _validated(keys_class: type[K], values: Mapping[str, str]) -> K:
+    class OnlyThese(keys_class):  # type: ignore[valid-type, misc]
+        """The same keys, with pydantic's own environment and secrets sources switched off."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], **_: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (InitSettingsSource(settings_cls, dict(values)),)
+
+    checked: K = OnlyThese()
+    return checked
+
+
+def _problem(error: Any, settings: Mapping[str, Setting]) -> str:
+    key = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "missing":
+        return f"{key} is required"
+    setting = settings.get(key)
+    if setting is None:
+        return f"{key}: {error['msg']}"
+    return f"{setting.origin}: {key} = {setting.text!r}: {error['msg']}"
+
+
+def _broker_contradictions(keys: BrokerKeys) -> list[str]:
+    """Return what spec/config.md section 8 refuses."""
+    problems = []
+    if keys.broker_id_generation_enable and keys.broker_id > keys.reserved_broker_max_id:
+        problems.append(
+            f"broker.id {keys.broker_id} is above reserved.broker.max.id {keys.reserved_broker_max_id}, "
+            "where generated ids begin"
+        )
+    if not keys.broker_id_generation_enable and keys.broker_id < 0:
+        problems.append("broker.id is required while broker.id.generation.enable is false")
+    wait_ms = keys.replica_fetch_wait_max_ms
+    problems.extend(
+        f"replica.fetch.wait.max.ms {wait_ms} must not exceed {limit} {getattr(keys, KEYS[limit])}"
+        for limit in ("replica.lag.time.max.ms", "replica.socket.timeout.ms")
+        if wait_ms > getattr(keys, KEYS[limit])
+    )
+    if keys.log_cleaner_min_compaction_lag_ms > keys.log_cleaner_max_compaction_lag_ms:
+        problems.append("log.cleaner.min.compaction.lag.ms must not exceed log.cleaner.max.compaction.lag.ms")
+    problems.extend(
+        f"{name} must be at least 1, or -1 for never"
+        for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+        if getattr(keys, KEYS[name]) == 0
+    )
+    policies = {part.strip() for part in keys.log_cleanup_policy.split(",")}
+    if not policies or not policies <= {"delete", "compact"}:
+        problems.append(f"log.cleanup.policy {keys.log_cleanup_policy!r} must be delete, compact or both")
+    return problems
+
+
+def _topic_defaults(keys: BrokerKeys) -> dict[str, str]:
+    """Return the topic keys; where several units are set the shorter one wins (spec/config.md trap 3)."""
+    found: dict[str, str] = {}
+    for field, info in BrokerKeys.model_fields.items():
+        extra = info.json_schema_extra
+        topic_key = extra.get("topic_key") if isinstance(extra, dict) else None
+        value = getattr(keys, field)
+        if isinstance(topic_key, str) and value is not None:
+            found[topic_key] = str(value).lower() if isinstance(value, bool) else str(value)
+    found.setdefault("segment.ms", str(keys.log_roll_hours * _HOUR_MS))
+    found.setdefault("segment.jitter.ms", str(keys.log_roll_jitter_hours * _HOUR_MS))
+    found.setdefault("flush.ms", str(MAX_INT64))
+    if keys.log_retention_ms is None:
+        minutes, hours = keys.log_retention_minutes, keys.log_retention_hours
+        unit, count = (_MINUTE_MS, minutes) if minutes is not None else (_HOUR_MS, hours)
+        found["retention.ms"] = str(-1 if count < 0 else count * unit)
+    return found
+
+
+def _shared_fields(config: type[Any], keys: CommonKeys, apart: set[str]) -> dict[str, Any]:
+    """Return the fields a core's configuration shares with the table; the others keep the core's defaults."""
+    known = type(keys).model_fields
+    return {
+        field.name: getattr(keys, field.name)
+        for field in dataclasses.fields(config)
+        if field.name in known and field.name not in apart
+    }

@@ -1,0 +1,53 @@
+"""The demo's reader of the stream: a Spark process of its own that judges a topic, here one with known damage."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from examples.flights.verify import SparkReader
+from tests.unit.pipeline.batches import encode
+from tests.unit.pipeline.golden import Expected
+from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
+
+pytestmark = pytest.mark.spark
+
+
+def flights(*carriers_and_numbers: tuple[str, int]) -> bytes:
+    """A log of flights, one record each."""
+    return encode(
+        [
+            Expected(
+                carrier.encode(),
+                json.dumps({"seq": seq, "carrier": carrier, "month": 1 + seq % 2, "dep_delay": seq}).encode(),
+                offset,
+                1_000 + offset,
+                0,
+                (),
+            )
+            for offset, (carrier, seq) in enumerate(carriers_and_numbers)
+        ]
+    )
+
+
+def test_what_is_lost_doubled_and_out_of_order_is_counted_wherever_the_run_is_kept(tmp_path: Path) -> None:
+    """Spaces, commas and brackets mean something to Spark's options and to its readers of files."""
+    directory = tmp_path / 'my "run", [1] {a,b} *'
+    directory.mkdir()
+    reader = SparkReader(directory)
+    try:
+        partitions = {
+            ("flights", 0): ServedPartition(flights(("AA", 0), ("AA", 2), ("AA", 1), ("AA", 2), ("UA", 5))),
+            ("flights", 1): ServedPartition(flights(("DL", 3), ("UA", 6), ("DL", 7))),
+        }
+        with ServedCluster(partitions) as served:
+            verdict = reader.read_back(served.bootstrap, "flights", 9, timeout_s=240)
+        assert (verdict.records_read, verdict.distinct) == (8, 7)
+        assert (verdict.lost, verdict.duplicated) == (2, 1)
+        assert (verdict.out_of_order, verdict.keys_on_two_partitions) == (1, 1)
+        assert not verdict.clean
+        assert verdict.delays == {"AA": {1: 4 / 3, 2: 1.0}, "DL": {2: 5.0}, "UA": {2: 5.0, 1: 6.0}}
+    finally:
+        reader.stop()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [directory.name]
+    assert sorted(path.name for path in directory.iterdir()) == ["flights.parquet", "scratch", "spark.log"]

@@ -1,0 +1,451 @@
+"""Exchanges over one stream: answers in order, errors typed, and an end that nobody has to wait for."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    ErrorCode,
+    MessageTooLargeError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+)
+from paceline.rpc.channels import open_channel
+from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
+from paceline.rpc.server import DEFAULT_MAX_REQUEST_BYTES, AioRpcServer, Service
+from paceline.rpc.streams.stream_call import CORE, CoreStreamCall, PublicStreamCall, open_stream_call
+from paceline.rpc.streams.stream_client import StreamClient
+from paceline.rpc.streams.stream_server import MAX_STREAMS, MAX_UNDER_WAY, Wait, stream_handler
+
+METHOD = "/test.Echo/Ask"
+PATIENCE_S = 20.0
+
+
+class Echo:
+    """Answers a request with itself, unless it is told something else."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.waiting = asyncio.Event()
+        self.contexts: list[Any] = []
+        self.begun: list[bytes] = []
+        self.reply: Wait | None = None
+        self.over: list[bytes] = []
+
+    async def ask(self, request: bytes, context: Any) -> bytes:
+        self.begun.append(request)
+        context.add_done_callback(lambda _: self.over.append(request))
+        if context.context not in self.contexts:
+            self.contexts.append(context.context)
+        if request == b"answer with an error":
+            context.reason = "THROTTLED"
+        if request == b"refuse":
+            raise NotLeaderOrFollowerError("somebody else leads")
+        if request == b"wait":
+            self.waiting.set()
+            await self.release.wait()
+        if request == b"wait for anything":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+            request = await asyncio.to_thread(request.upper)
+        if request == b"a reply":
+            self.reply = context.wait(PATIENCE_S)
+            return bytes(await self.reply)
+        if request == b"no reply":
+            await context.wait(0.01)
+        return request
+
+
+class Calls(list[tuple[str, str | None]]):
+    """What the server has measured."""
+
+    def __call__(self, method: str, seconds: float, reason: str | None) -> None:
+        self.append((method, reason))
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Any, calls: Calls, max_streams: int = MAX_STREAMS) -> AsyncIterator[AioRpcServer]:
+    handlers = (grpc.method_handlers_generic_handler("test.Echo", {"Ask": handler}),)
+    made = AioRpcServer(
+        "TEST",
+        [Service("test.Echo", lambda target: target.add_generic_rpc_handlers(handlers))],
+        observe=calls,
+        with_reflection=False,
+        max_streams=max_streams,
+    )
+    made.bind("127.0.0.1", 0)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop(0)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[AioRpcServer, Echo, Calls]]:
+    echo, calls = Echo(), Calls()
+    async with serving(stream_handler(echo.ask), calls) as made:
+        yield made, echo, calls
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+class Asker:
+    """A caller whose outcomes can be waited for."""
+
+    def __init__(self, port: int, one_at_a_time: bool = False) -> None:
+        self.channel = open_channel(f"127.0.0.1:{port}", own_connection=True)
+        self.caller = StreamClient(self.channel, METHOD, "test-caller", one_at_a_time)
+        self.threads: set[str] = set()
+
+    def begin(self, request: bytes, timeout_s: float = PATIENCE_S) -> "queue.SimpleQueue[Any]":
+        outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def done(value: bytes | Exception) -> None:
+            self.threads.add(threading.current_thread().name)
+            outcome.put(value)
+
+        self.caller.ask(request, timeout_s, done)
+        return outcome
+
+    async def outcome(self, pending: "queue.SimpleQueue[Any]") -> Any:
+        value = await asyncio.to_thread(pending.get, True, PATIENCE_S)
+        return from_rpc_error(value) if isinstance(value, grpc.RpcError) else value
+
+    async def ask(self, request: bytes) -> Any:
+        return await self.outcome(self.begin(request))
+
+    def close(self) -> None:
+        self.caller.close()
+        self.channel.close()
+        self.caller.join(PATIENCE_S)
+
+
+@pytest.fixture(params=["core", "core, one at a time", "public"])
+def asker(
+    server: tuple[AioRpcServer, Echo, Calls], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Asker]:
+    monkeypatch.setattr(CORE, "usable", request.param != "public")
+    made = Asker(server[0].port, one_at_a_time="one" in request.param)
+    yield made
+    made.close()
+    assert CORE.usable == (request.param != "public")
+
+
+async def test_all_requests_share_one_stream_and_each_is_measured(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    for number in range(5):
+        assert await asker.ask(b"%d" % number) == b"%d" % number
+    assert len(server[1].contexts) == 1
+    assert await asker.ask(b"answer with an error") == b"answer with an error"
+    assert server[2] == [(METHOD, None)] * 5 + [(METHOD, "THROTTLED")]
+    assert asker.threads == {"test-caller"}
+
+
+@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+async def test_a_stream_begins_with_later_requests_while_earlier_ones_wait(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first = asker.begin(b"wait")
+    later = [asker.begin(b"%d" % number) for number in range(3 * MAX_UNDER_WAY)]
+    await reached(lambda: len(server[1].begun) == MAX_UNDER_WAY)
+    assert all(one.empty() for one in later)
+    server[1].release.set()
+    assert await asker.outcome(first) == b"wait"
+    assert [await asker.outcome(one) for one in later] == [b"%d" % number for number in range(len(later))]
+    assert server[1].begun == [b"wait", *(b"%d" % number for number in range(len(later)))]
+
+
+async def test_requests_under_way_together_are_answered_in_order(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first = asker.begin(b"wait")
+    later = [asker.begin(b"%d" % number) for number in range(20)]
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    assert later[0].empty()
+    server[1].release.set()
+    assert await asker.outcome(first) == b"wait"
+    assert [await asker.outcome(one) for one in later] == [b"%d" % number for number in range(20)]
+
+
+async def test_an_error_comes_typed_and_the_next_request_opens_a_new_stream(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    refused = await asker.ask(b"refuse")
+    assert (refused.code, str(refused)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, "somebody else leads")
+    assert await asker.ask(b"again") == b"again"
+    assert len(server[1].contexts) == 2
+    assert server[2] == [(METHOD, "NOT_LEADER_OR_FOLLOWER"), (METHOD, None)]
+
+
+async def test_requests_behind_one_that_fails_end_with_its_stream(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first, refused, behind = asker.begin(b"wait"), asker.begin(b"refuse"), asker.begin(b"behind")
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    server[1].release.set()
+    assert await asker.outcome(first) == b"wait"
+    assert isinstance(await asker.outcome(refused), NotLeaderOrFollowerError)
+    assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
+
+
+@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+async def test_a_request_that_is_too_large_is_told_so_and_not_those_around_it(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    first, large, behind = asker.begin(b"wait"), asker.begin(bytes(DEFAULT_MAX_REQUEST_BYTES + 1)), asker.begin(b"more")
+    assert isinstance(await asker.outcome(first), ConnectionBrokenError)
+    assert isinstance(await asker.outcome(large), MessageTooLargeError)
+    assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
+    assert await asker.ask(b"again") == b"again"
+
+
+async def test_a_request_that_is_not_answered_ends_with_its_deadline(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    pending = asker.begin(b"wait", timeout_s=0.1)
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while pending.empty():
+        assert time.monotonic() < deadline
+        asker.caller.expire()
+        await asyncio.sleep(0.01)
+    assert isinstance(await asker.outcome(pending), RequestTimedOutError)
+    server[1].release.set()
+    assert await asker.ask(b"again") == b"again"
+
+
+async def test_a_stream_that_nobody_uses_ends_and_the_next_request_opens_another(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert await asker.ask(b"first") == b"first"
+    asker.caller.expire(idle_s=3_600)
+    assert await asker.ask(b"second") == b"second"
+    assert len(server[1].contexts) == 1
+    asker.caller.expire(idle_s=0)
+    assert await asker.ask(b"third") == b"third"
+    assert len(server[1].contexts) == 2
+
+
+async def test_a_server_that_stops_does_not_wait_for_idle_streams(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert await asker.ask(b"first") == b"first"
+    began = time.monotonic()
+    await server[0].stop(30.0)
+    assert time.monotonic() - began < 10.0
+    assert isinstance(await asker.ask(b"second"), BrokerNotAvailableError)
+
+
+async def test_a_server_that_stops_answers_what_is_under_way_and_ends_the_stream_then(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    pending = asker.begin(b"wait")
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    stopping = asyncio.create_task(server[0].stop(30.0))
+    server[1].release.set()
+    assert await asker.outcome(pending) == b"wait"
+    await asyncio.wait_for(stopping, 10.0)
+
+
+async def test_closing_ends_what_is_under_way_and_refuses_what_comes_later(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    pending = asker.begin(b"wait")
+    await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+    asker.close()
+    assert isinstance(await asker.outcome(pending), BrokerNotAvailableError)
+    assert isinstance(await asker.ask(b"late"), BrokerNotAvailableError)
+    assert not [one for one in threading.enumerate() if one.name == "test-caller"]
+
+
+async def test_a_stream_too_many_is_told_to_use_single_calls(server: tuple[AioRpcServer, Echo, Calls]) -> None:
+    askers = [Asker(server[0].port) for _ in range(MAX_STREAMS + 1)]
+    try:
+        for asker in askers[:-1]:
+            assert await asker.ask(b"one of many") == b"one of many"
+        outcome = await asyncio.to_thread(askers[-1].begin(b"too late").get, True, PATIENCE_S)
+        assert outcome.code() is grpc.StatusCode.UNIMPLEMENTED
+        askers[0].close()
+
+        async def has_room() -> bool:
+            return bool(await askers[-1].ask(b"again") == b"again")
+
+        deadline = time.monotonic() + PATIENCE_S
+        while not await has_room():
+            assert time.monotonic() < deadline
+    finally:
+        for asker in askers:
+            asker.close()
+
+
+async def test_an_exchange_is_over_when_its_answer_is_delivered_or_never_will_be(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    echo = server[1]
+    await asker.ask(b"first")
+    await reached(lambda: echo.over == [b"first"])
+    pending = asker.begin(b"wait")
+    await asyncio.wait_for(echo.waiting.wait(), PATIENCE_S)
+    assert echo.over == [b"first"]
+    asker.caller.interrupt()
+    assert isinstance(await asker.outcome(pending), ConnectionBrokenError)
+    await reached(lambda: echo.over == [b"first", b"wait"])
+
+
+async def test_a_client_that_takes_no_answer_loses_its_connection_and_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("paceline.rpc.streams.stream_server.LONGEST_DELIVERY_S", 0.2)
+    echo = Echo()
+    large = bytes(8 << 20)
+    async with serving(stream_handler(echo.ask), Calls(), max_streams=1) as server:
+        asker = Asker(server.port)
+        window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}", window) as channel:
+            requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            requests.put(large)
+            requests.put(b"behind")
+            # Nobody iterates over the call, so gRPC takes no more than the window.
+            method: Any = channel.stream_stream(METHOD)
+            stalled = method(iter(requests.get, None))
+            await reached(lambda: sorted(echo.over) == [large, b"behind"])
+            assert await asyncio.to_thread(stalled.code) is grpc.StatusCode.UNAVAILABLE
+            deadline = time.monotonic() + PATIENCE_S
+            while await asker.ask(b"has it gone?") != b"has it gone?":
+                assert time.monotonic() < deadline
+        asker.close()
+    assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
+    assert [one.levelname for one in caplog.records if "has not taken an answer" in one.message] == ["WARNING"]
+
+
+async def test_a_stream_the_server_does_not_end_holds_up_nobody_behind_it() -> None:
+    asked: list[bytes] = []
+
+    async def deaf(_requests: Any, context: Any) -> None:
+        asked.append(await context.read())
+        await context.write(asked[-1])
+        await asyncio.get_running_loop().create_future()
+
+    async with serving(grpc.stream_stream_rpc_method_handler(deaf), Calls()) as server:
+        asker = Asker(server.port)
+        try:
+            assert await asker.ask(b"first") == b"first"
+            asker.caller.expire(idle_s=0)
+            late, pending = asker.begin(b"late", timeout_s=0.01), asker.begin(b"second")
+            deadline = time.monotonic() + PATIENCE_S
+            while pending.empty():
+                assert time.monotonic() < deadline
+                asker.caller.expire()
+                await asyncio.sleep(0.01)
+            assert isinstance(await asker.outcome(late), RequestTimedOutError)
+        finally:
+            asker.close()
+
+
+async def test_a_server_that_is_not_there_is_an_error() -> None:
+    asker = Asker(1)
+    try:
+        assert isinstance(await asker.ask(b"anybody?"), BrokerNotAvailableError)
+    finally:
+        asker.close()
+
+
+async def test_requests_of_one_at_a_time_wait_for_the_answers_before_them(
+    server: tuple[AioRpcServer, Echo, Calls],
+) -> None:
+    asker = Asker(server[0].port, one_at_a_time=True)
+    try:
+        first, second = asker.begin(b"wait"), asker.begin(b"second")
+        await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
+        assert server[1].begun == [b"wait"]
+        server[1].release.set()
+        assert [await asker.outcome(first), await asker.outcome(second)] == [b"wait", b"second"]
+    finally:
+        asker.close()
+
+
+def test_a_release_of_grpc_with_other_insides_is_used_the_public_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise TypeError("segregated_call() takes other arguments")
+
+    with open_channel("127.0.0.1:1") as channel:
+        call = open_stream_call(channel, METHOD, threading.Lock(), False)
+        assert isinstance(call, CoreStreamCall)
+        call.cancel()
+        call.drain()
+        monkeypatch.setattr(CORE, "usable", True)
+        monkeypatch.setattr(CoreStreamCall, "__init__", refused)
+        found = [open_stream_call(channel, METHOD, threading.Lock(), False) for _ in range(2)]
+        assert [type(one) for one in found] == [PublicStreamCall] * 2
+        for one in found:
+            one.cancel()
+            one.drain()
+    assert len(caplog.records) == 1
+
+
+async def test_large_messages_go_both_ways(server: tuple[AioRpcServer, Echo, Calls], asker: Asker) -> None:
+    large = bytes(range(256)) * (8 << 10)
+    pending = [asker.begin(large[number:]) for number in range(5)]
+    assert [await asker.outcome(one) for one in pending] == [large[number:] for number in range(5)]
+
+
+async def test_a_handler_waits_for_whatever_a_task_may_wait_for(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert await asker.ask(b"wait for anything") == b"WAIT FOR ANYTHING"
+    assert server[2] == [(METHOD, None)]
+
+
+async def test_a_handler_goes_on_and_is_answered_in_the_callback_that_replies(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    echo, calls = server[1], server[2]
+    pending = asker.begin(b"a reply")
+    await reached(lambda: echo.reply is not None)
+    assert echo.reply is not None
+    assert calls == []
+    echo.reply.reply(b"first")
+    assert calls == [(METHOD, None)]
+    echo.reply.reply(b"second")
+    echo.reply.fail(RuntimeError("too late"))
+    assert await asker.outcome(pending) == b"first"
+    assert calls == [(METHOD, None)]
+
+
+async def test_a_handler_without_a_reply_is_ended_by_its_time(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    assert isinstance(await asker.ask(b"no reply"), RequestTimedOutError)
+    assert server[2] == [(METHOD, "REQUEST_TIMED_OUT")]
+
+
+async def test_a_handler_is_cancelled_when_its_client_goes_and_hears_no_reply(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    echo = server[1]
+    pending = asker.begin(b"a reply")
+    await reached(lambda: echo.reply is not None)
+    asker.caller.interrupt()
+    assert isinstance(await asker.outcome(pending), ConnectionBrokenError)
+    await reached(lambda: echo.over == [b"a reply"])
+    assert echo.reply is not None
+    echo.reply.reply(b"for nobody")
+    assert (METHOD, None) not in server[2]

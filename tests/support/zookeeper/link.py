@@ -1,0 +1,115 @@
+"""The network between one in-memory client and the in-memory server, with the faults a simulator injects."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from paceline.coordination.interface import Request
+from paceline.coordination.requests import is_write
+from paceline.model.scheduler import Scheduler
+
+M = TypeVar("M")
+
+
+class Link:
+    """Delays, cuts and losses of one client's connections. Override the delay methods, or call the others.
+
+    A cut holds messages back as TCP does: they arrive in order once the link is healed, unless their connection has
+    been given up on the side that was to receive them.
+    """
+
+    def __init__(self, requests_per_message: int = 32) -> None:
+        self.requests_per_message = requests_per_message
+        """Requests that travel, and are carried out, together; 1 lets other clients in between any two."""
+        self.requests_cut = False
+        self.replies_cut = False
+        self._lose_reply_to: list[Callable[[Request], bool]] = []
+        self._lose_handshakes = 0
+        self._held: list[Callable[[], None]] = []
+
+    def request_delay_ms(self) -> float:
+        """Return how long the next message to the server travels."""
+        return 0.0
+
+    def reply_delay_ms(self) -> float:
+        """Return how long the next message to the client travels."""
+        return 0.0
+
+    def cut(self, *, requests: bool = True, replies: bool = True) -> None:
+        """Stop messages in one direction or both; neither side is told."""
+        self.requests_cut = self.requests_cut or requests
+        self.replies_cut = self.replies_cut or replies
+
+    def heal(self) -> None:
+        """Let everything through again, what was held back first."""
+        self.requests_cut = self.replies_cut = False
+        held, self._held = self._held, []
+        for release in held:
+            release()
+
+    def lose_next_reply(self, to: Callable[[Request], bool] = is_write) -> None:
+        """Break the connection instead of answering the next request that fits, after it has been carried out."""
+        self._lose_reply_to.append(to)
+
+    def lose_next_handshake(self) -> None:
+        """Break the next connection after the server has made its session, before the client learns of it."""
+        self._lose_handshakes += 1
+
+    def loses_reply(self, request: Request) -> bool:
+        """Whether this reply is to be lost; asked by the server once per request."""
+        for index, fits in enumerate(self._lose_reply_to):
+            if fits(request):
+                del self._lose_reply_to[index]
+                return True
+        return False
+
+    def loses_handshake(self) -> bool:
+        """Whether this handshake's answer is to be lost; asked by the server once per handshake."""
+        if self._lose_handshakes:
+            self._lose_handshakes -= 1
+            return True
+        return False
+
+    def hold(self, release: Callable[[], None]) -> None:
+        """Keep something for the moment the link is healed; for `Pipe`."""
+        self._held.append(release)
+
+
+class Pipe(Generic[M]):
+    """One direction of one connection: messages arrive in the order they were sent, whatever their delays."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        link: Link,
+        delay_ms: Callable[[], float],
+        is_cut: Callable[[], bool],
+        deliver: Callable[[M], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._link = link
+        self._delay_ms = delay_ms
+        self._is_cut = is_cut
+        self._deliver = deliver
+        self._messages: deque[M] = deque()
+        self._closed = False
+
+    def send(self, message: M) -> None:
+        """Put a message on its way."""
+        if not self._closed:
+            self._messages.append(message)
+            self._scheduler.call_later(self._delay_ms(), self._arrive)
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        self._closed = True
+        self._messages.clear()
+
+    def _arrive(self) -> None:
+        # Every arrival hands over the head, so ties that the scheduler breaks its own way cannot reorder messages.
+        if self._closed:
+            return
+        if self._is_cut():
+            self._link.hold(self._arrive)
+            return
+        self._deliver(self._messages.popleft())

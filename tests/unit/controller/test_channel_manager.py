@@ -1,0 +1,186 @@
+"""One request in flight per broker, in order, the same one again until it is answered."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paceline.controller.channel.channel_manager import ChannelManager
+from paceline.model.control import (
+    ControllerStamp,
+    ControlRequest,
+    ControlResponse,
+    Endpoint,
+    LiveBroker,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from paceline.model.errors import ErrorCode
+from paceline.model.settings import ControllerConfig
+from tests.support.virtual_time import VirtualTime
+
+CONFIG = ControllerConfig(1_000_000)
+OnDone = Callable[[ControlResponse | Exception], None]
+
+
+class Transport:
+    """Records calls; the test answers them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[LiveBroker, ControlRequest, int, OnDone]] = []
+        self.closed: list[int] = []
+
+    def send(self, broker: LiveBroker, request: ControlRequest, timeout_ms: int, on_done: OnDone) -> None:
+        self.calls.append((broker, request, timeout_ms, on_done))
+
+    def close(self, broker_id: int) -> None:
+        self.closed.append(broker_id)
+
+
+def broker(broker_id: int, epoch: int = 5, host: str = "h") -> LiveBroker:
+    return LiveBroker(broker_id, (Endpoint("CONTROL", host, 1),), None, epoch)
+
+
+def request(number: int) -> UpdateMetadataRequest:
+    return UpdateMetadataRequest(ControllerStamp(number, 1, None), (), ())
+
+
+def numbers(transport: Transport) -> list[int]:
+    return [sent.stamp.controller_id for _, sent, _, _ in transport.calls]
+
+
+def channels() -> tuple[ChannelManager, Transport, VirtualTime, list[tuple[int, int]]]:
+    time, transport = VirtualTime(), Transport()
+    answers: list[tuple[int, int]] = []
+    manager = ChannelManager(
+        CONFIG, time, transport, lambda b, sent, response: answers.append((b, sent.stamp.controller_id))
+    )
+    return manager, transport, time, answers
+
+
+def test_the_next_request_goes_out_only_after_the_answer() -> None:
+    manager, transport, _, answers = channels()
+    manager.add_broker(broker(1))
+    for number in (1, 2, 3):
+        manager.send(1, request(number))
+    assert numbers(transport) == [1]
+    assert manager.queue_size(1) == 3
+    transport.calls[0][3](ControlResponse())
+    assert numbers(transport) == [1, 2]
+    assert answers == [(1, 1)]
+
+
+def test_a_request_that_does_not_get_through_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    manager, transport, time, _ = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    manager.send(1, request(2))
+    for _ in range(3):
+        transport.calls[-1][3](ConnectionError("no way"))
+        time.run_for(100)
+    (report,) = [record.getMessage() for record in caplog.records]
+    assert "UpdateMetadata to broker 1" in report and "2 requests wait" in report and "no way" in report
+    transport.calls[-1][3](ControlResponse())
+    transport.calls[-1][3](ConnectionError("again"))
+    assert len(caplog.records) == 2, "the next request is another matter"
+
+
+def test_the_same_request_is_sent_again_100_ms_after_a_failure_until_it_is_answered() -> None:
+    manager, transport, time, answers = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    manager.send(1, request(2))
+    for _ in range(5):
+        transport.calls[-1][3](ConnectionError())
+        before = len(transport.calls)
+        time.run_for(99)
+        assert len(transport.calls) == before
+        time.run_for(1)
+    assert numbers(transport) == [1] * 6
+    transport.calls[-1][3](ControlResponse())
+    assert numbers(transport)[-1] == 2
+    assert answers == [(1, 1)]
+
+
+def test_an_error_code_in_an_answer_is_final() -> None:
+    manager, transport, time, answers = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    transport.calls[0][3](ControlResponse(ErrorCode.STALE_CONTROLLER_EPOCH))
+    time.run_for(1_000)
+    assert numbers(transport) == [1]
+    assert answers == [(1, 1)]
+
+
+def test_brokers_do_not_wait_for_each_other() -> None:
+    manager, transport, _, _ = channels()
+    manager.add_broker(broker(1))
+    manager.add_broker(broker(2))
+    manager.send(1, request(1))
+    manager.send(2, request(2))
+    assert [called.broker_id for called, *_ in transport.calls] == [1, 2]
+    assert manager.total_queue_size == 2
+
+
+def test_s4_3_nothing_is_sent_after_removal() -> None:
+    manager, transport, time, answers = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    manager.send(1, request(2))
+    manager.remove_broker(1)
+    transport.calls[0][3](ControlResponse())
+    manager.send(1, request(3))
+    time.run_for(1_000)
+    assert numbers(transport) == [1]
+    assert answers == []
+    assert transport.closed == [1]
+
+
+def test_a_retry_that_is_due_is_dropped_with_its_broker() -> None:
+    manager, transport, time, _ = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    transport.calls[0][3](ConnectionError())
+    manager.remove_broker(1)
+    time.run_for(1_000)
+    assert numbers(transport) == [1]
+
+
+def test_the_broker_epoch_is_stamped_when_a_request_is_sent() -> None:
+    manager, transport, _, _ = channels()
+    manager.add_broker(broker(1, epoch=5))
+    manager.send(1, request(1))
+    manager.remove_broker(1)
+    manager.add_broker(broker(1, epoch=9))
+    manager.send(1, StopReplicaRequest(ControllerStamp(2, 1, None), ()))
+    assert [sent.stamp.broker_epoch for _, sent, _, _ in transport.calls] == [5, 9]
+    assert transport.calls[0][2] == CONFIG.request_timeout_ms
+
+
+def test_adding_a_broker_twice_keeps_its_queue() -> None:
+    manager, transport, _, _ = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    manager.add_broker(broker(1))
+    assert manager.queue_size(1) == 1
+    assert transport.closed == []
+
+
+def test_a_broker_that_moved_is_called_at_its_new_address() -> None:
+    manager, transport, _, _ = channels()
+    manager.add_broker(broker(1, host="old"))
+    manager.send(1, request(1))
+    manager.update_broker(broker(1, host="new"))
+    transport.calls[0][3](ControlResponse())
+    manager.send(1, request(2))
+    assert [called.endpoints[0].host for called, *_ in transport.calls] == ["old", "new"]
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    manager, transport, _, answers = channels()
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    manager.send(1, request(2))
+    transport.calls[0][3](ControlResponse())
+    transport.calls[0][3](ControlResponse())
+    assert numbers(transport) == [1, 2]
+    assert answers == [(1, 1)]

@@ -1,0 +1,207 @@
+"""Rows S0-13 to S0-16: a partition moves to other brokers, once by its leader's hand, now by the controller's."""
+
+import pytest
+
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, GetData
+from paceline.model.errors import InvalidReplicaAssignmentError
+from tests.origins.leader_election import may_lead
+from tests.origins.reassignment import (
+    CompletionStep,
+    PartitionNodes,
+    Progress,
+    check_reassigned_replicas,
+    completion_steps,
+    orders_for_new_target,
+)
+from tests.origins.state_change_queue import Order, StateChange
+from tests.support.broker_cluster import TP
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.origins.whole_cluster import WholeCluster
+
+
+def started(*assignment: int, brokers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> Cluster:
+    cluster = Cluster()
+    cluster.start_broker(*brokers)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=(assignment,)))
+    cluster.told()
+    return cluster
+
+
+# S0-13
+
+
+def test_s0_13_a_target_starts_what_is_new_and_an_empty_one_closes_everything() -> None:
+    start = StateChange(Order.START_REPLICA, TP, 6)
+    close = StateChange(Order.CLOSE_REPLICA, TP, 6)
+    assert orders_for_new_target(TP, (1, 2, 3), (3, 4, 5), 6) == [(4, start), (5, start)]
+    assert orders_for_new_target(TP, (1, 2, 3), (3, 2), 6) == []
+    assert orders_for_new_target(TP, (1, 2, 3), (), 6) == [(1, close), (2, close), (3, close)]
+
+
+def test_s0_13_today_new_replicas_start_fetching_and_join() -> None:
+    cluster = WholeCluster((1, 2, 3))
+    cluster.create("orders", (1, 2))
+    cluster.write(TP, b"a")
+    assert cluster[3].logs.get(TP) is None
+    cluster.reassign(TP, 1, 3)
+    cluster.time.run_until(lambda: bool(cluster[3].transport.fetches), 5_000)
+    cluster.time.run_until(lambda: cluster.partition_of(TP).replicas == (1, 3), 20_000)
+    cluster.write(TP, b"b")
+    cluster.until_in_sync(1, 3)
+    assert cluster[3].values() == [b"a", b"b"]
+    cluster.time.run_until(lambda: cluster[2].logs.get(TP) is None, 5_000)
+
+
+def test_s0_13_today_an_empty_target_is_refused_and_deletion_has_a_marker_of_its_own() -> None:
+    cluster = started(1, 2)
+    (result,) = cluster.reassign({tp("a-0"): ()})
+    assert isinstance(result.error, InvalidReplicaAssignmentError) and cluster.told() == {}
+    cluster.zk(Create(znodes.delete_topic_path("a")))
+    cluster.settle()
+    assert all("SR a-0 -2 delete" in cluster_told for cluster_told in (cluster.told()[1],))
+    assert not cluster.exists(znodes.topic_path("a"))
+
+
+# S0-14
+
+AR, RAR = (1, 2, 3), (4, 5, 6)
+
+
+def progress(ends: dict[int, int], isr: tuple[int, ...], leader: int = 1, sent: bool = False) -> Progress:
+    return check_reassigned_replicas(100, ends, AR, RAR, isr, leader, sent)
+
+
+def test_s0_14_nothing_is_closed_before_every_new_replica_has_the_record() -> None:
+    assert progress({4: 100, 5: 100, 6: 99}, AR) is Progress.WAIT
+    assert progress({4: 100, 5: 100}, AR) is Progress.WAIT
+    assert progress({4: 100, 5: 100, 6: 100}, AR) is Progress.CLOSE_OLD
+
+
+def test_s0_14_it_waits_for_the_closed_ones_to_leave_the_isr_and_the_leader_goes_last() -> None:
+    caught_up = dict.fromkeys(RAR, 100)
+    assert progress(caught_up, (1, 2, *RAR), sent=True) is Progress.WAIT
+    assert progress(caught_up, (1, *RAR), sent=True) is Progress.COMPLETE_AND_STOP
+    assert progress(caught_up, RAR, leader=4, sent=True) is Progress.COMPLETE
+
+
+def test_s0_14_today_old_replicas_are_stopped_after_all_new_ones_joined_and_the_leader_after_its_successor() -> None:
+    cluster = started(1, 2, 3)
+    cluster.reassign({tp("a-0"): (4, 5, 6)})
+    cluster.settle()
+    for isr in ([1, 2, 3, 4], [1, 2, 3, 4, 5]):
+        cluster.change_isr("a-0", isr)
+        cluster.settle()
+    assert not any("SR" in text for texts in cluster.told().values() for text in texts)
+    cluster.brokers.received.clear()
+    cluster.change_isr("a-0", [1, 2, 3, 4, 5, 6])
+    cluster.settle()
+    first_stop = min(n for n, (_, request) in enumerate(cluster.brokers.received) if "StopReplica" in repr(request))
+    told_before = [(b, repr(r)) for b, r in cluster.brokers.received[:first_stop]]
+    assert any(b == 4 and "LeaderAndIsrRequest" in text for b, text in told_before), "4 leads before 1 is stopped"
+    told = cluster.told()
+    assert [b for b in (1, 2, 3) if any("SR" in text and "delete" in text for text in told[b])] == [1, 2, 3]
+    assert not any("SR" in text for b in (4, 5, 6) for text in told[b])
+
+
+# S0-15
+
+NODES = PartitionNodes(assigned_replicas=AR, isr=(1, *RAR), leader=1, target=RAR)
+
+
+def after_crash(nodes: PartitionNodes) -> PartitionNodes:
+    """The leader dies; somebody eligible is elected, finds what is written, and finishes it."""
+    alive = (2, 3, 4, 5, 6)
+    candidates = [r for r in nodes.assigned_replicas if may_lead(r, nodes.assigned_replicas, nodes.isr, alive)]
+    # While the old assignment stands, only its members watch: a live one of the ISR, or, if there is none, anybody.
+    elected = PartitionNodes(nodes.assigned_replicas, nodes.isr, candidates[0] if candidates else 4, nodes.target)
+    steps = completion_steps(elected, stop=elected.leader not in RAR)
+    return steps[-1].nodes if steps else elected
+
+
+def test_s0_15_the_isr_is_written_before_the_assignment_and_the_target_goes_after_both() -> None:
+    assert [step.what for step in completion_steps(NODES, stop=True)] == [
+        "write ISR",
+        "write assignment",
+        "close own replica",
+        "delete target",
+        "delete leader",
+    ]
+    assert completion_steps(PartitionNodes(RAR, RAR, 4, None), stop=False) == []
+    stays = completion_steps(PartitionNodes((4, 2, 3), (4, *RAR), 4, RAR), stop=False)
+    assert [step.what for step in stays] == ["write ISR", "write assignment", "delete target"]
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_s0_15_a_crash_between_any_two_steps_ends_with_the_target_assigned_in_sync_and_leading(done: int) -> None:
+    steps = [CompletionStep("nothing", NODES), *completion_steps(NODES, stop=True)]
+    nodes = after_crash(steps[done].nodes)
+    assert nodes.assigned_replicas == RAR and nodes.target is None
+    assert set(RAR) <= set(nodes.isr), "whoever is elected next has every committed record"
+    eligible = [r for r in (2, 3, 4, 5, 6) if may_lead(r, nodes.assigned_replicas, nodes.isr, (2, 3, 4, 5, 6))]
+    assert eligible == list(RAR), "no replica that was moved away can lead again"
+
+
+def test_s0_15_the_other_order_leaves_an_assignment_of_which_nobody_is_in_sync() -> None:
+    only_old_in_sync = PartitionNodes(assigned_replicas=RAR, isr=(1,), leader=1, target=RAR)
+    assert not set(only_old_in_sync.isr) & set(only_old_in_sync.assigned_replicas)
+    for done in completion_steps(PartitionNodes(AR, (1,), 1, RAR), stop=True):
+        assert set(done.nodes.isr) & set(done.nodes.assigned_replicas), done
+
+
+@pytest.mark.parametrize("writes", range(12))
+def test_s0_15_today_a_controller_that_dies_after_any_write_of_the_completion_is_succeeded(writes: int) -> None:
+    cluster = started(1, 2, 3)
+    cluster.reassign({tp("a-0"): (4, 5, 6)})
+    cluster.settle()
+    first = cluster.controller_clients[CONTROLLER_ID]
+    session_id = first.session_id
+    left = [writes]
+
+    def count(*_: object) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            first.crash()
+
+    cluster.server._on_write = lambda write: count() if write.session_id == session_id else None
+    if writes == 0:
+        first.crash()
+    cluster.change_isr("a-0", [1, 2, 3, 4, 5, 6], notify=False)
+    cluster.settle()
+    cluster.server._on_write = None
+    if writes:
+        first.crash()
+    cluster.controllers.pop(CONTROLLER_ID).stop()
+    cluster.server.expire(session_id)
+    cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.time.run_for(5_000)
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [4, 5, 6]}
+    state = cluster.data(znodes.partition_state_path(tp("a-0")))
+    assert state["leader"] == 4 and sorted(state["isr"]) == [4, 5, 6]
+    assert cluster.controller.list_partition_reassignments() == {}
+
+
+# S0-16
+
+
+def test_s0_16_a_refused_deletion_is_tried_again_and_a_reassignment_waits_for_no_answer() -> None:
+    cluster = started(1, 2)
+    cluster.brokers.undeletable[2].add(tp("a-0"))
+    cluster.zk(Create(znodes.delete_topic_path("a")))
+    cluster.settle()
+    assert cluster.exists(znodes.delete_topic_path("a")), "not forgotten"
+    cluster.brokers.undeletable.clear()
+    cluster.told()
+    cluster.kill_broker(2)
+    cluster.start_broker(2)
+    cluster.settle()
+    assert "SR a-0 -2 delete" in cluster.told()[2] and not cluster.exists(znodes.topic_path("a"))
+    cluster.create(NewTopic("b", assignments=((1, 2),)))
+    cluster.brokers.silent.add(1)
+    cluster.reassign({tp("b-0"): (3, 2)})
+    cluster.change_isr("b-0", [1, 2, 3])
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("b"))["partitions"] == {"0": [3, 2]}
+    assert cluster.zk(GetData(znodes.partition_state_path(tp("b-0")))).ok

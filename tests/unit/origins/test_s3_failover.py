@@ -1,0 +1,130 @@
+"""Rows S3-2, S3-3, S3-7 and S3-8: brokers that die while topics are deleted, and partitions with a single replica."""
+
+import json
+
+from paceline.controller.context import PartitionState, Replica, ReplicaState
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create, GetData
+from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
+from paceline.model.errors import ErrorCode, error_for
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChangeKind
+from tests.support.broker_cluster import TP, batch
+from tests.unit.controller.cluster import Cluster, tp
+from tests.unit.origins.whole_cluster import WholeCluster
+
+
+def test_s3_2_s3_3_one_event_parts_what_is_being_deleted_from_what_needs_a_leader() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    for name, replicas in (("gone", (1, 2)), ("led", (1, 3)), ("followed", (2, 1)), ("elsewhere", (2, 3))):
+        cluster.create(NewTopic(name, assignments=(replicas,)))
+    cluster.brokers.silent.add(1)
+    cluster.zk(Create(znodes.delete_topic_path("gone")))
+    cluster.settle()
+    cluster.told()
+    cluster.state_changes.clear()
+    cluster.kill_broker(1)
+    cluster.settle()
+    context = cluster.controller._components.context
+    moved = [(str(c.topic_partition), c.replica, c.to_state) for c in cluster.state_changes]
+    assert ("gone-0", 1, ReplicaState.DELETION_INELIGIBLE.value) in moved
+    assert context.deletion_ineligible == {"gone"}
+    assert context.replica_state(Replica(tp("led-0"), 1)) is ReplicaState.OFFLINE
+    offline = [c.topic_partition for c in cluster.state_changes if c.to_state == PartitionState.OFFLINE.value]
+    assert offline == [tp("led-0")], "only what the dead broker led, and what nobody deletes"
+    assert cluster.state("led-0") == "3/1 isr [3] ce 1 v1"
+    assert cluster.state("followed-0") == "2/1 isr [2] ce 1 v1", "it only lost an ISR member"
+    assert cluster.state("elsewhere-0") == "2/0 isr [2, 3] ce 1 v0"
+    causes = {c.cause for c in cluster.state_changes if c.kind is not StateChangeKind.BROKER_DOWN}
+    assert causes == {"BrokerChange"}, "all in one event"
+
+
+def test_s3_7_a_single_replica_that_is_down_leaves_exactly_this_state_and_comes_back() -> None:
+    cluster = WholeCluster()
+    cluster.create("orders", (1,))
+    cluster.write(TP, b"a")
+    cluster.kill(1)
+    cluster.time.run_until(lambda: cluster.partition_of(TP).leader is None, 5_000)
+    data = cluster.zk(GetData(znodes.partition_state_path(TP))).data  # type: ignore[attr-defined]
+    expected = {"version": 1, "leader": -1, "leader_epoch": 1, "controller_epoch": 2, "isr": [1]}
+    assert json.loads(data) == expected
+    # A client is told by any broker's metadata that there is no leader: LEADER_NOT_AVAILABLE, to be tried again.
+    cluster.time.run_for(50)
+    for broker_id in (2, 3):
+        known = cluster[broker_id].node.metadata.snapshot.partition(TP)
+        assert known is not None
+        assert (known.leader, known.isr, known.offline_replicas) == (-1, (1,), (1,))
+        (refused,) = cluster[broker_id].produce(b"b")
+        assert refused.failure is not None and refused.failure.leader is None
+        assert error_for(refused.failure.code).retriable
+    cluster.restart(1)
+    cluster.time.run_until(lambda: cluster.partition_of(TP).leader == 1, 10_000)
+    found = json.loads(cluster.zk(GetData(znodes.partition_state_path(TP))).data)  # type: ignore[attr-defined]
+    assert found == {**expected, "leader": 1, "leader_epoch": 2}
+    cluster.write(TP, b"c")
+    assert cluster[1].values() == [b"a", b"c"]
+
+
+class Load:
+    """A client that writes one record after the other, to whoever leads, and never gives up."""
+
+    def __init__(self, cluster: WholeCluster, tp: TopicPartition) -> None:
+        self.cluster = cluster
+        self.tp = tp
+        self.acknowledged: list[bytes] = []
+        self.refusals: list[ErrorCode] = []
+        self.number = 0
+        self.over = False
+        self._next()
+
+    def _next(self) -> None:
+        if self.over:
+            return
+        self.number += 1
+        self._send(b"%d" % self.number)
+
+    def _send(self, value: bytes) -> None:
+        leader = self.cluster.leader(self.tp)
+        if leader is None:
+            self.cluster.time.call_later(20, lambda: self._send(value))
+            return
+        node = leader.node
+
+        def answered(results: list[ProduceResult]) -> None:
+            failure = results[0].failure
+            if failure is None:
+                self.acknowledged.append(value)
+                self.cluster.time.call_later(5, self._next)
+            else:
+                self.refusals.append(failure.code)
+                self.cluster.time.call_later(20, lambda: self._send(value))
+
+        node.produce(RequiredAcks.ALL, 5_000, [ProduceData(self.tp, None, batch(value))], answered)
+
+
+def test_s3_8_a_partition_with_one_replica_moves_under_load_and_every_record_arrives_once() -> None:
+    cluster = WholeCluster()
+    cluster.create("orders", (1,))
+    load = Load(cluster, TP)
+    cluster.time.run_for(500)
+    before = len(load.acknowledged)
+    cluster.reassign(TP, 2)
+    cluster.time.run_until(lambda: cluster.partition_of(TP).replicas == (2,), 30_000)
+    moved = len(load.acknowledged)
+    cluster.time.run_for(500)
+    load.over = True
+    cluster.time.run_for(200)
+    assert before > 10 and len(load.acknowledged) > moved, "writes went on before, during and after"
+    retried = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert set(load.refusals) <= retried, "nothing but what a client tries again by itself"
+    assert len(load.refusals) < 10
+    assert cluster[2].values() == load.acknowledged
+    # Now the broker may be stopped: nothing is left on it.
+    cluster.time.run_until(lambda: cluster[1].logs.get(TP) is None, 5_000)
+    cluster.kill(1)
+    cluster.time.run_for(1_000)
+    cluster.write(TP, b"after")
+    assert cluster.partition_of(TP).leader == 2
