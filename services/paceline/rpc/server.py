@@ -100,8 +100,8 @@ def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[t
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-        # What a connection may send before its request is received (rpc/admission/receive_limiter.py). gRPC
-        # would let that grow to megabytes for each of hundreds of connections; a request that is being received gets room for all of it.
+        # What a connection may send before its request is received (rpc/admission/receive_limiter.py). gRPC would
+        # let that grow to megabytes on each of hundreds of connections; a request that is being received gets room.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.keepalive_permit_without_calls", 1),
