@@ -11,6 +11,7 @@ from paceline.cli.main import INTERRUPTED
 
 _COMMANDS = {
     "dev": ("paceline.cli.dev", "dev", "a cluster of real processes on this machine"),
+    "certs": ("paceline.cli.certs", "certs", "certificates of a secure cluster"),
     "topic": ("paceline.cli.topic", "topic", "create, list, describe, configure, grow and delete topics"),
     "partition": ("paceline.cli.partition", "partition", "what a leader knows of its replicas; elections"),
     "reassign": ("paceline.cli.reassign", "reassign", "move partitions to other brokers"),

@@ -1,0 +1,118 @@
+"""`paceline certs`: the certificate authority of a cluster and the certificates it issues."""
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.output import output_option, show
+from paceline.model.identity import Identity, InvalidIdentityError, Role, cluster_id_of, trust_domain_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from paceline.security.certificates import CertificateFiles
+
+_directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+_days = click.option("--days", type=click.IntRange(1, 36_500), default=365, show_default=True, help="validity")
+_out = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="write the certificate, its key and ca.crt here [default: DIRECTORY]",
+)
+
+
+@click.group()
+def certs() -> None:
+    """Certificates: every controller, broker and client of a secure cluster has one."""
+
+
+@certs.command()
+@_directory
+@click.option("--cluster-id", help="of an existing cluster, as paceline cluster describe shows it [default: a new one]")
+@click.option("--days", type=click.IntRange(1, 36_500), default=3_650, show_default=True, help="validity")
+def ca(directory: Path, cluster_id: str | None, days: int) -> None:
+    """Make the authority of a new cluster: ca.crt and ca.key in DIRECTORY."""
+    certificates = _certificates()
+    try:
+        domain = trust_domain_of(cluster_id) if cluster_id else None
+        authority = certificates.CertificateAuthority.create(directory, domain, days)
+    except (certificates.CertificateError, InvalidIdentityError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"authority of cluster {cluster_id_of(authority.trust_domain)}: {directory / 'ca.crt'}")
+    click.echo(f"keep {directory / 'ca.key'} away from the cluster: it makes identities", err=True)
+
+
+@certs.command()
+@_directory
+@click.argument("node", metavar="broker/ID|controller/ID")
+@click.option("--host", "hosts", multiple=True, required=True, help="name or address others call it by; repeatable")
+@_days
+@_out
+def node(directory: Path, node: str, hosts: tuple[str, ...], days: int, out: Path | None) -> None:
+    """Issue the certificate of a broker or controller, or renew it."""
+    role, _, name = node.partition("/")
+    if role not in ("broker", "controller"):
+        raise click.BadParameter(f"{node!r} is neither broker/ID nor controller/ID", param_hint="NODE")
+    _issue(directory, Role(role), name, hosts, days, out)
+
+
+@certs.command()
+@_directory
+@click.argument("name")
+@_days
+@_out
+def client(directory: Path, name: str, days: int, out: Path | None) -> None:
+    """Issue the certificate of the client User:NAME, or renew it."""
+    files = _issue(directory, Role.CLIENT, name, (), days, out)
+    click.echo(f"export PACELINE_SSL_CA_FILE={(out or directory).resolve() / 'ca.crt'}")
+    click.echo(f"export PACELINE_SSL_CERTIFICATE_FILE={files.certificate.resolve()}")
+    click.echo(f"export PACELINE_SSL_KEY_FILE={files.key.resolve()}")
+
+
+@certs.command("show")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@output_option
+def show_certificates(files: tuple[Path, ...], output: str) -> None:
+    """Show identity, hosts and validity of certificates."""
+    certificates = _certificates()
+    rows = []
+    for path in files:
+        try:
+            found = certificates.summary_of(path)
+        except certificates.CertificateError as error:
+            raise click.ClickException(str(error)) from None
+        rows.append(
+            {
+                "file": str(path),
+                "principal": found.identity.principal,
+                "cluster_id": cluster_id_of(found.identity.cluster),
+                "uri": found.identity.uri,
+                "hosts": ",".join(found.hosts),
+                "not_after": found.not_after.isoformat(),
+            }
+        )
+    show(rows, output)
+
+
+def _issue(
+    directory: Path, role: Role, name: str, hosts: tuple[str, ...], days: int, out: Path | None
+) -> "CertificateFiles":
+    certificates = _certificates()
+    try:
+        authority = certificates.CertificateAuthority.load(directory)
+        identity = Identity(authority.trust_domain, role, name)
+        files: CertificateFiles = authority.issue(identity, hosts, out or directory, datetime.timedelta(days=days))
+    except (certificates.CertificateError, InvalidIdentityError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"{identity.principal}: {files.certificate}", err=True)
+    return files
+
+
+def _certificates() -> "ModuleType":
+    try:
+        from paceline.security import certificates
+    except ImportError:
+        raise click.ClickException("certificates need the extra security: pip install 'paceline[security]'") from None
+    return certificates

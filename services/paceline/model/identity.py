@@ -1,0 +1,102 @@
+"""Identities of processes and clients: the URI in a certificate, ``spiffe://<cluster id in hex>/<role>/<name>``.
+
+The cluster id is the trust domain. SPIFFE trust domains are lower case, so the 16 bytes of the cluster id are written
+in hex there; ZooKeeper and every API keep Kafka's form, 22 characters of URL-safe base64.
+"""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+_URI: Final = re.compile(r"spiffe://([0-9a-f]{32})/(controller|broker|client)/([A-Za-z0-9._-]{1,100})")
+_NODE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_MAX_NODE_ID: Final = 2**31 - 1
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of a caller without a certificate; Kafka's name for it."""
+
+
+class InvalidIdentityError(ValueError):
+    """A text is not an identity of ours; the message says why."""
+
+
+class Role(StrEnum):
+    """The part a certificate's owner plays."""
+
+    CONTROLLER = "controller"
+    BROKER = "broker"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The owner of a certificate.
+
+    Raises:
+        InvalidIdentityError: the name is not one that the role may have.
+    """
+
+    cluster: str
+    """The trust domain: 32 hex digits."""
+    role: Role
+    name: str
+    """A decimal id for controllers and brokers, ``[A-Za-z0-9._-]+`` for clients."""
+
+    def __post_init__(self) -> None:
+        if _URI.fullmatch(self.uri) is None:
+            raise InvalidIdentityError(
+                f"{self.uri!r} is not spiffe://<32 hex digits>/<role>/<name>; "
+                "a name has 1 to 100 ASCII letters, digits, '.', '_' and '-'"
+            )
+        is_id = _NODE_ID.fullmatch(self.name) is not None and int(self.name) <= _MAX_NODE_ID
+        if self.role is not Role.CLIENT and not is_id:
+            raise InvalidIdentityError(f"{self.name!r} is not the id of a {self.role}: a number is expected")
+
+    @classmethod
+    def parse(cls, uri: str) -> Self:
+        """Return the identity in a URI.
+
+        Raises:
+            InvalidIdentityError: it is not one of ours.
+        """
+        match = _URI.fullmatch(uri)
+        if match is None:
+            raise InvalidIdentityError(f"{uri!r} is not spiffe://<cluster id in hex>/<role>/<name>")
+        return cls(match[1], Role(match[2]), match[3])
+
+    @property
+    def uri(self) -> str:
+        """``spiffe://<cluster>/<role>/<name>``."""
+        return f"spiffe://{self.cluster}/{self.role}/{self.name}"
+
+    @property
+    def node_id(self) -> int | None:
+        """The id of a controller or broker, None for a client."""
+        return None if self.role is Role.CLIENT else int(self.name)
+
+    @property
+    def principal(self) -> str:
+        """``User:<name>`` of a client, ``User:broker/1`` of a node: no client's name has a slash."""
+        return f"User:{self.name}" if self.role is Role.CLIENT else f"User:{self.role}/{self.name}"
+
+
+def trust_domain_of(cluster_id: str) -> str:
+    """Return a cluster id as 32 hex digits.
+
+    Raises:
+        InvalidIdentityError: it is not the base64 of 16 bytes.
+    """
+    try:
+        raw = base64.b64decode(cluster_id + "==", altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        raw = b""
+    if len(raw) != 16 or cluster_id_of(raw.hex()) != cluster_id:
+        raise InvalidIdentityError(f"the cluster id {cluster_id!r} is not 22 characters of URL-safe base64")
+    return raw.hex()
+
+
+def cluster_id_of(trust_domain: str) -> str:
+    """Return the cluster id behind 32 hex digits, as ZooKeeper keeps it."""
+    return base64.urlsafe_b64encode(bytes.fromhex(trust_domain)).rstrip(b"=").decode()

@@ -1,0 +1,286 @@
+"""Certificates of a cluster: one authority, and a certificate per controller, broker and client.
+
+    authority = CertificateAuthority.create(directory)
+    authority.issue(Identity(authority.trust_domain, Role.BROKER, "1"), ["broker-1"], directory)
+
+Keys are EC P-256. The authority's certificate carries the cluster's trust domain, so every certificate it issues names
+its cluster. Files: ``ca.crt``, ``ca.key``, and ``<role>-<name>.crt``, ``.key``; keys have mode 0600.
+"""
+
+import datetime
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from paceline.model.identity import Identity, InvalidIdentityError, Role
+
+CA_CERTIFICATE: Final = "ca.crt"
+CA_KEY: Final = "ca.key"
+_CLOCK_SKEW: Final = datetime.timedelta(minutes=5)
+"""Certificates are valid from this long before they are made, for machines whose clock is behind."""
+_HOST: Final = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+class CertificateError(Exception):
+    """A certificate cannot be made or read; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """Paths of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSummary:
+    """The facts of a certificate that a person asks for."""
+
+    identity: Identity
+    hosts: tuple[str, ...]
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+
+
+class CertificateAuthority:
+    """The authority of one cluster."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.trust_domain = _trust_domain(certificate)
+        """The cluster id as 32 hex digits."""
+
+    @classmethod
+    def create(cls, directory: Path, trust_domain: str | None = None, days: int = 3_650) -> Self:
+        """Make an authority and write its certificate and key.
+
+        Args:
+            directory: created with mode 0700 if need be.
+            trust_domain: of an existing cluster; None makes a new one.
+            days: validity.
+
+        Raises:
+            CertificateError: the directory has an authority already, or cannot be written.
+        """
+        for file in (CA_CERTIFICATE, CA_KEY):
+            if (directory / file).exists():
+                raise CertificateError(f"{directory / file} exists: an authority is made once per cluster")
+        domain = trust_domain or _new_trust_domain()
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Paceline cluster {domain}")])
+        builder = (
+            _builder(name, name, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"spiffe://{domain}")]), critical=False
+            )
+        )
+        certificate = builder.sign(key, hashes.SHA256())
+        _write(directory / CA_KEY, _key_bytes(key), 0o600)
+        _write(directory / CA_CERTIFICATE, _certificate_bytes(certificate), 0o644)
+        return cls(certificate, key)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Read an authority.
+
+        Raises:
+            CertificateError: a file is missing or is not what it should be.
+        """
+        certificate = load_certificate(directory / CA_CERTIFICATE)
+        path = directory / CA_KEY
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError) as failure:
+            raise CertificateError(f"{path} cannot be read as a private key: {failure}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise CertificateError(f"{path} is not the key of {directory / CA_CERTIFICATE}")
+        return cls(certificate, key)
+
+    def issue(
+        self, identity: Identity, hosts: Iterable[str], directory: Path, valid_for: datetime.timedelta
+    ) -> CertificateFiles:
+        """Make a certificate and key for a node or client and write both, replacing earlier ones.
+
+        Args:
+            identity: goes into the certificate as its URI.
+            hosts: names and addresses at which a node is called; a client has none.
+            directory: created with mode 0700 if need be; ``ca.crt`` is put beside them.
+            valid_for: how long from now.
+
+        Raises:
+            CertificateError: a host is neither a name nor an address, or a file cannot be written.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{identity.role}-{identity.name}"[:64])])
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if identity.role is not Role.CLIENT:
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), *map(_general_name, hosts)]
+        certificate = (
+            _builder(subject, self._certificate.subject, key.public_key(), valid_for)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        self._put_authority(directory / CA_CERTIFICATE)
+        stem = f"{identity.role}-{identity.name}"
+        files = CertificateFiles(directory / f"{stem}.crt", directory / f"{stem}.key")
+        _write(files.key, _key_bytes(key), 0o600)
+        _write(files.certificate, _certificate_bytes(certificate), 0o644)
+        return files
+
+    def _put_authority(self, path: Path) -> None:
+        mine = _certificate_bytes(self._certificate)
+        if not path.exists():
+            _write(path, mine, 0o644)
+        elif mine.strip() not in path.read_bytes():
+            raise CertificateError(f"{path} trusts another authority: remove it, or add this authority to it")
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """Return the first certificate of a PEM file.
+
+    Raises:
+        CertificateError: there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as failure:
+        raise CertificateError(f"{path} cannot be read as a certificate: {failure}") from None
+
+
+def read_identity(path: Path) -> Identity:
+    """Return the identity in a certificate.
+
+    Raises:
+        CertificateError: it has none.
+    """
+    return summary_of(path).identity
+
+
+def summary_of(path: Path) -> CertificateSummary:
+    """Return the facts of a node's or client's certificate.
+
+    Raises:
+        CertificateError: it has no identity of ours.
+    """
+    certificate = load_certificate(path)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+        identity = Identity.parse(uri)
+    except (x509.ExtensionNotFound, InvalidIdentityError, ValueError) as failure:
+        raise CertificateError(
+            f"{path} has no identity: its subject alternative names must have one URI "
+            f"spiffe://<cluster id in hex>/<role>/<name> ({failure})"
+        ) from None
+    hosts = (
+        *names.get_values_for_type(x509.DNSName),
+        *map(str, names.get_values_for_type(x509.IPAddress)),
+    )
+    return CertificateSummary(identity, hosts, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid_for: datetime.timedelta | int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    length = datetime.timedelta(days=valid_for) if isinstance(valid_for, int) else valid_for
+    not_after = now + length
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, not_after) - _CLOCK_SKEW)
+        .not_valid_after(not_after)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        if _HOST.fullmatch(host) is None:
+            raise CertificateError(f"{host!r} is neither a host name nor an address") from None
+        return x509.DNSName(host)
+
+
+def _trust_domain(certificate: x509.Certificate) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError):
+        uri = ""
+    domain = uri.removeprefix("spiffe://")
+    if re.fullmatch(r"[0-9a-f]{32}", domain) is None:
+        raise CertificateError("the authority's certificate names no cluster; make it with paceline certs ca")
+    return domain
+
+
+def _new_trust_domain() -> str:
+    """Return 16 random bytes as a version 4 UUID, like every cluster id."""
+    raw = bytearray(secrets.token_bytes(16))
+    raw[6] = (raw[6] & 0x0F) | 0x40
+    raw[8] = (raw[8] & 0x3F) | 0x80
+    return raw.hex()
+
+
+def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _certificate_bytes(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Replace a file in one step: a process that re-reads its certificate never sees half of one."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as failure:
+        raise CertificateError(f"{path} cannot be written: {failure.strerror}") from None
