@@ -18,6 +18,7 @@ ADDRESSES_IDS_AND_DIRECTORIES = {
     "log.dirs",
     "metrics.host",
     "metrics.port",
+    "allow.insecure",
 }
 
 

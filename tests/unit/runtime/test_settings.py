@@ -134,6 +134,7 @@ def test_listeners_are_advertised_as_given_or_as_bound() -> None:
     settings = broker(
         "--listeners=CLIENT://0.0.0.0:9092,EXTERNAL://0.0.0.0:19092,REPLICATION://10.0.0.1:9093,CONTROL://[::1]:0",
         "--advertised-listeners=CLIENT://broker-1:9092,EXTERNAL://localhost:19092",
+        "--allow-insecure=true",
     )
     assert [endpoint.host for endpoint in settings.listeners] == ["0.0.0.0", "0.0.0.0", "10.0.0.1", "::1"]
     assert {endpoint.listener: endpoint.host for endpoint in settings.advertised} == {

@@ -19,8 +19,10 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from paceline.model.control import Endpoint
 from paceline.model.settings import BrokerConfig, ControllerConfig
-from paceline.runtime.settings.keys import KEYS, MAX_INT64, BrokerKeys, CommonKeys, ControllerKeys, key_name
+from paceline.runtime.settings.fields import MAX_INT64, key_name
+from paceline.runtime.settings.keys import KEYS, BrokerKeys, CommonKeys, ControllerKeys
 from paceline.runtime.settings.listeners import advertised_listeners, parse_listeners
+from paceline.runtime.settings.security import HIDDEN, SECRETS, Security, resolve_secret, security_of
 from paceline.runtime.settings.sources import Setting, SettingsError, from_environment, from_file, from_flags
 from paceline.runtime.settings.zookeeper import zookeeper_problems
 
@@ -60,6 +62,7 @@ class LoadedSettings(Generic[K]):
     """Where to bind; port 0 means any free one."""
     advertised: tuple[Endpoint, ...]
     """What to tell others; port 0 means the bound one."""
+    security: Security
     options: ProcessOptions
 
     @property
@@ -79,6 +82,8 @@ class LoadedSettings(Generic[K]):
         for field in type(self.keys).model_fields:
             value = getattr(self.keys, field)
             text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            if key_name(field) in SECRETS and text:
+                text = HIDDEN
             rows.append((key_name(field), text, self.origins.get(key_name(field), "default")))
         rows.sort()
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
@@ -125,6 +130,7 @@ def load_broker(arguments: Sequence[str], environment: Mapping[str, str]) -> Bro
     problems = zookeeper_problems(keys.zookeeper_connect)
     listeners = parse_listeners("broker", keys.listeners, problems)
     advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
+    security = security_of(keys, listeners, problems)
     problems.extend(_broker_contradictions(keys))
     log_dirs = tuple(part.strip() for part in (keys.log_dirs or keys.log_dir or "").split(",") if part.strip())
     if not log_dirs:
@@ -133,7 +139,7 @@ def load_broker(arguments: Sequence[str], environment: Mapping[str, str]) -> Bro
         problems.append(f"log.dirs names a directory twice: {','.join(log_dirs)}")
     if problems:
         raise SettingsError("\n".join(problems))
-    return BrokerSettings(keys, origins, listeners, advertised, options, log_dirs, _topic_defaults(keys))
+    return BrokerSettings(keys, origins, listeners, advertised, security, options, log_dirs, _topic_defaults(keys))
 
 
 def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) -> ControllerSettings:
@@ -149,9 +155,10 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
     problems = zookeeper_problems(keys.zookeeper_connect)
     listeners = parse_listeners("controller", keys.listeners, problems)
     advertised = advertised_listeners(listeners, keys.advertised_listeners, problems)
+    security = security_of(keys, listeners, problems)
     if problems:
         raise SettingsError("\n".join(problems))
-    return ControllerSettings(keys, origins, listeners, advertised, options, shared)
+    return ControllerSettings(keys, origins, listeners, advertised, security, options, shared)
 
 
 def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]]:
@@ -196,6 +203,14 @@ def _load(
     merged.update(from_flags(flags))
     mine = {key: setting for key, setting in merged.items() if KEYS[key] in keys_class.model_fields}
     try:
+        for key in SECRETS & mine.keys():
+            setting = mine[key]
+            mine[key] = dataclasses.replace(
+                setting, text=resolve_secret(key, setting.text, setting.origin, setting.file)
+            )
+    except ValueError as failure:
+        raise SettingsError(str(failure)) from None
+    try:
         keys = _validated(keys_class, {key: setting.text for key, setting in mine.items()})
     except ValidationError as failure:
         raise SettingsError("\n".join(_problem(error, mine) for error in failure.errors())) from None
@@ -223,7 +238,8 @@ def _problem(error: Any, settings: Mapping[str, Setting]) -> str:
     setting = settings.get(key)
     if setting is None:
         return f"{key}: {error['msg']}"
-    return f"{setting.origin}: {key} = {setting.text!r}: {error['msg']}"
+    shown = HIDDEN if key in SECRETS else repr(setting.text)
+    return f"{setting.origin}: {key} = {shown}: {error['msg']}"
 
 
 def _broker_contradictions(keys: BrokerKeys) -> list[str]:

@@ -1,6 +1,7 @@
 """``--help`` of a service, made from the table of its keys."""
 
-from paceline.runtime.settings.keys import CommonKeys, key_name
+from paceline.runtime.settings.fields import key_name
+from paceline.runtime.settings.keys import CommonKeys
 from paceline.runtime.settings.sources import flag_name
 
 

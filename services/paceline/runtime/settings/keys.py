@@ -4,48 +4,23 @@ A field is Kafka's key with underscores for dots. Only keys that do something he
 accepted and ignored misleads, so those are refused with the reason (`NOT_HERE`). Source: spec/config.md.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-MAX_INT32: Final = 2**31 - 1
-MAX_INT64: Final = 2**63 - 1
-DAY_MS: Final = 86_400_000
-
-Scope = Literal["static", "broker"]
-"""``static``: needs a restart; ``broker``: may also be set in ``/config/brokers/<id>`` while running."""
-
-
-def _blank_is_none(value: Any) -> Any:
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-OptionalText = Annotated[str | None, BeforeValidator(_blank_is_none)]
-OptionalInt = Annotated[int | None, BeforeValidator(_blank_is_none)]
+from paceline.runtime.settings.fields import (
+    DAY_MS,
+    MAX_INT32,
+    MAX_INT64,
+    OptionalInt,
+    OptionalText,
+    key,
+    key_name,
+)
+from paceline.runtime.settings.security import SecurityKeys
 
 
-def key(default: Any, unit: str, note: str, *, topic: str | None = None, scope: Scope = "static", **bounds: Any) -> Any:
-    """Return the field of one key.
-
-    Args:
-        default: value when nobody sets it; ``...`` makes the key required.
-        unit: ms, bytes, count, and so on; "" where there is none.
-        note: one line for a person.
-        topic: the topic key this is the broker-wide default of.
-        scope: how it may be changed.
-        bounds: ``ge`` and ``le``.
-    """
-    extra: dict[str, Any] = {"unit": unit, "topic_key": topic, "scope": scope}
-    return Field(default, description=note, json_schema_extra=extra, **bounds)
-
-
-def key_name(field: str) -> str:
-    """Return the key of a field: ``replica_lag_time_max_ms`` is ``replica.lag.time.max.ms``."""
-    return field.replace("_", ".")
-
-
-class CommonKeys(BaseSettings):
+class CommonKeys(SecurityKeys):
     """What brokers and controllers both know."""
 
     model_config = SettingsConfigDict(extra="forbid", alias_generator=key_name, validate_default=True, frozen=True)
@@ -187,7 +162,7 @@ KEYS: Final[dict[str, str]] = {
 """Every key of the one settings file and its field. A broker ignores a controller's keys there, and the other way."""
 
 _ONE_LOOP = "a broker runs on one event loop"
-_INSECURE = "listeners carry no security protocol"
+_PEM = "certificates are PEM files: ssl.certificate.file, ssl.key.file and ssl.ca.file"
 _LIVE = "it is set while brokers run: paceline broker alter"
 NOT_HERE: Final[dict[str, str]] = {
     "leader.replication.throttled.rate": _LIVE,
@@ -196,13 +171,19 @@ NOT_HERE: Final[dict[str, str]] = {
     "num.network.threads": _ONE_LOOP,
     "background.threads": _ONE_LOOP,
     "queued.max.requests": "requests in flight have a budget in bytes, queued.max.request.bytes",
-    "listener.security.protocol.map": _INSECURE,
-    "security.inter.broker.protocol": _INSECURE,
+    "security.inter.broker.protocol": "REPLICATION and CONTROL have entries in listener.security.protocol.map",
+    "ssl.keystore.location": _PEM,
+    "ssl.keystore.password": _PEM,
+    "ssl.key.password": _PEM,
+    "ssl.truststore.location": _PEM,
+    "ssl.truststore.password": _PEM,
+    "ssl.keystore.type": _PEM,
+    "ssl.truststore.type": _PEM,
+    "sasl.enabled.mechanisms": "callers are known by their certificates",
     "inter.broker.listener.name": "followers always use the REPLICATION listener",
     "control.plane.listener.name": "controllers always use the CONTROL listener",
     "inter.broker.protocol.version": "there is one version",
     "log.message.format.version": "there is one version, 2",
-    "zookeeper.set.acl": "znodes carry no access lists",
     "auto.create.topics.enable": "topics are never created by a typo; use CreateTopics",
     "port": "use listeners",
     "host.name": "use listeners",

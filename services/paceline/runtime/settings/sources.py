@@ -29,6 +29,8 @@ class Setting:
     text: str
     origin: str
     """For a person: ``file config/dev.properties:12``, ``environment PACELINE_...``, ``flag --...``."""
+    file: Path | None = None
+    """The settings file it was written in."""
 
 
 def unknown_key(key: str, origin: str, spell: str = "{}") -> str:
@@ -73,7 +75,7 @@ def from_file(path: Path) -> dict[str, Setting]:
         elif key in found:
             problems.append(f"{origin}: {key} is there twice, first in {found[key].origin}")
         else:
-            found[key] = Setting(value, origin)
+            found[key] = Setting(value, origin, path)
     if problems:
         raise SettingsError("\n".join(problems))
     return found

@@ -1,0 +1,230 @@
+"""Settings of transport security and of the credentials for ZooKeeper.
+
+``listener.security.protocol.map=CLIENT:PLAINTEXT,EXTERNAL:SSL,REPLICATION:SSL,CONTROL:SSL``. Each ``ssl.*`` key may
+also be given for one listener: ``listener.name.external.ssl.ca.file``.
+"""
+
+import ipaddress
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, SecretStr
+from pydantic_settings import BaseSettings
+
+from paceline.model.control import Endpoint
+from paceline.model.tls import ListenerSecurity, TlsFiles
+from paceline.runtime.settings.fields import OptionalText, blank_is_none, key, key_name
+
+HIDDEN: Final = "(hidden)"
+"""Shown in the place of a secret."""
+LISTENERS: Final = ("CLIENT", "EXTERNAL", "REPLICATION", "CONTROL")
+INTERNAL_LISTENERS: Final = ("REPLICATION", "CONTROL")
+_SSL_KEYS: Final = ("ssl_certificate_file", "ssl_key_file", "ssl_ca_file", "ssl_client_auth")
+_FILE: Final = re.compile(r"\$\{file:(.+)\}")
+_ClientAuth = Literal["required", "none"]
+_OptionalSecret = Annotated[SecretStr | None, BeforeValidator(blank_is_none)]
+_OptionalClientAuth = Annotated[_ClientAuth | None, BeforeValidator(blank_is_none)]
+
+
+def _alone(listener: str) -> Any:
+    return key(None, "", f"for {listener} alone; default: the key without listener.name")
+
+
+class SecurityKeys(BaseSettings):
+    """What brokers and controllers know of security."""
+
+    listener_security_protocol_map: OptionalText = key(
+        None, "", "CLIENT:PLAINTEXT,CONTROL:SSL,...; listeners not named are PLAINTEXT"
+    )
+    ssl_certificate_file: OptionalText = key(None, "", "PEM certificate of this process, its chain behind it")
+    ssl_key_file: OptionalText = key(None, "", "PEM private key, readable by its owner only")
+    ssl_ca_file: OptionalText = key(None, "", "PEM certificates of the authorities that are trusted")
+    ssl_client_auth: _ClientAuth = key("required", "", "whether callers must present a certificate")
+    listener_name_client_ssl_certificate_file: OptionalText = _alone("CLIENT")
+    listener_name_client_ssl_key_file: OptionalText = _alone("CLIENT")
+    listener_name_client_ssl_ca_file: OptionalText = _alone("CLIENT")
+    listener_name_client_ssl_client_auth: _OptionalClientAuth = _alone("CLIENT")
+    listener_name_external_ssl_certificate_file: OptionalText = _alone("EXTERNAL")
+    listener_name_external_ssl_key_file: OptionalText = _alone("EXTERNAL")
+    listener_name_external_ssl_ca_file: OptionalText = _alone("EXTERNAL")
+    listener_name_external_ssl_client_auth: _OptionalClientAuth = _alone("EXTERNAL")
+    listener_name_replication_ssl_certificate_file: OptionalText = _alone("REPLICATION")
+    listener_name_replication_ssl_key_file: OptionalText = _alone("REPLICATION")
+    listener_name_replication_ssl_ca_file: OptionalText = _alone("REPLICATION")
+    listener_name_replication_ssl_client_auth: _OptionalClientAuth = _alone("REPLICATION")
+    listener_name_control_ssl_certificate_file: OptionalText = _alone("CONTROL")
+    listener_name_control_ssl_key_file: OptionalText = _alone("CONTROL")
+    listener_name_control_ssl_ca_file: OptionalText = _alone("CONTROL")
+    listener_name_control_ssl_client_auth: _OptionalClientAuth = _alone("CONTROL")
+    allow_insecure: bool = key(False, "", "let PLAINTEXT listeners bind addresses that other machines reach")
+    super_users: OptionalText = key(None, "", "User:name;User:name; they see broker epochs")
+    zookeeper_sasl_username: OptionalText = key(None, "", "DIGEST-MD5 user of all controllers and brokers")
+    zookeeper_sasl_password: _OptionalSecret = key(None, "", "${file:/path} with its password", secret=True)
+    zookeeper_set_acl: bool = key(False, "", "give new znodes an access list: that user all, world read")
+    zookeeper_ssl_client_enable: bool = key(False, "", "speak TLS with ZooKeeper")
+    zookeeper_ssl_ca_file: OptionalText = key(None, "", "PEM certificates of the authorities of ZooKeeper's servers")
+
+
+SECRETS: Final = frozenset(
+    key_name(field)
+    for field, info in SecurityKeys.model_fields.items()
+    if isinstance(info.json_schema_extra, dict) and info.json_schema_extra["secret"]
+)
+"""Keys whose values are never shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSecurity:
+    """Credentials and encryption for ZooKeeper."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    set_acl: bool = False
+    tls: bool = False
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The security settings of a process, checked."""
+
+    listeners: Mapping[str, ListenerSecurity]
+    super_users: frozenset[str]
+    zookeeper: ZooKeeperSecurity
+
+    @property
+    def is_secure(self) -> bool:
+        """Return whether CONTROL has identities: then epochs are worth hiding."""
+        return self.listeners["CONTROL"].tls is not None
+
+
+def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: list[str]) -> Security:
+    """Return the security of a process with these listeners; mistakes are added to ``problems``."""
+    protocols = _protocols(keys.listener_security_protocol_map or "", problems)
+    listeners = {}
+    for endpoint in endpoints:
+        name = endpoint.listener
+        if protocols.get(name, "PLAINTEXT") == "SSL":
+            listeners[name] = _ssl_listener(keys, name, problems)
+        else:
+            listeners[name] = ListenerSecurity(name)
+            if not keys.allow_insecure and not _is_loopback(endpoint.host):
+                problems.append(
+                    f"listeners: {name} is PLAINTEXT on {endpoint.host}, which other machines reach: set "
+                    f"listener.security.protocol.map={name}:SSL, or allow.insecure=true to let any of them in"
+                )
+    return Security(listeners, _super_users(keys.super_users or "", problems), _zookeeper(keys, problems))
+
+
+def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) -> str:
+    """Return the value of a secret: the content of ``${file:/path}``, or the text of a settings file.
+
+    Args:
+        setting_key: the key.
+        text: its value as written.
+        origin: where it was written.
+        file: the settings file when it was written there.
+
+    Raises:
+        ValueError: other users can read it; the message does not repeat it.
+    """
+    match = _FILE.fullmatch(text.strip())
+    if match is not None:
+        path = Path(match[1])
+        problem = private_file_problem(path)
+        if problem:
+            raise ValueError(f"{origin}: {setting_key}: {problem}")
+        return path.read_text(encoding="utf-8").strip()
+    if file is None:
+        raise ValueError(
+            f"{origin}: {setting_key} is a secret, and flags and environment are no place for it: use ${{file:/path}}"
+        )
+    problem = private_file_problem(file)
+    if problem:
+        raise ValueError(f"{origin}: {setting_key} is a secret: {problem}, or use ${{file:/path}}")
+    return text
+
+
+def private_file_problem(path: Path) -> str:
+    """Return why a file with a secret cannot be used, "" when it can.
+
+    Only its owner may read it; a file of root's may have a group that reads it, as Kubernetes mounts secrets.
+    """
+    try:
+        status = path.stat()
+        with path.open("rb"):
+            pass
+    except OSError as failure:
+        return f"{path} cannot be read ({failure.strerror})"
+    open_bits = stat.S_IMODE(status.st_mode) & (0o037 if status.st_uid == 0 and os.geteuid() != 0 else 0o077)
+    return f"{path} is open to other users: chmod 600 {path}" if open_bits else ""
+
+
+def _protocols(text: str, problems: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        name, colon, protocol = (word.strip().upper() for word in part.partition(":"))
+        if not colon or name not in LISTENERS or protocol not in ("PLAINTEXT", "SSL"):
+            problems.append(
+                f"listener.security.protocol.map: {part!r} is not NAME:PLAINTEXT or NAME:SSL; "
+                f"names are {', '.join(LISTENERS)}"
+            )
+        elif name in found:
+            problems.append(f"listener.security.protocol.map: {name} is there twice")
+        found[name] = protocol
+    return found
+
+
+def _ssl_listener(keys: SecurityKeys, name: str, problems: list[str]) -> ListenerSecurity:
+    values: dict[str, Any] = {}
+    for suffix in _SSL_KEYS:
+        values[suffix] = getattr(keys, f"listener_name_{name.lower()}_{suffix}") or getattr(keys, suffix)
+    problems.extend(
+        f"{key_name(suffix)} is required: listener {name} is SSL" for suffix in _SSL_KEYS[:3] if not values[suffix]
+    )
+    if values["ssl_client_auth"] == "none" and name in INTERNAL_LISTENERS:
+        problems.append(f"ssl.client.auth must be required on {name}: its callers are known by their certificates")
+    tls = TlsFiles(*(Path(values[suffix] or "") for suffix in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")))
+    if values["ssl_key_file"] and tls.key is not None:
+        problem = private_file_problem(tls.key)
+        if problem:
+            problems.append(f"ssl.key.file: {problem}")
+    return ListenerSecurity(name, tls, values["ssl_client_auth"] == "required")
+
+
+def _super_users(text: str, problems: list[str]) -> frozenset[str]:
+    names = [part.strip() for part in text.split(";") if part.strip()]
+    problems.extend(
+        f"super.users: {name!r} is not User:name; several are separated by ';'"
+        for name in names
+        if not name.startswith("User:") or not name[5:] or "," in name
+    )
+    return frozenset(names)
+
+
+def _zookeeper(keys: SecurityKeys, problems: list[str]) -> ZooKeeperSecurity:
+    username, secret = keys.zookeeper_sasl_username or "", keys.zookeeper_sasl_password
+    password = secret.get_secret_value() if secret is not None else ""
+    if bool(username) != bool(password):
+        problems.append("zookeeper.sasl.username and zookeeper.sasl.password belong together")
+    if keys.zookeeper_set_acl and not username:
+        problems.append("zookeeper.set.acl needs zookeeper.sasl.username: an access list names a user")
+    if keys.zookeeper_ssl_ca_file and not keys.zookeeper_ssl_client_enable:
+        problems.append("zookeeper.ssl.ca.file needs zookeeper.ssl.client.enable=true")
+    return ZooKeeperSecurity(
+        username, password, keys.zookeeper_set_acl, keys.zookeeper_ssl_client_enable, keys.zookeeper_ssl_ca_file
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
