@@ -1,4 +1,4 @@
-"""The broker: replicas it leads and follows.
+"""The broker: the replicas it leads and follows, and the requests it answers.
 
-Read `node.py` first, then `replica_manager.py`; the doors are `driver.py`, `servicer.py` and `__main__.py`.
+Read `node.py` first, then `partition/`, `control/` and `requests/`. All I/O of the process is in `service/`.
 """

@@ -1,4 +1,4 @@
 """The controller: elections, topics, reassignment, deletion.
 
-Read `machine.py` first; the doors are `driver.py`, `servicer.py` and `__main__.py`.
+Read `event_handler.py` first, then `state/` and `election/`. All I/O of the process is in `service/`.
 """

@@ -1,6 +1,6 @@
-"""ZooKeeper: the paths and JSON of Kafka's layout, one interface, a kazoo door and an in-memory server.
+"""ZooKeeper: one interface, the znodes of Kafka's layout, and the recipes built on them.
 
-Read `interface.py` first, then `znodes.py` (paths and JSON) and `recipes.py` (registration, election and the like, as
-flows). `patient.py` waits out connection losses, `memory.py` is server and client for tests and the simulator.
-`zookeeper.py` is the only file that imports kazoo; `embedded.py` runs the real server as a child process.
+Read `interface.py` first, then `znodes/` (paths and JSON, pure) and `recipes.py` (registration, broker ids, cluster
+id). `flow.py` runs multi-step conversations as generators, `patient_zookeeper.py` repeats requests after a connection
+loss, and `kazoo/` is the client of a real ensemble.
 """

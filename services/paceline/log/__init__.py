@@ -1,5 +1,5 @@
-"""One replica on disk, in Kafka's own format: segments, indexes, epochs, producer state, recovery, checkpoints.
+"""The log of one replica on disk, in Kafka's format: segments, indexes, epochs, producer state, recovery, checkpoints.
 
-Storage is reached through `files.Files` only; `os_files.py` is the door to real files. Read `partition_log.py`
-first, then `segment.py` and `log_manager.py`; `record_batch.py` is the codec. docs/architecture.md lists who does what.
+All files are reached through `files.Files`; `os_files.py` implements it for real files. Read `partition_log.py` first,
+then `segment.py` and `log_manager.py`; `record_batch.py` is the codec. docs/architecture.md lists the files by subject.
 """

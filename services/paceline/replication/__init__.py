@@ -1,4 +1,4 @@
-"""The rules of replication: ISR, high watermark, follower progress, truncation, purgatory.
+"""The rules of replication: ISR, high watermark, follower progress, truncation, delayed requests.
 
-Plain functions and small classes; whoever applies them lives in `paceline.broker`.
+Pure functions and small classes without I/O; `paceline.broker` applies them.
 """

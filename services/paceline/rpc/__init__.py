@@ -1,1 +1,5 @@
-"""gRPC glue: servers, channels, conversion between proto and model, errors to statuses, the one retry policy."""
+"""gRPC: servers, channels, errors as statuses, and the retry policy.
+
+Read `server.py` and `errors.py` first. `convert/` translates between messages and `model`, `admission/` limits
+requests, `streams/` carries requests and answers in order on one stream, `watch/` serves watch streams.
+"""

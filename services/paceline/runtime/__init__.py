@@ -1,4 +1,4 @@
-"""What every process needs around its core: ports, flows, logging, metrics, life cycle.
+"""The parts of a process around its core: settings, logging, metrics, health, life cycle.
 
-Read `ports.py` first: it names the few things the cores are handed, in the services and in the simulator alike.
+Read `lifecycle.py` first. `embedded_zookeeper.py` runs the real ZooKeeper server as a child process.
 """

@@ -1,8 +1,7 @@
-"""Paths and JSON of Kafka's znodes, both ways (spec/zookeeper.md sections 1 and 2).
+"""JSON of the topic, partition state, reassignment, deletion and configuration znodes.
 
-`encode_*` returns a node's data; `decode_*` takes path and data and raises `MalformedZnodeError`, never anything else,
-for data that is not of the schema. The registrations live in `znode_registrations.py`, the paths in `znode_paths.py`;
-all of them can be imported from here.
+`encode_*` returns a node's data; `decode_*` takes path and data and raises `MalformedZnodeError`, never another error,
+for data that does not match the schema.
 """
 
 import re
@@ -18,8 +17,7 @@ from paceline.coordination.znodes.json_codec import (
     decode_object,
     encode_json,
 )
-from paceline.coordination.znodes.paths import *  # noqa: F403
-from paceline.coordination.znodes.registrations import *  # noqa: F403
+from paceline.coordination.znodes.paths import CONFIG_ENTITY_TYPES
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidTopicError
 from paceline.model.identifiers import NO_LEADER, TopicPartition, validate_topic_name
@@ -277,7 +275,7 @@ def decode_config_change(path: str, data: bytes | None) -> str:
     names = entity_path.split("/")
     if len(names) not in (2, 4) or any(name in ("", ".", "..") for name in names):
         raise node.fail("entity_path", f"{entity_path[:80]!r} does not name an entity")
-    if names[0] not in CONFIG_ENTITY_TYPES:  # noqa: F405
+    if names[0] not in CONFIG_ENTITY_TYPES:
         raise node.fail("entity_path", f"{names[0][:40]!r} is no kind of entity")
     return entity_path
 
