@@ -296,6 +296,40 @@ def test_recovery_keeps_every_byte_of_a_sound_log(path: Path) -> None:
             assert bytes(files.contents.get(name, b"")) == data, name
 
 
+@pytest.mark.parametrize("settings", [LogConfig.from_properties({"cleanup.policy": "compact"}, CONFIG), None])
+@pytest.mark.parametrize("name", ["compact_keep-0", "compact_drop-0", "compact_txn-0"])
+def test_a_loss_of_power_costs_a_compacted_log_no_segment_after_a_gap(name: str, settings: LogConfig | None) -> None:
+    """The broker's default is to delete; only the topic's settings say that gaps are compaction's. Unknown ones may."""
+    path = GOLDEN / "log" / "cleaned" / name
+    files = memory_copy(path)
+    files.contents["/data/.kernel_boot_id"] = bytearray(b"an-earlier-boot\n")
+    before = {name: bytes(data) for name, data in files.contents.items() if name.endswith(".log")}
+    manager = LogManager(files, ["/data"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="this-boot")
+    report = manager.load(0, lambda _topic: settings)
+    tp = parse_directory_name(name)
+    assert tp is not None
+    log = manager.get(tp)
+    assert log is not None and report.truncated_bytes == 0
+    assert {name: bytes(files.contents.get(name, b"")) for name in before} == before
+    batches = [fact for fact in facts(path) if "records" in fact]
+    assert log.log_end_offset == batches[-1]["last_offset"] + 1
+
+
+@pytest.mark.parametrize("name", sorted(REBUILT_AS_LEADER.keys() - {"empty-0"}))
+def test_rebuilt_indexes_have_the_entries_of_the_topics_settings(name: str) -> None:
+    path = GOLDEN / "log" / "clean" / name
+    files = memory_copy(path)
+    lost = [name for name in files.contents if name.endswith(".index")]
+    for index in lost:
+        del files.contents[index]
+    settings = LogConfig.from_properties(REBUILT_AS_LEADER[name], CONFIG)
+    manager = LogManager(files, ["/data"], LogConfig(), on_dir_failure=lambda *_: None)
+    manager.load(0, lambda _topic: settings)
+    manager.shutdown()
+    for index in lost:
+        assert bytes(files.contents[index]) == (path / index.rpartition("/")[2]).read_bytes(), index
+
+
 @pytest.mark.parametrize("name", ["idempotent-0", "orders-eu.v1-0", "txn-0"])
 def test_recovery_after_a_kill_rebuilds_what_a_clean_stop_would_have_left(name: str) -> None:
     path = GOLDEN / "log" / "killed" / name

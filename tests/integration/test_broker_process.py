@@ -17,7 +17,9 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from kazoo.client import KazooClient
 
+from paceline.coordination import znodes
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.runtime.lifecycle import ExitCode
@@ -28,6 +30,7 @@ from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DEV = Path(__file__).resolve().parents[2] / "config" / "dev.properties"
 SESSION_TIMEOUT_MS = 30_000
 """A machine that stands still for seconds ends no session; tests that kill a process ask for a shorter one."""
@@ -321,6 +324,30 @@ def test_a_log_directory_of_a_running_broker_is_refused(
     second = started(processes, Broker(tmp_path, connect, "data", "--broker-id=2"))
     assert second.exit_code() == ExitCode.LOG_DIR_LOCKED
     assert "is locked by another process" in second.output
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_compacted_log_of_kafka_outlives_a_loss_of_power(
+    listed: bool, zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    """Its settings are in ZooKeeper alone, and gaps between its segments are compaction's work."""
+    connect = f"{zookeeper}/compacted-{listed}"
+    if listed:
+        client = KazooClient(connect)
+        client.start()
+        processes.callback(client.stop)
+        settings = znodes.encode_config({"cleanup.policy": "compact", "segment.bytes": "3000"})
+        client.create(znodes.topic_path("compact_keep"), b"", makepath=True)
+        client.create(znodes.topic_config_path("compact_keep"), settings, makepath=True)
+    log = tmp_path / "data" / "compact_keep-0"
+    shutil.copytree(GOLDEN / "log" / "cleaned" / "compact_keep-0", log)
+    (tmp_path / "data" / ".kernel_boot_id").write_text("an-earlier-boot\n")
+    before = {path.name: path.read_bytes() for path in log.glob("*.log")}
+    broker = started(processes, Broker(tmp_path, connect, "data", "--broker-id=1")).ready()
+    said = broker.wait_said(r"logs=1 recovered=1 truncated_bytes=(\d+)")
+    assert said[1] == "0"
+    assert {path.name: path.read_bytes() for path in log.glob("*.log")} == before
+    assert listed == ("topic settings unknown" not in broker.output)
 
 
 def test_a_zookeeper_that_is_not_there_ends_the_start(tmp_path: Path, processes: contextlib.ExitStack) -> None:

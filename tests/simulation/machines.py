@@ -23,6 +23,7 @@ from tests.simulation.transports import (
     SimulatedStandbyTransport,
 )
 from tests.simulation.world import NodeScheduler, Skew, World
+from tests.support.broker_cluster import settings_in
 from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
 
 if TYPE_CHECKING:
@@ -221,7 +222,8 @@ class BrokerLife(Life):
             on_dir_failure=self._dir_failed,
             boot_id=boot_id,
         )
-        report = self.logs.load(self.scheduler.wall_ms())
+        settings = settings_in(cluster.server.tree, self.logs.default_config)
+        report = self.logs.load(self.scheduler.wall_ms(), settings)
         for log in self.logs.observed_logs():
             log.rebuild_mirror()
         self.unclean = report.is_unclean_restart(boot_id)

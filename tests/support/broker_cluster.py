@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from paceline.broker.membership.topic_configs import parsed_settings
 from paceline.broker.node import BrokerNode
 from paceline.coordination import znodes
+from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -49,6 +51,7 @@ from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
+from tests.support.zookeeper.data_tree import DataTree
 from tests.unit.log.memory_files import MemoryFiles
 
 TP = TopicPartition("orders", 0)
@@ -59,6 +62,23 @@ CONTROL_ADDRESS = Endpoint("CONTROL", "controller", 9084)
 def batch(*values: bytes) -> bytes:
     """One batch with these values."""
     return encode_batch([NewRecord(1000 + i, None, value) for i, value in enumerate(values)])
+
+
+def settings_in(tree: DataTree, defaults: LogConfig) -> Callable[[str], LogConfig | None]:
+    """Look up topic settings as a starting broker process reads them before it loads its logs."""
+
+    def settings_of(topic: str) -> LogConfig | None:
+        path = znodes.topic_config_path(topic)
+        node = tree.get(path)
+        if tree.get(znodes.topic_path(topic)) is None:
+            return None
+        try:
+            config, problem = parsed_settings({} if node is None else znodes.decode_config(path, node.data), defaults)
+        except MalformedZnodeError:
+            return None
+        return config if problem is None else None
+
+    return settings_of
 
 
 class DirectTransport:
@@ -180,7 +200,7 @@ class BrokerUnderTest:
         self.fatal: list[Exception] = []
         self.up = True
         self.logs = LogManager(files, dirs, log_config, on_dir_failure=lambda _path, _error: None, boot_id="boot")
-        report = self.logs.load(cluster.time.wall_ms())
+        report = self.logs.load(cluster.time.wall_ms(), settings_in(cluster.server.tree, log_config))
         self.transport = DirectTransport(cluster, config.broker_id)
         self.zookeeper = MemoryZooKeeper(
             cluster.server, cluster.time, session_timeout_ms=config.zookeeper_session_timeout_ms

@@ -26,6 +26,9 @@ from paceline.model.identifiers import TopicPartition
 
 BOOT_ID_FILE = ".kernel_boot_id"
 
+TopicSettings = Callable[[str], LogConfig | None]
+"""The settings of a topic by its name, ``None`` when they are not known."""
+
 
 def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
     """Say, durably, since which start of the kernel the directory is known to be whole.
@@ -68,9 +71,9 @@ class DirectoryLoader:
         self,
         directory: LogDirectory,
         report: DirectoryReport,
-        configs: Callable[[str], LogConfig | None],
+        settings: TopicSettings,
     ) -> None:
-        """Load every log of a directory that is locked; what is found goes into ``report`` as it is found.
+        """Load every log of a directory that is locked, and add to ``report`` what is found as it is found.
 
         Raises:
             KafkaStorageError: a partition has two current logs.
@@ -93,7 +96,8 @@ class DirectoryLoader:
                     "while one of them was offline. Move the log away that lies in the directory that had failed, and "
                     "start again"
                 )
-            log = self._open(directory, name, tp, report, configs)
+            config = settings(tp.topic)
+            log = self._open(directory, name, tp, report, config or self._default_config)
             power_lost = report.stored_boot_id not in (None, self._boot_id)
             loaded = load_log(
                 self._files,
@@ -102,6 +106,7 @@ class DirectoryLoader:
                 recovery_point=recovery_points.get(tp),
                 log_start_offset=log_starts.get(tp),
                 power_lost=power_lost,
+                settings_known=config is not None,
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
@@ -129,7 +134,7 @@ class DirectoryLoader:
         name: str,
         tp: TopicPartition,
         report: DirectoryReport,
-        configs: Callable[[str], LogConfig | None],
+        config: LogConfig,
     ) -> PartitionLog:
         path = join(directory.path, name)
         topic_id = None
@@ -137,7 +142,6 @@ class DirectoryLoader:
             topic_id = read_topic_id(self._files, path)
         except DamagedFileError:
             report.damaged.append(path)
-        config = configs(tp.topic) or self._default_config
         return self._log_class(
             self._files, directory, path, tp, config, topic_id=topic_id, topic_id_written=topic_id is not None
         )

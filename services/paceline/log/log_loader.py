@@ -54,17 +54,19 @@ def load_log(
     recovery_point: int | None,
     log_start_offset: int | None,
     power_lost: bool = False,
+    settings_known: bool = True,
 ) -> LoadedLog:
-    """Load ``log`` from its directory, recovering what lies behind the recovery point unless the stop was clean.
+    """Load ``log`` from its directory, recovering everything after the recovery point unless the stop was clean.
 
     ``recovery_point`` and ``log_start_offset`` are what the checkpoints say, ``None`` when nothing. ``power_lost``
-    says that the page cache may be gone too: then a gap between segments behind the recovery point, unless the topic is
-    compacted, is taken for the lost end of the earlier one, and what follows is dropped; it was not durable.
+    says that the page cache may be gone too: then a gap between segments after the recovery point is taken for the
+    lost end of the earlier segment, and the segments after it are dropped; they were not durable. Compaction leaves
+    gaps, too: nothing is dropped when the topic is compacted, or when ``settings_known`` says that it may be.
 
     Raises:
         OSError: storage failed.
     """
-    return _Loader(files, log, clean, recovery_point, log_start_offset, power_lost).load()
+    return _Loader(files, log, clean, recovery_point, log_start_offset, power_lost, settings_known).load()
 
 
 def read_topic_id(files: Files, path: str) -> str | None:
@@ -90,9 +92,11 @@ class _Loader:
         recovery_point: int | None,
         log_start_offset: int | None,
         power_lost: bool,
+        settings_known: bool,
     ) -> None:
         self._files = files
         self._log = log
+        self._may_have_gaps = log.config.compacts or not settings_known
         self._clean = clean
         self._recovery_point = recovery_point or 0
         self._stopped_at = recovery_point if clean else None
@@ -219,13 +223,10 @@ class _Loader:
                 return
 
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
-        """Whether the end of the segment before was lost. A compacted log has gaps of its own, so none tells."""
-        if not self._power_lost or self._may_have_gaps() or index == first:
+        """Whether the end of the segment before was lost. Compaction leaves gaps as well, so there it does not tell."""
+        if not self._power_lost or self._may_have_gaps or index == first:
             return False
         return segments[index].base_offset > self._recovered_end
-
-    def _may_have_gaps(self) -> bool:
-        return self._log.config.compacts
 
     def _remove_segments(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):
@@ -277,7 +278,7 @@ class _Loader:
         end = self._recovered_end
         if header.base_offset == end or end + header.last_offset_delta + 1 != self._recovery_point:
             return False
-        return not self._may_have_gaps() and self._log.epochs.epoch_of(end) == header.leader_epoch
+        return not self._may_have_gaps and self._log.epochs.epoch_of(end) == header.leader_epoch
 
     def _begin(self, segments: list[Segment], start: int) -> None:
         try:

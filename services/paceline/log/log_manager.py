@@ -17,9 +17,9 @@ from paceline.log.checkpoint import (
     encode_meta_properties,
     read_offsets,
 )
-from paceline.log.directory_loader import DirectoryLoader, write_boot_id
-from paceline.log.directory_names import DELETED, free_path
-from paceline.log.files import FileLock, Files, join, read_all, write_atomically
+from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
+from paceline.log.directory_names import DELETED, free_path, is_being_deleted, parse_directory_name
+from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
 from paceline.log.load_report import DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
@@ -68,10 +68,26 @@ class LogManager:
 
     # -- loading -----------------------------------------------------------------------------------------------
 
-    def load(self, now_ms: int, configs: Callable[[str], LogConfig | None] = lambda _topic: None) -> LoadReport:
-        """Lock every directory, load and where needed recover every log. ``configs`` gives a topic's settings.
+    def topics_on_disk(self) -> set[str]:
+        """Return the topics of which a log lies in a directory that can be read; before `load`, which reports more."""
+        topics = set()
+        for directory in self._directories:
+            try:
+                listed = self._files.list_directory(directory.path)
+            except OSError:
+                continue
+            for name, kind in listed:
+                tp = parse_directory_name(name)
+                if tp is not None and kind is FileKind.DIRECTORY and not is_being_deleted(name):
+                    topics.add(tp.topic)
+        return topics
 
-        A directory that fails goes offline and is reported; the others go on.
+    def load(self, now_ms: int, settings: TopicSettings | None = None) -> LoadReport:
+        """Lock every directory, load and where needed recover every log.
+
+        ``settings`` gives the settings of a topic, ``None`` while they are not known: nothing is dropped then that a
+        compacted topic would keep. Without it every topic has the defaults. A directory that fails goes offline and is
+        reported; the others are loaded.
 
         Raises:
             KafkaStorageError: another process uses a directory, or a partition has two current logs.
@@ -88,7 +104,7 @@ class LogManager:
             report.directories.append(found)
             try:
                 self._lock(directory)
-                loader.load(directory, found, configs)
+                loader.load(directory, found, settings or (lambda _topic: self.default_config))
                 self._lower_recovery_points(directory)
                 directory.load_completed = True
             except OSError as error:

@@ -293,6 +293,36 @@ def parsed_settings(settings: _Settings, defaults: LogConfig) -> tuple[LogConfig
     return config, problem
 
 
+def read_known_settings(topics: Iterable[str], defaults: LogConfig) -> Flow[dict[str, LogConfig]]:
+    """Return the settings of those topics of which all is known that decides on deletion; for the load of their logs.
+
+    A topic that ZooKeeper does not list is not known: it was deleted, or ZooKeeper has lost its data.
+
+    Raises:
+        CoordinationError: ZooKeeper refused, or the session ended.
+    """
+    waiting = sorted(topics)
+    found: dict[str, _Settings] = {}
+    while waiting:
+        found.update((yield from _read_configs(waiting[:_READS_AT_ONCE])))
+        del waiting[:_READS_AT_ONCE]
+    (listed,) = yield Zk([GetChildren(znodes.TOPICS)])
+    expect(listed, znodes.TOPICS, ZkCode.NO_NODE)
+    existing = frozenset(listed.children) if listed.ok else frozenset()
+    known = {}
+    for topic, settings in found.items():
+        config, problem = parsed_settings(settings, defaults)
+        if topic not in existing:
+            problem = f"{znodes.TOPICS} does not list it"
+        if config is not None and problem is None:
+            known[topic] = config
+        else:
+            LOG.warning(
+                "topic settings unknown, recovery keeps segments after a gap: topic=%s cause=%s", topic, problem
+            )
+    return known
+
+
 def _read_configs(topics: list[str]) -> Flow[dict[str, _Settings]]:
     paths = [znodes.topic_config_path(topic) for topic in topics]
     responses: list[Response] = yield Zk([GetData(path) for path in paths])

@@ -1,15 +1,17 @@
-"""Which id a broker has: the one it is told, the one it kept, or a new one (spec/log-format.md section 9.1)."""
+"""Find the broker's id: the configured one, the one it kept, or a new one; and ask ZooKeeper before the start."""
 
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import TypeVar
 
-from paceline.coordination.flow import FlowRun
+from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import SessionEvent, WatchEvent, ZooKeeper
-from paceline.coordination.recipes import generate_broker_id
 from paceline.log.checkpoint import MetaProperties
 from paceline.model.scheduler import Scheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
+
+T = TypeVar("T")
 
 _POLL_S = 0.05
 
@@ -43,24 +45,28 @@ def broker_id_of(configured: int, stored: Mapping[str, MetaProperties | None]) -
     return ids[0]
 
 
-async def generated_broker_id(zookeeper: ZooKeeper, scheduler: Scheduler, reserved_max_id: int, timeout_ms: int) -> int:
-    """Return a new broker id from ZooKeeper's sequence, over a session of its own.
+async def ask_zookeeper(zookeeper: ZooKeeper, scheduler: Scheduler, flow: Flow[T], timeout_ms: int) -> T:
+    """Return the outcome of a flow that is run over a session of its own, before the broker has one.
 
     Raises:
-        TimeoutError: ZooKeeper was not reached in time.
+        TimeoutError: ZooKeeper was not reached, or did not answer, in time.
         CoordinationError: ZooKeeper refused.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     zookeeper.start(_ignore_session, _ignore_watch)
-    while not zookeeper.connected:
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        await asyncio.sleep(_POLL_S)
-    outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    FlowRun(
-        generate_broker_id(reserved_max_id), zookeeper, scheduler, outcome.set_result, outcome.set_exception
-    ).start()
-    return await asyncio.wait_for(outcome, max(deadline - time.monotonic(), 1.0))
+    try:
+        while not zookeeper.connected:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            await asyncio.sleep(_POLL_S)
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        run = FlowRun(flow, zookeeper, scheduler, outcome.set_result, outcome.set_exception).start()
+        try:
+            return await asyncio.wait_for(outcome, max(deadline - time.monotonic(), 1.0))
+        finally:
+            run.cancel()
+    finally:
+        zookeeper.close()
 
 
 def _ignore_session(_event: SessionEvent) -> None:

@@ -1,7 +1,8 @@
 """The broker as a process: what is started in which order, and stopped in which.
 
-Start: ports are bound and answer "starting", logs are loaded, the ZooKeeper session opens, the node registers, health
-says SERVING. Stop: health says NOT_SERVING, leadership moves away, logs are closed, running calls get a grace period.
+Start: ports are bound and answer "starting", the settings of the topics on the disk are read from ZooKeeper, logs are
+loaded, the ZooKeeper session opens, the node registers, health says SERVING. Stop: health says NOT_SERVING, leadership
+moves away, logs are closed, running calls get a grace period.
 """
 
 import asyncio
@@ -20,17 +21,20 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 from paceline import __version__
+from paceline.broker.membership.topic_configs import read_known_settings
 from paceline.broker.metrics import label_families_of
 from paceline.broker.node import BrokerNode
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.service.broker_id import broker_id_of, generated_broker_id
+from paceline.broker.service.broker_id import ask_zookeeper, broker_id_of
 from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.servers import BrokerServers
 from paceline.broker.service.transport import GrpcBrokerTransport
-from paceline.coordination.errors import DuplicateBrokerIdError
+from paceline.coordination.errors import CoordinationError, DuplicateBrokerIdError, SessionLostError
+from paceline.coordination.flow import Flow
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.coordination.recipes import generate_broker_id
 from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -131,9 +135,11 @@ class BrokerProcess:
             on_dir_failure=self._log_dir_failed,
             boot_id=_boot_id(),
         )
+        topics = await self._unless_ended(self._on_own_thread("list-logs", logs.topics_on_disk))
+        settings = await self._topic_settings(topics, logs.default_config)
         try:
             now_ms = self._scheduler.wall_ms()
-            report = await self._unless_ended(self._on_own_thread("load-logs", lambda: logs.load(now_ms)))
+            report = await self._unless_ended(self._on_own_thread("load-logs", lambda: logs.load(now_ms, settings.get)))
         except KafkaStorageError as failure:
             raise StartupError(str(failure), ExitCode.LOG_DIR_LOCKED) from None
         self._logs = logs
@@ -151,25 +157,29 @@ class BrokerProcess:
             raise StartupError("no log directory can be used", ExitCode.LOG_DIR_LOCKED)
         return report
 
+    async def _topic_settings(self, topics: set[str], defaults: LogConfig) -> dict[str, LogConfig]:
+        """Return the settings of the topics on the disk: recovery must not drop what their policy keeps."""
+        if not topics:
+            return {}
+        LOG.info("reading topic settings from ZooKeeper before logs are loaded: topics=%d", len(topics))
+        return await self._ask_zookeeper(read_known_settings(topics, defaults))
+
+    async def _ask_zookeeper(self, flow: Flow[T]) -> T:
+        zookeeper = PatientZooKeeper(self._open_zookeeper())
+        timeout_ms = self._settings.zookeeper_connection_timeout_ms
+        try:
+            return await self._unless_ended(ask_zookeeper(zookeeper, self._scheduler, flow, timeout_ms))
+        except (TimeoutError, SessionLostError):
+            raise self._no_zookeeper() from None
+        except CoordinationError as error:
+            raise StartupError(f"the broker cannot start: {error}", ExitCode.FATAL) from error
+
     async def _resolve_broker_id(self) -> None:
         assert self._logs is not None
         stored = self._logs.read_meta_properties()
         known = broker_id_of(self._settings.keys.broker_id, stored)
         if known is None:
-            zookeeper = PatientZooKeeper(self._open_zookeeper())
-            try:
-                known = await self._unless_ended(
-                    generated_broker_id(
-                        zookeeper,
-                        self._scheduler,
-                        self._settings.keys.reserved_broker_max_id,
-                        self._settings.zookeeper_connection_timeout_ms,
-                    )
-                )
-            except TimeoutError:
-                raise self._no_zookeeper() from None
-            finally:
-                zookeeper.close()
+            known = await self._ask_zookeeper(generate_broker_id(self._settings.keys.reserved_broker_max_id))
         self._broker_id = known
 
     def _open_zookeeper(self) -> ZooKeeper:
