@@ -497,7 +497,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     def _session(self, request: Any) -> tuple[int, dict[TopicPartition, Any]]:
         named = {TopicPartition(p.topic, p.partition): p for p in request.partitions}
         if request.session_epoch <= 0:
-            session_id = len(self.sessions) + 1 + 1_000 * self.node_id if request.session_epoch == 0 else 0
+            session_id = len(self.sessions) + 1 + 1_000 * self.node_id if request.open_session else 0
             if session_id:
                 self.sessions[session_id] = (1, named)
             return session_id, named

@@ -216,7 +216,7 @@ def _outcome(leader: log_grpc.LogServiceStub, request: log_pb.ProduceRequest) ->
 def test_an_offset_out_of_range_is_told_with_the_range(leader: log_grpc.LogServiceStub, offset: int) -> None:
     part = log_pb.FetchPartition(topic=TOPIC, partition=0, fetch_offset=offset)
     try:
-        (result,) = leader.Fetch(log_pb.FetchRequest(session_epoch=-1, partitions=[part]), timeout=60).partitions
+        (result,) = leader.Fetch(log_pb.FetchRequest(partitions=[part]), timeout=60).partitions
     except grpc.RpcError as failure:
         assert offset < 0
         assert _reason(failure) in {"OFFSET_OUT_OF_RANGE", "INVALID_REQUEST"}

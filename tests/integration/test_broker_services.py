@@ -483,7 +483,8 @@ async def test_a_failed_session_fails_the_whole_call(door: Door) -> None:
 
 
 async def test_sessions_and_structured_records_do_not_mix(door: Door) -> None:
-    assert isinstance(await failure_of(door.log().Fetch(fetch_of(session_id=5, session_epoch=2))), InvalidRequestError)
+    for mixed in (fetch_of(session_id=5, session_epoch=2), fetch_of(open_session=True)):
+        assert isinstance(await failure_of(door.log().Fetch(mixed)), InvalidRequestError)
 
 
 def live(broker_id: int, external: bool = True) -> LiveBroker:

@@ -69,7 +69,7 @@ def fill(cluster: LocalCluster, topic: str, count: int, size: int = 10) -> None:
 def fetch_at(cluster: LocalCluster, broker: int, topic: str, rack: str) -> pb.FetchPartitionResult:
     with open_channel(cluster.broker(broker).client_address) as channel:
         answer = LogServiceStub(channel).Fetch(
-            pb.FetchRequest(rack_id=rack, session_epoch=-1, partitions=[pb.FetchPartition(topic=topic)]), timeout=10
+            pb.FetchRequest(rack_id=rack, partitions=[pb.FetchPartition(topic=topic)]), timeout=10
         )
     return answer.partitions[0]
 

@@ -21,6 +21,7 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
 from paceline.dev.ports import free_plan
 from paceline.model.errors import NotControllerError
 from paceline.rpc.channels import open_channel
+from paceline.rpc.convert.events import event_from_proto
 from paceline.rpc.errors import from_rpc_error
 from paceline.runtime.embedded_zookeeper import java_path
 from paceline.v1 import metadata_service_pb2 as pb
@@ -143,20 +144,12 @@ def test_events_of_the_controller_tell_of_a_topic_from_creation_to_deletion(loca
         request = pb.PollEventsRequest(cursor=cursor, filter=wanted, max_wait_ms=5_000, max_events=3)
         batch = stub.PollEvents(request, timeout=30).batch
         assert len(batch.events) <= 3 and not batch.HasField("gap")
-        assert all(event.topic == "told" and event.controller_epoch > 0 for event in batch.events)
+        events = [event_from_proto(event) for event in batch.events]
+        assert all((event.topic_partition or (event.topic,))[0] == "told" for event in events)
+        assert all((event.controller_epoch or 0) > 0 for event in events)
         cursor = batch.cursor
-        kinds += [_word(event.kind) for event in batch.events]
+        kinds += [event.kind.name for event in events]
     assert kinds[0] == "TOPIC_CREATED" and kinds[-1] == "TOPIC_DELETED" and kinds.count("TRANSITION") > 5
-
-
-def _word(kind: int) -> str:
-    return next(each.name for each in StateChangeKind if _number(each) == kind)
-
-
-def _number(kind: StateChangeKind) -> int:
-    from paceline.rpc.convert.events import event_kind_to_proto
-
-    return int(event_kind_to_proto(kind))
 
 
 def test_a_brokers_stream_tells_what_its_replicas_lived_through(local_cluster: LocalCluster) -> None:
@@ -165,7 +158,9 @@ def test_a_brokers_stream_tells_what_its_replicas_lived_through(local_cluster: L
     assert next(call).batch.cursor
     make(local_cluster, "lived", [2, 1])
     event = next(message.batch.events[0] for message in call if message.batch.events)
-    assert (event.who, _word(event.kind), event.partition, list(event.isr)) == ("broker-2", "BECAME_LEADER", 0, [2, 1])
+    leading = event.became_leader
+    assert (event.source, leading.partition.partition, leading.broker_id) == ("broker-2", 0, 2)
+    assert (leading.leadership.leader, list(leading.leadership.isr)) == (2, [2, 1])
     call.cancel()
     with pytest.raises(grpc.RpcError) as refused:
         next(stub.WatchEvents(pb.WatchEventsRequest(active_controller_only=True), timeout=30))

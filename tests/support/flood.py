@@ -148,7 +148,6 @@ class Flood:
             max_wait_ms=1_000,
             max_bytes=55 * MIB,
             format=pb.FETCH_FORMAT_BATCHES,
-            session_epoch=-1,
             partitions=[pb.FetchPartition(topic=topic, fetch_offset=0, max_bytes=55 * MIB)],
         )
         self._fetch = memoryview(_message(fetch.SerializeToString()))

@@ -180,7 +180,6 @@ class StubClient:
             request = log_service_pb2.FetchRequest(
                 max_wait_ms=200,
                 format=log_service_pb2.FETCH_FORMAT_RECORDS,
-                session_epoch=-1,
                 partitions=[log_service_pb2.FetchPartition(topic=topic, partition=partition, fetch_offset=position)],
             )
             (result,) = log.Fetch(request, timeout=_CALL_TIMEOUT_S).partitions

@@ -54,6 +54,7 @@ def wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rac
         format=FETCH_FORMAT_BATCHES,
         session_id=session.session_id,
         session_epoch=session.session_epoch,
+        open_session=not session.session_id,
         rack_id=rack,
         forgotten=[ForgottenPartition(topic=tp.topic, partition=tp.partition) for tp in session.forgotten],
     )

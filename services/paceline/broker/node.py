@@ -267,7 +267,11 @@ class BrokerNode:
         self.cluster_id = registered.cluster_id
         self.replica_manager.broker_epoch = registered.broker_epoch
         self._fence.confirm(registered.controller_epoch)
-        self._emit(StateChangeKind.BROKER_REGISTERED, f"broker epoch {registered.broker_epoch}")
+        self._emit(
+            StateChangeKind.BROKER_REGISTERED,
+            f"broker epoch {registered.broker_epoch}",
+            broker_epoch=registered.broker_epoch,
+        )
         self._isr_writer.session_ready()
         self._broker_configs.read()
         self._topic_configs.connected(new_session=True)
@@ -303,13 +307,17 @@ class BrokerNode:
         now = datetime.fromtimestamp(self._scheduler.wall_ms() / 1000, UTC)
         self._logs.write_meta_properties(self._config.broker_id, cluster_id, now.strftime("%a %b %d %H:%M:%S UTC %Y"))
 
-    def _emit(self, kind: StateChangeKind, cause: str) -> None:
+    def _emit(
+        self, kind: StateChangeKind, cause: str, *, broker_epoch: int | None = None, log_dir: str | None = None
+    ) -> None:
         self._on_state_change(
             StateChange(
                 who=f"broker-{self._config.broker_id}",
                 wall_ms=self._scheduler.wall_ms(),
                 kind=kind,
                 replica=self._config.broker_id,
+                broker_epoch=broker_epoch,
+                log_dir=log_dir,
                 cause=cause,
             )
         )
@@ -484,7 +492,7 @@ class BrokerNode:
         return alter_replica_log_dirs(self.replica_manager, wishes)
 
     def _log_dir_failed(self, log_dir: str) -> None:
-        self._emit(StateChangeKind.LOG_DIR_FAILED, log_dir)
+        self._emit(StateChangeKind.LOG_DIR_FAILED, log_dir, log_dir=log_dir)
         if not self._logs.live_log_dirs:
             self._fatal(KafkaStorageError("every log directory has failed"))
             return

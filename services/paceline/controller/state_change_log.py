@@ -60,6 +60,10 @@ class StateChangeLog:
         cause: str | None = None,
         topic_partition: TopicPartition | None = None,
         topic: str | None = None,
+        *,
+        broker_epoch: int | None = None,
+        origin_replicas: tuple[int, ...] | None = None,
+        target_replicas: tuple[int, ...] | None = None,
     ) -> None:
         """Report something that is no transition of one partition: about the controller, a broker, a topic."""
         self._sink(
@@ -72,6 +76,9 @@ class StateChangeLog:
                 topic_id=None if topic is None else self._context.topic_ids.get(topic),
                 replica=replica,
                 controller_epoch=self._context.epoch,
+                broker_epoch=broker_epoch,
+                origin_replicas=origin_replicas,
+                target_replicas=target_replicas,
                 cause=cause or self.cause,
             )
         )

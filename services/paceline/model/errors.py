@@ -2,7 +2,8 @@
 
 `code` is the number on the wire (`paceline.v1.ErrorCode` has the same values), `retriable` says whether the same
 request may succeed later, `definite` whether the operation surely did not happen, whatever the request was. A leader
-answers some errors also after it has appended a batch (``acks=all``): these are not definite.
+answers some errors also after it has appended a batch (``acks=all``): these are not definite. `refresh_metadata` says
+whether the caller routed by metadata that is out of date. The protos carry the same three facts as options of the enum.
 """
 
 from enum import IntEnum
@@ -68,6 +69,7 @@ class PacelineError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
     definite: ClassVar[bool] = True
+    refresh_metadata: ClassVar[bool] = False
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -112,6 +114,7 @@ class UnknownTopicOrPartitionError(PacelineError):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     retriable = True
     definite = False
+    refresh_metadata = True
 
 
 class LeaderNotAvailableError(PacelineError):
@@ -119,6 +122,7 @@ class LeaderNotAvailableError(PacelineError):
 
     code = ErrorCode.LEADER_NOT_AVAILABLE
     retriable = True
+    refresh_metadata = True
 
 
 class NotLeaderOrFollowerError(PacelineError):
@@ -130,6 +134,7 @@ class NotLeaderOrFollowerError(PacelineError):
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     retriable = True
     definite = False
+    refresh_metadata = True
 
 
 class RequestTimedOutError(PacelineError):
@@ -145,6 +150,7 @@ class BrokerNotAvailableError(PacelineError):
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True
+    refresh_metadata = True
 
 
 class ReplicaNotAvailableError(PacelineError):
@@ -152,6 +158,7 @@ class ReplicaNotAvailableError(PacelineError):
 
     code = ErrorCode.REPLICA_NOT_AVAILABLE
     retriable = True
+    refresh_metadata = True
 
 
 class MessageTooLargeError(PacelineError):
@@ -240,6 +247,7 @@ class NotControllerError(PacelineError):
 
     code = ErrorCode.NOT_CONTROLLER
     retriable = True
+    refresh_metadata = True
 
 
 class InvalidRequestError(PacelineError):
@@ -272,6 +280,7 @@ class KafkaStorageError(PacelineError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
     definite = False
+    refresh_metadata = True
 
 
 class LogDirNotFoundError(PacelineError):
@@ -310,6 +319,7 @@ class FencedLeaderEpochError(PacelineError):
     """The leader epoch in the request is older than the broker's."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
+    refresh_metadata = True
 
 
 class UnknownLeaderEpochError(PacelineError):
@@ -378,6 +388,7 @@ class InconsistentTopicIdError(PacelineError):
     """The topic id in the request is not the one of the topic with that name."""
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
+    refresh_metadata = True
 
 
 class ShuttingDownError(PacelineError):
@@ -385,6 +396,7 @@ class ShuttingDownError(PacelineError):
 
     code = ErrorCode.SHUTTING_DOWN
     retriable = True
+    refresh_metadata = True
 
 
 class ThrottledError(PacelineError):

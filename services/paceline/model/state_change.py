@@ -82,6 +82,15 @@ class StateChange:
     zk_version: int | None = None
     replicas: tuple[ReplicaOffsets, ...] = ()
     """The emitter's own replica first, then the others it follows the progress of."""
+    broker_epoch: int | None = None
+    """Registration of the broker the change is about."""
+    log_dir: str | None = None
+    end_offset: int | None = None
+    """End of a follower's log after a truncation, exclusive."""
+    origin_replicas: tuple[int, ...] | None = None
+    """Replicas before a reassignment; None when the reassignment is finished."""
+    target_replicas: tuple[int, ...] | None = None
+    """Replicas that a reassignment ends with."""
     cause: str | None = None
     """Why, in words for people."""
 

@@ -108,6 +108,42 @@ CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType.ValueType  # 2
 """A broker, or all of them: what may be set while they run."""
 global___ConfigResourceType = ConfigResourceType
 
+class _ConfigType:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ConfigTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ConfigType.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CONFIG_TYPE_UNSPECIFIED: _ConfigType.ValueType  # 0
+    """No type was given; never sent by a server of this version."""
+    CONFIG_TYPE_BOOLEAN: _ConfigType.ValueType  # 1
+    """"true" or "false"."""
+    CONFIG_TYPE_INTEGER: _ConfigType.ValueType  # 2
+    """A whole number of 64 bits with sign."""
+    CONFIG_TYPE_DOUBLE: _ConfigType.ValueType  # 3
+    """A decimal number."""
+    CONFIG_TYPE_STRING: _ConfigType.ValueType  # 4
+    """Text."""
+    CONFIG_TYPE_LIST: _ConfigType.ValueType  # 5
+    """Texts separated by commas; APPEND and SUBTRACT work on them."""
+
+class ConfigType(_ConfigType, metaclass=_ConfigTypeEnumTypeWrapper):
+    """ConfigType says how the text of a value is to be read."""
+
+CONFIG_TYPE_UNSPECIFIED: ConfigType.ValueType  # 0
+"""No type was given; never sent by a server of this version."""
+CONFIG_TYPE_BOOLEAN: ConfigType.ValueType  # 1
+""""true" or "false"."""
+CONFIG_TYPE_INTEGER: ConfigType.ValueType  # 2
+"""A whole number of 64 bits with sign."""
+CONFIG_TYPE_DOUBLE: ConfigType.ValueType  # 3
+"""A decimal number."""
+CONFIG_TYPE_STRING: ConfigType.ValueType  # 4
+"""Text."""
+CONFIG_TYPE_LIST: ConfigType.ValueType  # 5
+"""Texts separated by commas; APPEND and SUBTRACT work on them."""
+global___ConfigType = ConfigType
+
 class _ConfigSource:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -633,8 +669,14 @@ class ListPartitionReassignmentsRequest(google.protobuf.message.Message):
 
     PARTITIONS_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
+    page_size: builtins.int
+    """Most entries in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    page_token: builtins.str
+    """next_page_token of the page before, with the same request; empty for the first page."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartition]:
         """Partitions; empty means every partition that is being moved."""
@@ -644,8 +686,10 @@ class ListPartitionReassignmentsRequest(google.protobuf.message.Message):
         *,
         partitions: collections.abc.Iterable[global___TopicPartition] | None = ...,
         timeout_ms: builtins.int = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "timeout_ms", b"timeout_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "partitions", b"partitions", "timeout_ms", b"timeout_ms"]) -> None: ...
 
 global___ListPartitionReassignmentsRequest = ListPartitionReassignmentsRequest
 
@@ -680,6 +724,9 @@ class ListPartitionReassignmentsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REASSIGNMENTS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Token of the next page; empty when this is the last one."""
     @property
     def reassignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OngoingReassignment]:
         """Running moves."""
@@ -688,8 +735,9 @@ class ListPartitionReassignmentsResponse(google.protobuf.message.Message):
         self,
         *,
         reassignments: collections.abc.Iterable[global___OngoingReassignment] | None = ...,
+        next_page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reassignments", b"reassignments"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "reassignments", b"reassignments"]) -> None: ...
 
 global___ListPartitionReassignmentsResponse = ListPartitionReassignmentsResponse
 
@@ -930,8 +978,14 @@ class DescribeConfigsRequest(google.protobuf.message.Message):
 
     RESOURCES_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
+    page_size: builtins.int
+    """Most resources in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    page_token: builtins.str
+    """next_page_token of the page before, with the same request; empty for the first page."""
     @property
     def resources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DescribeConfigsResource]:
         """The resources."""
@@ -941,8 +995,10 @@ class DescribeConfigsRequest(google.protobuf.message.Message):
         *,
         resources: collections.abc.Iterable[global___DescribeConfigsResource] | None = ...,
         timeout_ms: builtins.int = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["resources", b"resources", "timeout_ms", b"timeout_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "resources", b"resources", "timeout_ms", b"timeout_ms"]) -> None: ...
 
 global___DescribeConfigsRequest = DescribeConfigsRequest
 
@@ -980,6 +1036,9 @@ class DescribeConfigsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESOURCES_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Token of the next page; empty when this is the last one."""
     @property
     def resources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DescribeConfigsResult]:
         """One result per resource."""
@@ -988,8 +1047,9 @@ class DescribeConfigsResponse(google.protobuf.message.Message):
         self,
         *,
         resources: collections.abc.Iterable[global___DescribeConfigsResult] | None = ...,
+        next_page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["resources", b"resources"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "resources", b"resources"]) -> None: ...
 
 global___DescribeConfigsResponse = DescribeConfigsResponse
 
@@ -1036,20 +1096,32 @@ class ConfigEntry(google.protobuf.message.Message):
     KEY_FIELD_NUMBER: builtins.int
     VALUE_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    DEFAULT_VALUE_FIELD_NUMBER: builtins.int
+    DOCUMENTATION_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Key, for example "retention.ms"."""
     value: builtins.str
     """Value in effect, as text."""
     source: global___ConfigSource.ValueType
     """Where it comes from."""
+    type: global___ConfigType.ValueType
+    """How the value is to be read."""
+    default_value: builtins.str
+    """Value that is in effect when the key is set nowhere, as text."""
+    documentation: builtins.str
+    """One or two sentences for a person, with the unit."""
     def __init__(
         self,
         *,
         key: builtins.str = ...,
         value: builtins.str = ...,
         source: global___ConfigSource.ValueType = ...,
+        type: global___ConfigType.ValueType = ...,
+        default_value: builtins.str = ...,
+        documentation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["key", b"key", "source", b"source", "value", b"value"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["default_value", b"default_value", "documentation", b"documentation", "key", b"key", "source", b"source", "type", b"type", "value", b"value"]) -> None: ...
 
 global___ConfigEntry = ConfigEntry
 
@@ -1215,17 +1287,21 @@ class DescribeLogDirsRequest(google.protobuf.message.Message):
     BROKER_IDS_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
+    page_size: builtins.int
+    """Most replicas in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    page_token: builtins.str
+    """next_page_token of the page before, with the same request; empty for the first page."""
     @property
     def broker_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Brokers; empty means every live one."""
 
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartition]:
-        """Partitions wanted; empty means all. Directories are listed in any case. All partitions of a large broker may be
-        more than a caller accepts in one answer.
-        """
+        """Partitions wanted; empty means all. Directories are listed in any case."""
 
     def __init__(
         self,
@@ -1233,18 +1309,25 @@ class DescribeLogDirsRequest(google.protobuf.message.Message):
         broker_ids: collections.abc.Iterable[builtins.int] | None = ...,
         partitions: collections.abc.Iterable[global___TopicPartition] | None = ...,
         timeout_ms: builtins.int = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_ids", b"broker_ids", "partitions", b"partitions", "timeout_ms", b"timeout_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_ids", b"broker_ids", "page_size", b"page_size", "page_token", b"page_token", "partitions", b"partitions", "timeout_ms", b"timeout_ms"]) -> None: ...
 
 global___DescribeLogDirsRequest = DescribeLogDirsRequest
 
 @typing.final
 class DescribeLogDirsResponse(google.protobuf.message.Message):
-    """DescribeLogDirsResponse answers every broker, in the order of the request, else by id."""
+    """DescribeLogDirsResponse answers every broker, in the order of the request, else by id. A broker, or a directory of it,
+    whose replicas do not fit on one page is continued at the beginning of the next one, with the rest of its replicas.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BROKERS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Token of the next page; empty when this is the last one."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerLogDirs]:
         """One result per broker."""
@@ -1253,8 +1336,9 @@ class DescribeLogDirsResponse(google.protobuf.message.Message):
         self,
         *,
         brokers: collections.abc.Iterable[global___BrokerLogDirs] | None = ...,
+        next_page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["brokers", b"brokers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "next_page_token", b"next_page_token"]) -> None: ...
 
 global___DescribeLogDirsResponse = DescribeLogDirsResponse
 

@@ -10,6 +10,9 @@ class AdminServiceStub(object):
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
     An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
     A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+
+    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
     """
 
     def __init__(self, channel):
@@ -75,6 +78,9 @@ class AdminServiceServicer(object):
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
     An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
     A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+
+    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
     """
 
     def CreateTopics(self, request, context):
@@ -221,6 +227,9 @@ class AdminService(object):
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
     An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
     A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+
+    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
     """
 
     @staticmethod

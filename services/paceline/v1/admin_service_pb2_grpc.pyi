@@ -22,6 +22,9 @@ class AdminServiceStub:
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
     An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
     A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+
+    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -107,6 +110,9 @@ class AdminServiceAsyncStub:
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
     An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
     A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+
+    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
     """
 
     CreateTopics: grpc.aio.UnaryUnaryMultiCallable[
@@ -191,6 +197,9 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
     An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
     A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+
+    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
     """
 
     @abc.abstractmethod

@@ -26,11 +26,11 @@ class _ClusterEventKind:
 class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ClusterEventKind.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     CLUSTER_EVENT_KIND_UNSPECIFIED: _ClusterEventKind.ValueType  # 0
-    """Never sent; a kind this client does not know yet has another number."""
+    """Not given."""
     CLUSTER_EVENT_KIND_BECAME_LEADER: _ClusterEventKind.ValueType  # 1
-    """A broker leads a partition from now on."""
+    """A broker began to lead a partition."""
     CLUSTER_EVENT_KIND_BECAME_FOLLOWER: _ClusterEventKind.ValueType  # 2
-    """A broker follows a leader from now on."""
+    """A broker began to follow a leader."""
     CLUSTER_EVENT_KIND_BECAME_OFFLINE: _ClusterEventKind.ValueType  # 3
     """A replica's log directory failed."""
     CLUSTER_EVENT_KIND_REPLICA_STOPPED: _ClusterEventKind.ValueType  # 4
@@ -62,37 +62,39 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_LOG_DIR_FAILED: _ClusterEventKind.ValueType  # 17
     """A log directory failed."""
     CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: _ClusterEventKind.ValueType  # 18
-    """A controller took office."""
+    """A controller became active."""
     CLUSTER_EVENT_KIND_CONTROLLER_RESIGNED: _ClusterEventKind.ValueType  # 19
-    """A controller left office."""
+    """A controller is no longer active."""
     CLUSTER_EVENT_KIND_BROKER_UP: _ClusterEventKind.ValueType  # 20
-    """The controller saw a broker come."""
+    """The controller noticed a registered broker."""
     CLUSTER_EVENT_KIND_BROKER_DOWN: _ClusterEventKind.ValueType  # 21
-    """The controller saw a broker go."""
+    """The controller noticed that a broker is no longer registered."""
     CLUSTER_EVENT_KIND_TRANSITION: _ClusterEventKind.ValueType  # 22
     """One of the controller's state machines moved a partition or a replica."""
     CLUSTER_EVENT_KIND_LEADER_ELECTED: _ClusterEventKind.ValueType  # 23
-    """The controller elected a leader; the cause says on what occasion."""
+    """The controller elected a leader."""
     CLUSTER_EVENT_KIND_TOPIC_CREATED: _ClusterEventKind.ValueType  # 24
     """A topic was created."""
     CLUSTER_EVENT_KIND_TOPIC_DELETED: _ClusterEventKind.ValueType  # 25
-    """A topic is gone."""
+    """A topic was deleted."""
     CLUSTER_EVENT_KIND_REASSIGNMENT: _ClusterEventKind.ValueType  # 26
     """A reassignment began or ended."""
     CLUSTER_EVENT_KIND_LOG_DAMAGED: _ClusterEventKind.ValueType  # 27
     """A stretch of a replica's log does not match its checksums."""
     CLUSTER_EVENT_KIND_LOG_SET_ASIDE: _ClusterEventKind.ValueType  # 28
-    """A damaged log was set aside, to be copied anew from a good replica."""
+    """A damaged or stray log was set aside; the replica is copied again from the leader."""
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
-    """ClusterEventKind says what happened; the state-change log uses the same words in lower case with dashes."""
+    """ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
+    name; the state-change log uses the same words in lower case with dashes.
+    """
 
 CLUSTER_EVENT_KIND_UNSPECIFIED: ClusterEventKind.ValueType  # 0
-"""Never sent; a kind this client does not know yet has another number."""
+"""Not given."""
 CLUSTER_EVENT_KIND_BECAME_LEADER: ClusterEventKind.ValueType  # 1
-"""A broker leads a partition from now on."""
+"""A broker began to lead a partition."""
 CLUSTER_EVENT_KIND_BECAME_FOLLOWER: ClusterEventKind.ValueType  # 2
-"""A broker follows a leader from now on."""
+"""A broker began to follow a leader."""
 CLUSTER_EVENT_KIND_BECAME_OFFLINE: ClusterEventKind.ValueType  # 3
 """A replica's log directory failed."""
 CLUSTER_EVENT_KIND_REPLICA_STOPPED: ClusterEventKind.ValueType  # 4
@@ -124,28 +126,88 @@ CLUSTER_EVENT_KIND_SESSION_CHANGED: ClusterEventKind.ValueType  # 16
 CLUSTER_EVENT_KIND_LOG_DIR_FAILED: ClusterEventKind.ValueType  # 17
 """A log directory failed."""
 CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: ClusterEventKind.ValueType  # 18
-"""A controller took office."""
+"""A controller became active."""
 CLUSTER_EVENT_KIND_CONTROLLER_RESIGNED: ClusterEventKind.ValueType  # 19
-"""A controller left office."""
+"""A controller is no longer active."""
 CLUSTER_EVENT_KIND_BROKER_UP: ClusterEventKind.ValueType  # 20
-"""The controller saw a broker come."""
+"""The controller noticed a registered broker."""
 CLUSTER_EVENT_KIND_BROKER_DOWN: ClusterEventKind.ValueType  # 21
-"""The controller saw a broker go."""
+"""The controller noticed that a broker is no longer registered."""
 CLUSTER_EVENT_KIND_TRANSITION: ClusterEventKind.ValueType  # 22
 """One of the controller's state machines moved a partition or a replica."""
 CLUSTER_EVENT_KIND_LEADER_ELECTED: ClusterEventKind.ValueType  # 23
-"""The controller elected a leader; the cause says on what occasion."""
+"""The controller elected a leader."""
 CLUSTER_EVENT_KIND_TOPIC_CREATED: ClusterEventKind.ValueType  # 24
 """A topic was created."""
 CLUSTER_EVENT_KIND_TOPIC_DELETED: ClusterEventKind.ValueType  # 25
-"""A topic is gone."""
+"""A topic was deleted."""
 CLUSTER_EVENT_KIND_REASSIGNMENT: ClusterEventKind.ValueType  # 26
 """A reassignment began or ended."""
 CLUSTER_EVENT_KIND_LOG_DAMAGED: ClusterEventKind.ValueType  # 27
 """A stretch of a replica's log does not match its checksums."""
 CLUSTER_EVENT_KIND_LOG_SET_ASIDE: ClusterEventKind.ValueType  # 28
-"""A damaged log was set aside, to be copied anew from a good replica."""
+"""A damaged or stray log was set aside; the replica is copied again from the leader."""
 global___ClusterEventKind = ClusterEventKind
+
+class _TransitionState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _TransitionStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TransitionState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    TRANSITION_STATE_UNSPECIFIED: _TransitionState.ValueType  # 0
+    """Not given, or a state that this client does not know."""
+    TRANSITION_STATE_NON_EXISTENT_PARTITION: _TransitionState.ValueType  # 1
+    """The partition does not exist, or was deleted."""
+    TRANSITION_STATE_NEW_PARTITION: _TransitionState.ValueType  # 2
+    """The partition was created and has no leader yet."""
+    TRANSITION_STATE_ONLINE_PARTITION: _TransitionState.ValueType  # 3
+    """The partition has a leader."""
+    TRANSITION_STATE_OFFLINE_PARTITION: _TransitionState.ValueType  # 4
+    """The partition's leader died and there is no other."""
+    TRANSITION_STATE_NEW_REPLICA: _TransitionState.ValueType  # 5
+    """The replica was created."""
+    TRANSITION_STATE_ONLINE_REPLICA: _TransitionState.ValueType  # 6
+    """The replica leads or follows."""
+    TRANSITION_STATE_OFFLINE_REPLICA: _TransitionState.ValueType  # 7
+    """The replica's broker or log directory failed, or is stopping."""
+    TRANSITION_STATE_REPLICA_DELETION_STARTED: _TransitionState.ValueType  # 8
+    """The broker was asked to delete the replica."""
+    TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL: _TransitionState.ValueType  # 9
+    """The broker deleted the replica."""
+    TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE: _TransitionState.ValueType  # 10
+    """The replica cannot be deleted now."""
+    TRANSITION_STATE_NON_EXISTENT_REPLICA: _TransitionState.ValueType  # 11
+    """The replica does not exist, or was deleted."""
+
+class TransitionState(_TransitionState, metaclass=_TransitionStateEnumTypeWrapper):
+    """TransitionState is a state of the controller's two state machines."""
+
+TRANSITION_STATE_UNSPECIFIED: TransitionState.ValueType  # 0
+"""Not given, or a state that this client does not know."""
+TRANSITION_STATE_NON_EXISTENT_PARTITION: TransitionState.ValueType  # 1
+"""The partition does not exist, or was deleted."""
+TRANSITION_STATE_NEW_PARTITION: TransitionState.ValueType  # 2
+"""The partition was created and has no leader yet."""
+TRANSITION_STATE_ONLINE_PARTITION: TransitionState.ValueType  # 3
+"""The partition has a leader."""
+TRANSITION_STATE_OFFLINE_PARTITION: TransitionState.ValueType  # 4
+"""The partition's leader died and there is no other."""
+TRANSITION_STATE_NEW_REPLICA: TransitionState.ValueType  # 5
+"""The replica was created."""
+TRANSITION_STATE_ONLINE_REPLICA: TransitionState.ValueType  # 6
+"""The replica leads or follows."""
+TRANSITION_STATE_OFFLINE_REPLICA: TransitionState.ValueType  # 7
+"""The replica's broker or log directory failed, or is stopping."""
+TRANSITION_STATE_REPLICA_DELETION_STARTED: TransitionState.ValueType  # 8
+"""The broker was asked to delete the replica."""
+TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL: TransitionState.ValueType  # 9
+"""The broker deleted the replica."""
+TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE: TransitionState.ValueType  # 10
+"""The replica cannot be deleted now."""
+TRANSITION_STATE_NON_EXISTENT_REPLICA: TransitionState.ValueType  # 11
+"""The replica does not exist, or was deleted."""
+global___TransitionState = TransitionState
 
 @typing.final
 class ReplicaOffsets(google.protobuf.message.Message):
@@ -159,9 +221,9 @@ class ReplicaOffsets(google.protobuf.message.Message):
     broker_id: builtins.int
     """Broker id."""
     log_end_offset: builtins.int
-    """End of its log; absent when the emitter does not know it."""
+    """End of its log; absent when the reporting process does not know it."""
     high_watermark: builtins.int
-    """Its high watermark; absent when the emitter does not know it."""
+    """Its high watermark; absent when the reporting process does not know it."""
     def __init__(
         self,
         *,
@@ -179,102 +241,597 @@ class ReplicaOffsets(google.protobuf.message.Message):
 global___ReplicaOffsets = ReplicaOffsets
 
 @typing.final
-class ClusterEvent(google.protobuf.message.Message):
-    """ClusterEvent is one change, said by the process that made or saw it. Fields that do not apply are absent."""
+class EventPartition(google.protobuf.message.Message):
+    """EventPartition names the partition an event is about."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    WHO_FIELD_NUMBER: builtins.int
-    WALL_MS_FIELD_NUMBER: builtins.int
-    KIND_FIELD_NUMBER: builtins.int
     TOPIC_FIELD_NUMBER: builtins.int
     PARTITION_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
-    REPLICA_FIELD_NUMBER: builtins.int
-    FROM_STATE_FIELD_NUMBER: builtins.int
-    TO_STATE_FIELD_NUMBER: builtins.int
-    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition index."""
+    topic_id: builtins.str
+    """Topic id, 22 characters; empty when not known."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        topic_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+
+global___EventPartition = EventPartition
+
+@typing.final
+class PartitionLeadership(google.protobuf.message.Message):
+    """PartitionLeadership is the state of a partition after an event, as the reporting process knows it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
     LEADER_FIELD_NUMBER: builtins.int
     LEADER_EPOCH_FIELD_NUMBER: builtins.int
     ISR_FIELD_NUMBER: builtins.int
-    OLD_ISR_FIELD_NUMBER: builtins.int
     ZK_VERSION_FIELD_NUMBER: builtins.int
-    REPLICAS_FIELD_NUMBER: builtins.int
-    CAUSE_FIELD_NUMBER: builtins.int
-    who: builtins.str
-    """The process, for example "broker-1" or "controller-1000000"."""
-    wall_ms: builtins.int
-    """Milliseconds since the epoch on that process's clock."""
-    kind: global___ClusterEventKind.ValueType
-    """What happened."""
-    topic: builtins.str
-    """Topic the event is about; empty when it is not about a topic."""
-    partition: builtins.int
-    """Partition the event is about; absent when it is not about one partition."""
-    topic_id: builtins.str
-    """Topic id, 22 characters; empty when not known."""
-    replica: builtins.int
-    """Broker id of the replica or broker the event is about."""
-    from_state: builtins.str
-    """State before; empty when no state machine moved."""
-    to_state: builtins.str
-    """State after; empty when no state machine moved."""
-    controller_epoch: builtins.int
-    """Controller epoch."""
     leader: builtins.int
-    """Leader's broker id; -1 when there is none."""
+    """Leader's broker id; absent when there is none."""
     leader_epoch: builtins.int
     """Leader epoch."""
     zk_version: builtins.int
-    """Version of the partition's state node in ZooKeeper."""
-    cause: builtins.str
-    """Why, in words for people; empty when there is nothing to say."""
+    """Version of the partition's state node in ZooKeeper; absent when not known."""
     @property
     def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """In-sync replicas after the event; empty when not known."""
-
-    @property
-    def old_isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """In-sync replicas before it; empty when not known."""
-
-    @property
-    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaOffsets]:
-        """Offsets at that moment: the emitter's own replica first, then those it follows the progress of."""
+        """In-sync replicas; empty when not known."""
 
     def __init__(
         self,
         *,
-        who: builtins.str = ...,
-        wall_ms: builtins.int = ...,
-        kind: global___ClusterEventKind.ValueType = ...,
-        topic: builtins.str = ...,
-        partition: builtins.int | None = ...,
-        topic_id: builtins.str = ...,
-        replica: builtins.int | None = ...,
-        from_state: builtins.str = ...,
-        to_state: builtins.str = ...,
-        controller_epoch: builtins.int | None = ...,
         leader: builtins.int | None = ...,
-        leader_epoch: builtins.int | None = ...,
+        leader_epoch: builtins.int = ...,
         isr: collections.abc.Iterable[builtins.int] | None = ...,
-        old_isr: collections.abc.Iterable[builtins.int] | None = ...,
         zk_version: builtins.int | None = ...,
-        replicas: collections.abc.Iterable[global___ReplicaOffsets] | None = ...,
-        cause: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "_leader", b"_leader", "_leader_epoch", b"_leader_epoch", "_partition", b"_partition", "_replica", b"_replica", "_zk_version", b"_zk_version", "controller_epoch", b"controller_epoch", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition", b"partition", "replica", b"replica", "zk_version", b"zk_version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "_leader", b"_leader", "_leader_epoch", b"_leader_epoch", "_partition", b"_partition", "_replica", b"_replica", "_zk_version", b"_zk_version", "cause", b"cause", "controller_epoch", b"controller_epoch", "from_state", b"from_state", "isr", b"isr", "kind", b"kind", "leader", b"leader", "leader_epoch", b"leader_epoch", "old_isr", b"old_isr", "partition", b"partition", "replica", b"replica", "replicas", b"replicas", "to_state", b"to_state", "topic", b"topic", "topic_id", b"topic_id", "wall_ms", b"wall_ms", "who", b"who", "zk_version", b"zk_version"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+    def HasField(self, field_name: typing.Literal["_leader", b"_leader", "_zk_version", b"_zk_version", "leader", b"leader", "zk_version", b"zk_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_leader", b"_leader", "_zk_version", b"_zk_version", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "zk_version", b"zk_version"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_leader", b"_leader"]) -> typing.Literal["leader"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_leader_epoch", b"_leader_epoch"]) -> typing.Literal["leader_epoch"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_partition", b"_partition"]) -> typing.Literal["partition"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_replica", b"_replica"]) -> typing.Literal["replica"] | None: ...
-    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_zk_version", b"_zk_version"]) -> typing.Literal["zk_version"] | None: ...
+
+global___PartitionLeadership = PartitionLeadership
+
+@typing.final
+class ReplicaEvent(google.protobuf.message.Message):
+    """ReplicaEvent is about one replica, reported by its broker."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    LEADERSHIP_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id of the replica."""
+    controller_epoch: builtins.int
+    """Epoch of the controller that the broker obeys; absent when not known."""
+    @property
+    def partition(self) -> global___EventPartition:
+        """The partition."""
+
+    @property
+    def leadership(self) -> global___PartitionLeadership:
+        """The partition's leadership; absent when not known."""
+
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaOffsets]:
+        """Offsets: the broker's own replica first, then those it follows the progress of."""
+
+    def __init__(
+        self,
+        *,
+        partition: global___EventPartition | None = ...,
+        broker_id: builtins.int = ...,
+        controller_epoch: builtins.int | None = ...,
+        leadership: global___PartitionLeadership | None = ...,
+        replicas: collections.abc.Iterable[global___ReplicaOffsets] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "controller_epoch", b"controller_epoch", "leadership", b"leadership", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "leadership", b"leadership", "partition", b"partition", "replicas", b"replicas"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_leadership", b"_leadership"]) -> typing.Literal["leadership"] | None: ...
+
+global___ReplicaEvent = ReplicaEvent
+
+@typing.final
+class TruncationEvent(google.protobuf.message.Message):
+    """TruncationEvent tells that a follower removed records from its log."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    LEADERSHIP_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    END_OFFSET_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id of the follower."""
+    controller_epoch: builtins.int
+    """Epoch of the controller that the broker obeys; absent when not known."""
+    end_offset: builtins.int
+    """End of the follower's log after the truncation, exclusive."""
+    @property
+    def partition(self) -> global___EventPartition:
+        """The partition."""
+
+    @property
+    def leadership(self) -> global___PartitionLeadership:
+        """The partition's leadership; absent when not known."""
+
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaOffsets]:
+        """Offsets before the truncation."""
+
+    def __init__(
+        self,
+        *,
+        partition: global___EventPartition | None = ...,
+        broker_id: builtins.int = ...,
+        controller_epoch: builtins.int | None = ...,
+        leadership: global___PartitionLeadership | None = ...,
+        replicas: collections.abc.Iterable[global___ReplicaOffsets] | None = ...,
+        end_offset: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "controller_epoch", b"controller_epoch", "leadership", b"leadership", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "end_offset", b"end_offset", "leadership", b"leadership", "partition", b"partition", "replicas", b"replicas"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_leadership", b"_leadership"]) -> typing.Literal["leadership"] | None: ...
+
+global___TruncationEvent = TruncationEvent
+
+@typing.final
+class IsrEvent(google.protobuf.message.Message):
+    """IsrEvent is about a change of the in-sync replicas, reported by the leader or by the controller."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    LEADERSHIP_FIELD_NUMBER: builtins.int
+    OLD_ISR_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id of the leader that reports it; absent when the controller does."""
+    controller_epoch: builtins.int
+    """Controller epoch; absent when not known."""
+    @property
+    def partition(self) -> global___EventPartition:
+        """The partition."""
+
+    @property
+    def leadership(self) -> global___PartitionLeadership:
+        """The partition's leadership with the new in-sync replicas; absent when not known."""
+
+    @property
+    def old_isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """In-sync replicas before; empty when not known."""
+
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaOffsets]:
+        """Offsets: the leader's own first; empty when the controller reports."""
+
+    def __init__(
+        self,
+        *,
+        partition: global___EventPartition | None = ...,
+        broker_id: builtins.int | None = ...,
+        controller_epoch: builtins.int | None = ...,
+        leadership: global___PartitionLeadership | None = ...,
+        old_isr: collections.abc.Iterable[builtins.int] | None = ...,
+        replicas: collections.abc.Iterable[global___ReplicaOffsets] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_broker_id", b"_broker_id", "_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "leadership", b"leadership", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_broker_id", b"_broker_id", "_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "leadership", b"leadership", "old_isr", b"old_isr", "partition", b"partition", "replicas", b"replicas"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_broker_id", b"_broker_id"]) -> typing.Literal["broker_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_leadership", b"_leadership"]) -> typing.Literal["leadership"] | None: ...
+
+global___IsrEvent = IsrEvent
+
+@typing.final
+class TransitionEvent(google.protobuf.message.Message):
+    """TransitionEvent is a step of the controller's state machine of partitions, or of that of replicas."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    LEADERSHIP_FIELD_NUMBER: builtins.int
+    FROM_STATE_FIELD_NUMBER: builtins.int
+    TO_STATE_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id of the replica that changed state; absent when the partition did."""
+    controller_epoch: builtins.int
+    """Controller epoch; absent when not known."""
+    from_state: global___TransitionState.ValueType
+    """State before."""
+    to_state: global___TransitionState.ValueType
+    """State after."""
+    @property
+    def partition(self) -> global___EventPartition:
+        """The partition."""
+
+    @property
+    def leadership(self) -> global___PartitionLeadership:
+        """The partition's leadership; absent when not known."""
+
+    def __init__(
+        self,
+        *,
+        partition: global___EventPartition | None = ...,
+        broker_id: builtins.int | None = ...,
+        controller_epoch: builtins.int | None = ...,
+        leadership: global___PartitionLeadership | None = ...,
+        from_state: global___TransitionState.ValueType = ...,
+        to_state: global___TransitionState.ValueType = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_broker_id", b"_broker_id", "_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "leadership", b"leadership", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_broker_id", b"_broker_id", "_controller_epoch", b"_controller_epoch", "_leadership", b"_leadership", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "from_state", b"from_state", "leadership", b"leadership", "partition", b"partition", "to_state", b"to_state"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_broker_id", b"_broker_id"]) -> typing.Literal["broker_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_leadership", b"_leadership"]) -> typing.Literal["leadership"] | None: ...
+
+global___TransitionEvent = TransitionEvent
+
+@typing.final
+class BrokerEvent(google.protobuf.message.Message):
+    """BrokerEvent is about a broker."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id."""
+    controller_epoch: builtins.int
+    """Controller epoch; absent when a broker reports."""
+    broker_epoch: builtins.int
+    """The broker's registration; absent when the event has none."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        controller_epoch: builtins.int | None = ...,
+        broker_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_broker_epoch", b"_broker_epoch"]) -> typing.Literal["broker_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+
+global___BrokerEvent = BrokerEvent
+
+@typing.final
+class LogDirEvent(google.protobuf.message.Message):
+    """LogDirEvent is about a log directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    PATH_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id."""
+    path: builtins.str
+    """Path on the broker."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        path: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "path", b"path"]) -> None: ...
+
+global___LogDirEvent = LogDirEvent
+
+@typing.final
+class ControllerEvent(google.protobuf.message.Message):
+    """ControllerEvent is about the reporting controller itself."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    controller_epoch: builtins.int
+    """Controller epoch."""
+    def __init__(
+        self,
+        *,
+        controller_epoch: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["controller_epoch", b"controller_epoch"]) -> None: ...
+
+global___ControllerEvent = ControllerEvent
+
+@typing.final
+class TopicEvent(google.protobuf.message.Message):
+    """TopicEvent is about a topic."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    topic_id: builtins.str
+    """Topic id, 22 characters; empty when not known."""
+    controller_epoch: builtins.int
+    """Controller epoch; absent when not known."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        topic_id: builtins.str = ...,
+        controller_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "controller_epoch", b"controller_epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "controller_epoch", b"controller_epoch", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+
+global___TopicEvent = TopicEvent
+
+@typing.final
+class ReassignmentEvent(google.protobuf.message.Message):
+    """ReassignmentEvent tells that a reassignment began, was replaced or was cancelled, or finished."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    FINISHED_FIELD_NUMBER: builtins.int
+    ORIGIN_REPLICAS_FIELD_NUMBER: builtins.int
+    TARGET_REPLICAS_FIELD_NUMBER: builtins.int
+    controller_epoch: builtins.int
+    """Controller epoch; absent when not known."""
+    finished: builtins.bool
+    """Whether it is finished."""
+    @property
+    def partition(self) -> global___EventPartition:
+        """The partition."""
+
+    @property
+    def origin_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Replicas before it began; empty when it is finished."""
+
+    @property
+    def target_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Replicas that it ends with."""
+
+    def __init__(
+        self,
+        *,
+        partition: global___EventPartition | None = ...,
+        controller_epoch: builtins.int | None = ...,
+        finished: builtins.bool = ...,
+        origin_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        target_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "controller_epoch", b"controller_epoch", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_controller_epoch", b"_controller_epoch", "controller_epoch", b"controller_epoch", "finished", b"finished", "origin_replicas", b"origin_replicas", "partition", b"partition", "target_replicas", b"target_replicas"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+
+global___ReassignmentEvent = ReassignmentEvent
+
+@typing.final
+class ClusterEvent(google.protobuf.message.Message):
+    """ClusterEvent is one change, reported by the process that made or noticed it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    TIME_MS_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    BECAME_LEADER_FIELD_NUMBER: builtins.int
+    BECAME_FOLLOWER_FIELD_NUMBER: builtins.int
+    BECAME_OFFLINE_FIELD_NUMBER: builtins.int
+    REPLICA_STOPPED_FIELD_NUMBER: builtins.int
+    REPLICA_DELETED_FIELD_NUMBER: builtins.int
+    ISR_PROPOSED_FIELD_NUMBER: builtins.int
+    ISR_SHRUNK_FIELD_NUMBER: builtins.int
+    ISR_EXPANDED_FIELD_NUMBER: builtins.int
+    ISR_REFUSED_FIELD_NUMBER: builtins.int
+    ISR_UNKNOWN_FIELD_NUMBER: builtins.int
+    TRUNCATED_FIELD_NUMBER: builtins.int
+    FETCH_FENCED_FIELD_NUMBER: builtins.int
+    FETCHER_FAILED_FIELD_NUMBER: builtins.int
+    CONTROL_REFUSED_FIELD_NUMBER: builtins.int
+    BROKER_REGISTERED_FIELD_NUMBER: builtins.int
+    SESSION_CHANGED_FIELD_NUMBER: builtins.int
+    LOG_DIR_FAILED_FIELD_NUMBER: builtins.int
+    CONTROLLER_ELECTED_FIELD_NUMBER: builtins.int
+    CONTROLLER_RESIGNED_FIELD_NUMBER: builtins.int
+    BROKER_UP_FIELD_NUMBER: builtins.int
+    BROKER_DOWN_FIELD_NUMBER: builtins.int
+    TRANSITION_FIELD_NUMBER: builtins.int
+    LEADER_ELECTED_FIELD_NUMBER: builtins.int
+    TOPIC_CREATED_FIELD_NUMBER: builtins.int
+    TOPIC_DELETED_FIELD_NUMBER: builtins.int
+    REASSIGNMENT_FIELD_NUMBER: builtins.int
+    LOG_DAMAGED_FIELD_NUMBER: builtins.int
+    LOG_SET_ASIDE_FIELD_NUMBER: builtins.int
+    source: builtins.str
+    """The reporting process, for example "broker-1" or "controller-1000000"."""
+    time_ms: builtins.int
+    """Milliseconds since the Unix epoch on that process's clock."""
+    cause: builtins.str
+    """Why it happened, one sentence for a person; empty when there is nothing to add. Do not parse it."""
+    @property
+    def became_leader(self) -> global___ReplicaEvent:
+        """A broker began to lead a partition."""
+
+    @property
+    def became_follower(self) -> global___ReplicaEvent:
+        """A broker began to follow a leader."""
+
+    @property
+    def became_offline(self) -> global___ReplicaEvent:
+        """A replica's log directory failed."""
+
+    @property
+    def replica_stopped(self) -> global___ReplicaEvent:
+        """A replica was stopped; its files stay."""
+
+    @property
+    def replica_deleted(self) -> global___ReplicaEvent:
+        """A replica was stopped and its files are deleted."""
+
+    @property
+    def isr_proposed(self) -> global___IsrEvent:
+        """A leader wants to change the in-sync set."""
+
+    @property
+    def isr_shrunk(self) -> global___IsrEvent:
+        """The in-sync set lost members."""
+
+    @property
+    def isr_expanded(self) -> global___IsrEvent:
+        """The in-sync set gained members."""
+
+    @property
+    def isr_refused(self) -> global___IsrEvent:
+        """ZooKeeper refused a change of the in-sync set."""
+
+    @property
+    def isr_unknown(self) -> global___IsrEvent:
+        """Whether a change of the in-sync set was made is not known yet."""
+
+    @property
+    def truncated(self) -> global___TruncationEvent:
+        """A follower cut its log to where it agrees with the leader's."""
+
+    @property
+    def fetch_fenced(self) -> global___ReplicaEvent:
+        """A fetch was refused for its epochs."""
+
+    @property
+    def fetcher_failed(self) -> global___ReplicaEvent:
+        """A follower stopped copying a partition after an error."""
+
+    @property
+    def control_refused(self) -> global___BrokerEvent:
+        """A broker refused a controller's request for its epochs."""
+
+    @property
+    def broker_registered(self) -> global___BrokerEvent:
+        """A broker registered in ZooKeeper."""
+
+    @property
+    def session_changed(self) -> global___BrokerEvent:
+        """A ZooKeeper session ended."""
+
+    @property
+    def log_dir_failed(self) -> global___LogDirEvent:
+        """A log directory failed."""
+
+    @property
+    def controller_elected(self) -> global___ControllerEvent:
+        """A controller became active."""
+
+    @property
+    def controller_resigned(self) -> global___ControllerEvent:
+        """A controller is no longer active."""
+
+    @property
+    def broker_up(self) -> global___BrokerEvent:
+        """The controller noticed a registered broker."""
+
+    @property
+    def broker_down(self) -> global___BrokerEvent:
+        """The controller noticed that a broker is no longer registered."""
+
+    @property
+    def transition(self) -> global___TransitionEvent:
+        """One of the controller's state machines moved a partition or a replica."""
+
+    @property
+    def leader_elected(self) -> global___TransitionEvent:
+        """The controller elected a leader."""
+
+    @property
+    def topic_created(self) -> global___TopicEvent:
+        """A topic was created."""
+
+    @property
+    def topic_deleted(self) -> global___TopicEvent:
+        """A topic was deleted."""
+
+    @property
+    def reassignment(self) -> global___ReassignmentEvent:
+        """A reassignment began or ended."""
+
+    @property
+    def log_damaged(self) -> global___ReplicaEvent:
+        """A stretch of a replica's log does not match its checksums."""
+
+    @property
+    def log_set_aside(self) -> global___ReplicaEvent:
+        """A damaged or stray log was set aside; the replica is copied again from the leader."""
+
+    def __init__(
+        self,
+        *,
+        source: builtins.str = ...,
+        time_ms: builtins.int = ...,
+        cause: builtins.str = ...,
+        became_leader: global___ReplicaEvent | None = ...,
+        became_follower: global___ReplicaEvent | None = ...,
+        became_offline: global___ReplicaEvent | None = ...,
+        replica_stopped: global___ReplicaEvent | None = ...,
+        replica_deleted: global___ReplicaEvent | None = ...,
+        isr_proposed: global___IsrEvent | None = ...,
+        isr_shrunk: global___IsrEvent | None = ...,
+        isr_expanded: global___IsrEvent | None = ...,
+        isr_refused: global___IsrEvent | None = ...,
+        isr_unknown: global___IsrEvent | None = ...,
+        truncated: global___TruncationEvent | None = ...,
+        fetch_fenced: global___ReplicaEvent | None = ...,
+        fetcher_failed: global___ReplicaEvent | None = ...,
+        control_refused: global___BrokerEvent | None = ...,
+        broker_registered: global___BrokerEvent | None = ...,
+        session_changed: global___BrokerEvent | None = ...,
+        log_dir_failed: global___LogDirEvent | None = ...,
+        controller_elected: global___ControllerEvent | None = ...,
+        controller_resigned: global___ControllerEvent | None = ...,
+        broker_up: global___BrokerEvent | None = ...,
+        broker_down: global___BrokerEvent | None = ...,
+        transition: global___TransitionEvent | None = ...,
+        leader_elected: global___TransitionEvent | None = ...,
+        topic_created: global___TopicEvent | None = ...,
+        topic_deleted: global___TopicEvent | None = ...,
+        reassignment: global___ReassignmentEvent | None = ...,
+        log_damaged: global___ReplicaEvent | None = ...,
+        log_set_aside: global___ReplicaEvent | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside"] | None: ...
 
 global___ClusterEvent = ClusterEvent

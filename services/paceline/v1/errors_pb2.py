@@ -12,9 +12,10 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/errors.proto\x12\x0bpaceline.v1\"c\n\nLeaderHint\x12\x11\n\tleader_id\x18\x01 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\x05\x12\x10\n\x08topic_id\x18\x05 \x01(\t\"\xf4\x01\n\x0ePartitionError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x34\n\x0e\x63urrent_leader\x18\x03 \x01(\x0b\x32\x17.paceline.v1.LeaderHintH\x00\x88\x01\x01\x12\x1d\n\x10log_start_offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0ehigh_watermark\x18\x05 \x01(\x03H\x02\x88\x01\x01\x42\x11\n\x0f_current_leaderB\x13\n\x11_log_start_offsetB\x11\n\x0f_high_watermark\"C\n\nTopicError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t*\x90\x0e\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\"\n\x1e\x45RROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x12\x1e\n\x1a\x45RROR_CODE_CORRUPT_MESSAGE\x10\x02\x12)\n%ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION\x10\x03\x12#\n\x1f\x45RROR_CODE_LEADER_NOT_AVAILABLE\x10\x05\x12%\n!ERROR_CODE_NOT_LEADER_OR_FOLLOWER\x10\x06\x12 \n\x1c\x45RROR_CODE_REQUEST_TIMED_OUT\x10\x07\x12#\n\x1f\x45RROR_CODE_BROKER_NOT_AVAILABLE\x10\x08\x12$\n ERROR_CODE_REPLICA_NOT_AVAILABLE\x10\t\x12 \n\x1c\x45RROR_CODE_MESSAGE_TOO_LARGE\x10\n\x12%\n!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10\x0b\x12\x1c\n\x18\x45RROR_CODE_INVALID_TOPIC\x10\x11\x12$\n ERROR_CODE_RECORD_LIST_TOO_LARGE\x10\x12\x12\"\n\x1e\x45RROR_CODE_NOT_ENOUGH_REPLICAS\x10\x13\x12/\n+ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND\x10\x14\x12$\n ERROR_CODE_INVALID_REQUIRED_ACKS\x10\x15\x12 \n\x1c\x45RROR_CODE_INVALID_TIMESTAMP\x10 \x12#\n\x1f\x45RROR_CODE_TOPIC_ALREADY_EXISTS\x10$\x12!\n\x1d\x45RROR_CODE_INVALID_PARTITIONS\x10%\x12)\n%ERROR_CODE_INVALID_REPLICATION_FACTOR\x10&\x12)\n%ERROR_CODE_INVALID_REPLICA_ASSIGNMENT\x10\'\x12\x1d\n\x19\x45RROR_CODE_INVALID_CONFIG\x10(\x12\x1d\n\x19\x45RROR_CODE_NOT_CONTROLLER\x10)\x12\x1e\n\x1a\x45RROR_CODE_INVALID_REQUEST\x10*\x12\x1f\n\x1b\x45RROR_CODE_POLICY_VIOLATION\x10,\x12+\n\'ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER\x10-\x12%\n!ERROR_CODE_INVALID_PRODUCER_EPOCH\x10/\x12\"\n\x1e\x45RROR_CODE_KAFKA_STORAGE_ERROR\x10\x38\x12 \n\x1c\x45RROR_CODE_LOG_DIR_NOT_FOUND\x10\x39\x12\'\n#ERROR_CODE_REASSIGNMENT_IN_PROGRESS\x10<\x12)\n%ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND\x10\x46\x12*\n&ERROR_CODE_INVALID_FETCH_SESSION_EPOCH\x10G\x12&\n\"ERROR_CODE_TOPIC_DELETION_DISABLED\x10I\x12\"\n\x1e\x45RROR_CODE_FENCED_LEADER_EPOCH\x10J\x12#\n\x1f\x45RROR_CODE_UNKNOWN_LEADER_EPOCH\x10K\x12+\n\'ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE\x10L\x12!\n\x1d\x45RROR_CODE_STALE_BROKER_EPOCH\x10M\x12#\n\x1f\x45RROR_CODE_OFFSET_NOT_AVAILABLE\x10N\x12-\n)ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE\x10P\x12-\n)ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE\x10S\x12\"\n\x1e\x45RROR_CODE_ELECTION_NOT_NEEDED\x10T\x12*\n&ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS\x10U\x12\x1d\n\x19\x45RROR_CODE_INVALID_RECORD\x10W\x12%\n!ERROR_CODE_INVALID_UPDATE_VERSION\x10_\x12$\n ERROR_CODE_INCONSISTENT_TOPIC_ID\x10g\x12$\n\x1f\x45RROR_CODE_UNKNOWN_SERVER_ERROR\x10\xe8\x07\x12\x1d\n\x18\x45RROR_CODE_SHUTTING_DOWN\x10\xe9\x07\x12\x19\n\x14\x45RROR_CODE_THROTTLED\x10\xea\x07\x42\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/errors.proto\x12\x0bpaceline.v1\x1a google/protobuf/descriptor.proto\"c\n\nLeaderHint\x12\x11\n\tleader_id\x18\x01 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\x05\x12\x10\n\x08topic_id\x18\x05 \x01(\t\"\xa4\x02\n\x0ePartitionError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x34\n\x0e\x63urrent_leader\x18\x03 \x01(\x0b\x32\x17.paceline.v1.LeaderHintH\x00\x88\x01\x01\x12\x1d\n\x10log_start_offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0ehigh_watermark\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x06 \x01(\x05H\x03\x88\x01\x01\x42\x11\n\x0f_current_leaderB\x13\n\x11_log_start_offsetB\x11\n\x0f_high_watermarkB\x11\n\x0f_retry_after_ms\"C\n\nTopicError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t*\xf8\x10\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12(\n\x1e\x45RROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x1a\x04\xd0\xf3\x18\x01\x12$\n\x1a\x45RROR_CODE_CORRUPT_MESSAGE\x10\x02\x1a\x04\xd0\xf3\x18\x01\x12\x33\n%ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION\x10\x03\x1a\x08\xc8\xf3\x18\x01\xd8\xf3\x18\x01\x12\x31\n\x1f\x45RROR_CODE_LEADER_NOT_AVAILABLE\x10\x05\x1a\x0c\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12/\n!ERROR_CODE_NOT_LEADER_OR_FOLLOWER\x10\x06\x1a\x08\xc8\xf3\x18\x01\xd8\xf3\x18\x01\x12&\n\x1c\x45RROR_CODE_REQUEST_TIMED_OUT\x10\x07\x1a\x04\xc8\xf3\x18\x01\x12\x31\n\x1f\x45RROR_CODE_BROKER_NOT_AVAILABLE\x10\x08\x1a\x0c\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12\x32\n ERROR_CODE_REPLICA_NOT_AVAILABLE\x10\t\x1a\x0c\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12&\n\x1c\x45RROR_CODE_MESSAGE_TOO_LARGE\x10\n\x1a\x04\xd0\xf3\x18\x01\x12+\n!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10\x0b\x1a\x04\xd0\xf3\x18\x01\x12\"\n\x18\x45RROR_CODE_INVALID_TOPIC\x10\x11\x1a\x04\xd0\xf3\x18\x01\x12*\n ERROR_CODE_RECORD_LIST_TOO_LARGE\x10\x12\x1a\x04\xd0\xf3\x18\x01\x12,\n\x1e\x45RROR_CODE_NOT_ENOUGH_REPLICAS\x10\x13\x1a\x08\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12\x35\n+ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND\x10\x14\x1a\x04\xc8\xf3\x18\x01\x12*\n ERROR_CODE_INVALID_REQUIRED_ACKS\x10\x15\x1a\x04\xd0\xf3\x18\x01\x12&\n\x1c\x45RROR_CODE_INVALID_TIMESTAMP\x10 \x1a\x04\xd0\xf3\x18\x01\x12)\n\x1f\x45RROR_CODE_TOPIC_ALREADY_EXISTS\x10$\x1a\x04\xd0\xf3\x18\x01\x12\'\n\x1d\x45RROR_CODE_INVALID_PARTITIONS\x10%\x1a\x04\xd0\xf3\x18\x01\x12/\n%ERROR_CODE_INVALID_REPLICATION_FACTOR\x10&\x1a\x04\xd0\xf3\x18\x01\x12/\n%ERROR_CODE_INVALID_REPLICA_ASSIGNMENT\x10\'\x1a\x04\xd0\xf3\x18\x01\x12#\n\x19\x45RROR_CODE_INVALID_CONFIG\x10(\x1a\x04\xd0\xf3\x18\x01\x12+\n\x19\x45RROR_CODE_NOT_CONTROLLER\x10)\x1a\x0c\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12$\n\x1a\x45RROR_CODE_INVALID_REQUEST\x10*\x1a\x04\xd0\xf3\x18\x01\x12%\n\x1b\x45RROR_CODE_POLICY_VIOLATION\x10,\x1a\x04\xd0\xf3\x18\x01\x12\x31\n\'ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER\x10-\x1a\x04\xd0\xf3\x18\x01\x12+\n!ERROR_CODE_INVALID_PRODUCER_EPOCH\x10/\x1a\x04\xd0\xf3\x18\x01\x12,\n\x1e\x45RROR_CODE_KAFKA_STORAGE_ERROR\x10\x38\x1a\x08\xc8\xf3\x18\x01\xd8\xf3\x18\x01\x12&\n\x1c\x45RROR_CODE_LOG_DIR_NOT_FOUND\x10\x39\x1a\x04\xd0\xf3\x18\x01\x12-\n#ERROR_CODE_REASSIGNMENT_IN_PROGRESS\x10<\x1a\x04\xd0\xf3\x18\x01\x12\x33\n%ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND\x10\x46\x1a\x08\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12\x34\n&ERROR_CODE_INVALID_FETCH_SESSION_EPOCH\x10G\x1a\x08\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12,\n\"ERROR_CODE_TOPIC_DELETION_DISABLED\x10I\x1a\x04\xd0\xf3\x18\x01\x12,\n\x1e\x45RROR_CODE_FENCED_LEADER_EPOCH\x10J\x1a\x08\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12-\n\x1f\x45RROR_CODE_UNKNOWN_LEADER_EPOCH\x10K\x1a\x08\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12\x31\n\'ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE\x10L\x1a\x04\xd0\xf3\x18\x01\x12\'\n\x1d\x45RROR_CODE_STALE_BROKER_EPOCH\x10M\x1a\x04\xd0\xf3\x18\x01\x12-\n\x1f\x45RROR_CODE_OFFSET_NOT_AVAILABLE\x10N\x1a\x08\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12\x33\n)ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE\x10P\x1a\x04\xd0\xf3\x18\x01\x12\x33\n)ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE\x10S\x1a\x04\xd0\xf3\x18\x01\x12(\n\x1e\x45RROR_CODE_ELECTION_NOT_NEEDED\x10T\x1a\x04\xd0\xf3\x18\x01\x12\x30\n&ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS\x10U\x1a\x04\xd0\xf3\x18\x01\x12#\n\x19\x45RROR_CODE_INVALID_RECORD\x10W\x1a\x04\xd0\xf3\x18\x01\x12+\n!ERROR_CODE_INVALID_UPDATE_VERSION\x10_\x1a\x04\xd0\xf3\x18\x01\x12.\n ERROR_CODE_INCONSISTENT_TOPIC_ID\x10g\x1a\x08\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12$\n\x1f\x45RROR_CODE_UNKNOWN_SERVER_ERROR\x10\xe8\x07\x12+\n\x18\x45RROR_CODE_SHUTTING_DOWN\x10\xe9\x07\x1a\x0c\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12#\n\x14\x45RROR_CODE_THROTTLED\x10\xea\x07\x1a\x08\xc8\xf3\x18\x01\xd0\xf3\x18\x01:6\n\tretriable\x12!.google.protobuf.EnumValueOptions\x18\xb9\x8e\x03 \x01(\x08:5\n\x08\x64\x65\x66inite\x12!.google.protobuf.EnumValueOptions\x18\xba\x8e\x03 \x01(\x08:=\n\x10refresh_metadata\x12!.google.protobuf.EnumValueOptions\x18\xbb\x8e\x03 \x01(\x08\x42\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,12 +23,104 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.errors_pb2', _g
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016io.paceline.v1P\001ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\252\002\013Paceline.V1\312\002\013Paceline\\V1\352\002\014Paceline::V1'
-  _globals['_ERRORCODE']._serialized_start=459
-  _globals['_ERRORCODE']._serialized_end=2267
-  _globals['_LEADERHINT']._serialized_start=41
-  _globals['_LEADERHINT']._serialized_end=140
-  _globals['_PARTITIONERROR']._serialized_start=143
-  _globals['_PARTITIONERROR']._serialized_end=387
-  _globals['_TOPICERROR']._serialized_start=389
-  _globals['_TOPICERROR']._serialized_end=456
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_OFFSET_OUT_OF_RANGE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_OFFSET_OUT_OF_RANGE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_CORRUPT_MESSAGE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_CORRUPT_MESSAGE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION"]._serialized_options = b'\310\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_LEADER_NOT_AVAILABLE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_LEADER_NOT_AVAILABLE"]._serialized_options = b'\310\363\030\001\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_LEADER_OR_FOLLOWER"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_LEADER_OR_FOLLOWER"]._serialized_options = b'\310\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_REQUEST_TIMED_OUT"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_REQUEST_TIMED_OUT"]._serialized_options = b'\310\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_BROKER_NOT_AVAILABLE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_BROKER_NOT_AVAILABLE"]._serialized_options = b'\310\363\030\001\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_REPLICA_NOT_AVAILABLE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_REPLICA_NOT_AVAILABLE"]._serialized_options = b'\310\363\030\001\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_MESSAGE_TOO_LARGE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_MESSAGE_TOO_LARGE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_STALE_CONTROLLER_EPOCH"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_STALE_CONTROLLER_EPOCH"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_TOPIC"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_TOPIC"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_RECORD_LIST_TOO_LARGE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_RECORD_LIST_TOO_LARGE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_ENOUGH_REPLICAS"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_ENOUGH_REPLICAS"]._serialized_options = b'\310\363\030\001\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND"]._serialized_options = b'\310\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REQUIRED_ACKS"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REQUIRED_ACKS"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_TIMESTAMP"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_TIMESTAMP"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_TOPIC_ALREADY_EXISTS"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_TOPIC_ALREADY_EXISTS"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_PARTITIONS"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_PARTITIONS"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REPLICATION_FACTOR"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REPLICATION_FACTOR"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REPLICA_ASSIGNMENT"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REPLICA_ASSIGNMENT"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_CONFIG"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_CONFIG"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_CONTROLLER"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NOT_CONTROLLER"]._serialized_options = b'\310\363\030\001\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REQUEST"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_REQUEST"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_POLICY_VIOLATION"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_POLICY_VIOLATION"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_PRODUCER_EPOCH"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_PRODUCER_EPOCH"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_KAFKA_STORAGE_ERROR"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_KAFKA_STORAGE_ERROR"]._serialized_options = b'\310\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_LOG_DIR_NOT_FOUND"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_LOG_DIR_NOT_FOUND"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_REASSIGNMENT_IN_PROGRESS"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_REASSIGNMENT_IN_PROGRESS"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND"]._serialized_options = b'\310\363\030\001\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_FETCH_SESSION_EPOCH"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_FETCH_SESSION_EPOCH"]._serialized_options = b'\310\363\030\001\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_TOPIC_DELETION_DISABLED"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_TOPIC_DELETION_DISABLED"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_FENCED_LEADER_EPOCH"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_FENCED_LEADER_EPOCH"]._serialized_options = b'\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_UNKNOWN_LEADER_EPOCH"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_UNKNOWN_LEADER_EPOCH"]._serialized_options = b'\310\363\030\001\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_STALE_BROKER_EPOCH"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_STALE_BROKER_EPOCH"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_OFFSET_NOT_AVAILABLE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_OFFSET_NOT_AVAILABLE"]._serialized_options = b'\310\363\030\001\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_ELECTION_NOT_NEEDED"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_ELECTION_NOT_NEEDED"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_RECORD"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_RECORD"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_UPDATE_VERSION"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INVALID_UPDATE_VERSION"]._serialized_options = b'\320\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INCONSISTENT_TOPIC_ID"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_INCONSISTENT_TOPIC_ID"]._serialized_options = b'\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_SHUTTING_DOWN"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_SHUTTING_DOWN"]._serialized_options = b'\310\363\030\001\320\363\030\001\330\363\030\001'
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_THROTTLED"]._options = None
+  _globals['_ERRORCODE'].values_by_name["ERROR_CODE_THROTTLED"]._serialized_options = b'\310\363\030\001\320\363\030\001'
+  _globals['_ERRORCODE']._serialized_start=541
+  _globals['_ERRORCODE']._serialized_end=2709
+  _globals['_LEADERHINT']._serialized_start=75
+  _globals['_LEADERHINT']._serialized_end=174
+  _globals['_PARTITIONERROR']._serialized_start=177
+  _globals['_PARTITIONERROR']._serialized_end=469
+  _globals['_TOPICERROR']._serialized_start=471
+  _globals['_TOPICERROR']._serialized_end=538
 # @@protoc_insertion_point(module_scope)

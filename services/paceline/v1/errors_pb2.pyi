@@ -7,11 +7,18 @@ A result about one topic or partition carries an optional error message in the r
 success. A failure of the whole call is a gRPC status whose details hold a google.rpc.ErrorInfo with
 domain "paceline" and the reason spelled like the enum value without its prefix, for example
   {"reason": "NOT_CONTROLLER", "domain": "paceline", "metadata": {"address": "127.0.0.1:9082"}}.
+Failures that a pause cures, THROTTLED above all, also carry a google.rpc.RetryInfo with the least pause. The files
+google/rpc/*.proto beside this package declare those details.
+
+Each error code says by options what a client may do; docs/clients.md has the table. A status without ErrorInfo comes
+from gRPC itself: DEADLINE_EXCEEDED and a broken connection leave the outcome unknown.
 """
 
 import builtins
 import google.protobuf.descriptor
+import google.protobuf.descriptor_pb2
 import google.protobuf.internal.enum_type_wrapper
+import google.protobuf.internal.extension_dict
 import google.protobuf.message
 import sys
 import typing
@@ -32,26 +39,26 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_UNSPECIFIED: _ErrorCode.ValueType  # 0
     """No code was given; never sent by a server of this version."""
     ERROR_CODE_OFFSET_OUT_OF_RANGE: _ErrorCode.ValueType  # 1
-    """The offset lies outside [log start offset, high watermark]; the error names both. Not retriable."""
+    """The offset lies outside [log start offset, high watermark]; the error names both."""
     ERROR_CODE_CORRUPT_MESSAGE: _ErrorCode.ValueType  # 2
     """A batch failed its CRC-32C or its lengths do not add up. Nothing was appended."""
     ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _ErrorCode.ValueType  # 3
-    """The topic or partition does not exist. Retriable, since metadata may be behind. After Produce with acks=all the
-    batch may have been appended: the replica was deleted while it waited for its followers.
+    """The topic or partition does not exist, as far as the answering process knows; its metadata may be behind. After
+    Produce with acks=all the batch may have been appended: the replica was deleted while it waited for its followers.
     """
     ERROR_CODE_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 5
-    """The partition has no leader at the moment. Retriable."""
+    """The partition has no leader at the moment."""
     ERROR_CODE_NOT_LEADER_OR_FOLLOWER: _ErrorCode.ValueType  # 6
-    """This broker does not lead (or follow) the partition; the error names the leader when known. Retriable. After
-    Produce with acks=all the batch may have been appended: the leader was deposed while it waited for its followers,
-    and the next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+    """This broker does not lead (or follow) the partition; the error names the leader when known. After Produce with
+    acks=all the batch may have been appended: the leader was deposed while it waited for its followers, and the next
+    leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
     """
     ERROR_CODE_REQUEST_TIMED_OUT: _ErrorCode.ValueType  # 7
-    """The deadline passed before the outcome was known. The write may have happened. Retriable."""
+    """The deadline passed before the outcome was known. The write may have happened."""
     ERROR_CODE_BROKER_NOT_AVAILABLE: _ErrorCode.ValueType  # 8
-    """The broker is not registered. Retriable."""
+    """The broker is not registered."""
     ERROR_CODE_REPLICA_NOT_AVAILABLE: _ErrorCode.ValueType  # 9
-    """The replica is not hosted here. Retriable."""
+    """The replica is not hosted here."""
     ERROR_CODE_MESSAGE_TOO_LARGE: _ErrorCode.ValueType  # 10
     """The batch is larger than max.message.bytes. Nothing was appended."""
     ERROR_CODE_STALE_CONTROLLER_EPOCH: _ErrorCode.ValueType  # 11
@@ -61,7 +68,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_RECORD_LIST_TOO_LARGE: _ErrorCode.ValueType  # 18
     """The batch is larger than a log segment."""
     ERROR_CODE_NOT_ENOUGH_REPLICAS: _ErrorCode.ValueType  # 19
-    """Fewer in-sync replicas than min.insync.replicas. Nothing was appended. Retriable."""
+    """Fewer in-sync replicas than min.insync.replicas. Nothing was appended."""
     ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: _ErrorCode.ValueType  # 20
     """The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated."""
     ERROR_CODE_INVALID_REQUIRED_ACKS: _ErrorCode.ValueType  # 21
@@ -79,17 +86,17 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_INVALID_CONFIG: _ErrorCode.ValueType  # 40
     """A configuration key or value was refused."""
     ERROR_CODE_NOT_CONTROLLER: _ErrorCode.ValueType  # 41
-    """This process is not the active controller; the error names the active one when known. Retriable."""
+    """This process is not the active controller; the error names the active one when known."""
     ERROR_CODE_INVALID_REQUEST: _ErrorCode.ValueType  # 42
     """The request is malformed in a way no other code describes."""
     ERROR_CODE_POLICY_VIOLATION: _ErrorCode.ValueType  # 44
     """The operation is against the configured policy."""
     ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: _ErrorCode.ValueType  # 45
-    """The batch does not continue the producer's sequence. Not retriable by the same producer session."""
+    """The batch does not continue the producer's sequence. The producer needs a new id."""
     ERROR_CODE_INVALID_PRODUCER_EPOCH: _ErrorCode.ValueType  # 47
     """The producer's epoch is older than the one the log knows."""
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
-    """A log directory failed. Retriable on another replica."""
+    """A log directory failed."""
     ERROR_CODE_LOG_DIR_NOT_FOUND: _ErrorCode.ValueType  # 57
     """The broker has no log directory of that name."""
     ERROR_CODE_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 60
@@ -103,13 +110,13 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_FENCED_LEADER_EPOCH: _ErrorCode.ValueType  # 74
     """The leader epoch in the request is older than the broker's."""
     ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ErrorCode.ValueType  # 75
-    """The leader epoch in the request is newer than the broker's. Retriable."""
+    """The leader epoch in the request is newer than the broker's."""
     ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: _ErrorCode.ValueType  # 76
     """A batch uses a codec this broker cannot read."""
     ERROR_CODE_STALE_BROKER_EPOCH: _ErrorCode.ValueType  # 77
     """The broker epoch in the request is older than the broker's registration."""
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ErrorCode.ValueType  # 78
-    """The new leader's high watermark has not reached the start of its epoch yet. Retriable."""
+    """The new leader's high watermark has not reached the start of its epoch yet."""
     ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
     """The preferred leader is not online, or not in sync."""
     ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
@@ -127,9 +134,9 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_UNKNOWN_SERVER_ERROR: _ErrorCode.ValueType  # 1000
     """Something failed that has no code of its own; the message says what."""
     ERROR_CODE_SHUTTING_DOWN: _ErrorCode.ValueType  # 1001
-    """The server is shutting down. Retriable on another broker."""
+    """The server is shutting down."""
     ERROR_CODE_THROTTLED: _ErrorCode.ValueType  # 1002
-    """The server's budget for requests in flight is used up. Retriable after a pause."""
+    """The server's budget for requests in flight is used up."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode says what went wrong. Positive numbers of Kafka's protocol are kept; codes from 1000 are our own."""
@@ -137,26 +144,26 @@ class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
 """No code was given; never sent by a server of this version."""
 ERROR_CODE_OFFSET_OUT_OF_RANGE: ErrorCode.ValueType  # 1
-"""The offset lies outside [log start offset, high watermark]; the error names both. Not retriable."""
+"""The offset lies outside [log start offset, high watermark]; the error names both."""
 ERROR_CODE_CORRUPT_MESSAGE: ErrorCode.ValueType  # 2
 """A batch failed its CRC-32C or its lengths do not add up. Nothing was appended."""
 ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.ValueType  # 3
-"""The topic or partition does not exist. Retriable, since metadata may be behind. After Produce with acks=all the
-batch may have been appended: the replica was deleted while it waited for its followers.
+"""The topic or partition does not exist, as far as the answering process knows; its metadata may be behind. After
+Produce with acks=all the batch may have been appended: the replica was deleted while it waited for its followers.
 """
 ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 5
-"""The partition has no leader at the moment. Retriable."""
+"""The partition has no leader at the moment."""
 ERROR_CODE_NOT_LEADER_OR_FOLLOWER: ErrorCode.ValueType  # 6
-"""This broker does not lead (or follow) the partition; the error names the leader when known. Retriable. After
-Produce with acks=all the batch may have been appended: the leader was deposed while it waited for its followers,
-and the next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+"""This broker does not lead (or follow) the partition; the error names the leader when known. After Produce with
+acks=all the batch may have been appended: the leader was deposed while it waited for its followers, and the next
+leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
 """
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode.ValueType  # 7
-"""The deadline passed before the outcome was known. The write may have happened. Retriable."""
+"""The deadline passed before the outcome was known. The write may have happened."""
 ERROR_CODE_BROKER_NOT_AVAILABLE: ErrorCode.ValueType  # 8
-"""The broker is not registered. Retriable."""
+"""The broker is not registered."""
 ERROR_CODE_REPLICA_NOT_AVAILABLE: ErrorCode.ValueType  # 9
-"""The replica is not hosted here. Retriable."""
+"""The replica is not hosted here."""
 ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode.ValueType  # 10
 """The batch is larger than max.message.bytes. Nothing was appended."""
 ERROR_CODE_STALE_CONTROLLER_EPOCH: ErrorCode.ValueType  # 11
@@ -166,7 +173,7 @@ ERROR_CODE_INVALID_TOPIC: ErrorCode.ValueType  # 17
 ERROR_CODE_RECORD_LIST_TOO_LARGE: ErrorCode.ValueType  # 18
 """The batch is larger than a log segment."""
 ERROR_CODE_NOT_ENOUGH_REPLICAS: ErrorCode.ValueType  # 19
-"""Fewer in-sync replicas than min.insync.replicas. Nothing was appended. Retriable."""
+"""Fewer in-sync replicas than min.insync.replicas. Nothing was appended."""
 ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.ValueType  # 20
 """The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated."""
 ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode.ValueType  # 21
@@ -184,17 +191,17 @@ ERROR_CODE_INVALID_REPLICA_ASSIGNMENT: ErrorCode.ValueType  # 39
 ERROR_CODE_INVALID_CONFIG: ErrorCode.ValueType  # 40
 """A configuration key or value was refused."""
 ERROR_CODE_NOT_CONTROLLER: ErrorCode.ValueType  # 41
-"""This process is not the active controller; the error names the active one when known. Retriable."""
+"""This process is not the active controller; the error names the active one when known."""
 ERROR_CODE_INVALID_REQUEST: ErrorCode.ValueType  # 42
 """The request is malformed in a way no other code describes."""
 ERROR_CODE_POLICY_VIOLATION: ErrorCode.ValueType  # 44
 """The operation is against the configured policy."""
 ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.ValueType  # 45
-"""The batch does not continue the producer's sequence. Not retriable by the same producer session."""
+"""The batch does not continue the producer's sequence. The producer needs a new id."""
 ERROR_CODE_INVALID_PRODUCER_EPOCH: ErrorCode.ValueType  # 47
 """The producer's epoch is older than the one the log knows."""
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
-"""A log directory failed. Retriable on another replica."""
+"""A log directory failed."""
 ERROR_CODE_LOG_DIR_NOT_FOUND: ErrorCode.ValueType  # 57
 """The broker has no log directory of that name."""
 ERROR_CODE_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 60
@@ -208,13 +215,13 @@ ERROR_CODE_TOPIC_DELETION_DISABLED: ErrorCode.ValueType  # 73
 ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode.ValueType  # 74
 """The leader epoch in the request is older than the broker's."""
 ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode.ValueType  # 75
-"""The leader epoch in the request is newer than the broker's. Retriable."""
+"""The leader epoch in the request is newer than the broker's."""
 ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: ErrorCode.ValueType  # 76
 """A batch uses a codec this broker cannot read."""
 ERROR_CODE_STALE_BROKER_EPOCH: ErrorCode.ValueType  # 77
 """The broker epoch in the request is older than the broker's registration."""
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode.ValueType  # 78
-"""The new leader's high watermark has not reached the start of its epoch yet. Retriable."""
+"""The new leader's high watermark has not reached the start of its epoch yet."""
 ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
 """The preferred leader is not online, or not in sync."""
 ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83
@@ -232,9 +239,9 @@ ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103
 ERROR_CODE_UNKNOWN_SERVER_ERROR: ErrorCode.ValueType  # 1000
 """Something failed that has no code of its own; the message says what."""
 ERROR_CODE_SHUTTING_DOWN: ErrorCode.ValueType  # 1001
-"""The server is shutting down. Retriable on another broker."""
+"""The server is shutting down."""
 ERROR_CODE_THROTTLED: ErrorCode.ValueType  # 1002
-"""The server's budget for requests in flight is used up. Retriable after a pause."""
+"""The server's budget for requests in flight is used up."""
 global___ErrorCode = ErrorCode
 
 @typing.final
@@ -284,6 +291,7 @@ class PartitionError(google.protobuf.message.Message):
     CURRENT_LEADER_FIELD_NUMBER: builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: builtins.int
     code: global___ErrorCode.ValueType
     """What went wrong."""
     message: builtins.str
@@ -292,6 +300,8 @@ class PartitionError(google.protobuf.message.Message):
     """For OFFSET_OUT_OF_RANGE: first offset still in the log."""
     high_watermark: builtins.int
     """For OFFSET_OUT_OF_RANGE: end of what may be read, exclusive."""
+    retry_after_ms: builtins.int
+    """For THROTTLED: least pause before the request is repeated, in milliseconds; absent when the server names none."""
     @property
     def current_leader(self) -> global___LeaderHint:
         """For NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: where to go instead; absent when not known."""
@@ -304,15 +314,18 @@ class PartitionError(google.protobuf.message.Message):
         current_leader: global___LeaderHint | None = ...,
         log_start_offset: builtins.int | None = ...,
         high_watermark: builtins.int | None = ...,
+        retry_after_ms: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_current_leader", b"_current_leader", "_high_watermark", b"_high_watermark", "_log_start_offset", b"_log_start_offset", "current_leader", b"current_leader", "high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_current_leader", b"_current_leader", "_high_watermark", b"_high_watermark", "_log_start_offset", b"_log_start_offset", "code", b"code", "current_leader", b"current_leader", "high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "message", b"message"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_current_leader", b"_current_leader", "_high_watermark", b"_high_watermark", "_log_start_offset", b"_log_start_offset", "_retry_after_ms", b"_retry_after_ms", "current_leader", b"current_leader", "high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "retry_after_ms", b"retry_after_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_current_leader", b"_current_leader", "_high_watermark", b"_high_watermark", "_log_start_offset", b"_log_start_offset", "_retry_after_ms", b"_retry_after_ms", "code", b"code", "current_leader", b"current_leader", "high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "message", b"message", "retry_after_ms", b"retry_after_ms"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_current_leader", b"_current_leader"]) -> typing.Literal["current_leader"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_high_watermark", b"_high_watermark"]) -> typing.Literal["high_watermark"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_log_start_offset", b"_log_start_offset"]) -> typing.Literal["log_start_offset"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_retry_after_ms", b"_retry_after_ms"]) -> typing.Literal["retry_after_ms"] | None: ...
 
 global___PartitionError = PartitionError
 
@@ -337,3 +350,15 @@ class TopicError(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message"]) -> None: ...
 
 global___TopicError = TopicError
+
+RETRIABLE_FIELD_NUMBER: builtins.int
+DEFINITE_FIELD_NUMBER: builtins.int
+REFRESH_METADATA_FIELD_NUMBER: builtins.int
+retriable: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
+"""The same request may succeed when it is repeated after a pause."""
+definite: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
+"""The request was surely not carried out. When this is false the outcome is unknown: repeat only what is idempotent."""
+refresh_metadata: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
+"""The client's knowledge of leaders (or, for NOT_CONTROLLER, of the active controller) is out of date: follow the hint
+in the error, or ask for metadata again, before anything is sent to that partition again.
+"""

@@ -16,7 +16,7 @@ from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 from paceline.v1 import record_pb2 as paceline_dot_v1_dot_record__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/log_service.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/errors.proto\x1a\x18paceline/v1/record.proto\"x\n\x0eProduceRequest\x12\x1f\n\x04\x61\x63ks\x18\x01 \x01(\x0e\x32\x11.paceline.v1.Acks\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x31\n\npartitions\x18\x03 \x03(\x0b\x32\x1d.paceline.v1.ProducePartition\"\xc7\x01\n\x10ProducePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x0f\n\x05\x62\x61tch\x18\x04 \x01(\x0cH\x00\x12*\n\x07records\x18\x05 \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x01\x88\x01\x01\x42\x06\n\x04\x64\x61taB\x17\n\x15_current_leader_epoch\"J\n\x0fProduceResponse\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.paceline.v1.ProducePartitionResult\"\xc0\x01\n\x16ProducePartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x1a\n\x12log_append_time_ms\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x42\x08\n\x06_error\"\xca\x02\n\x0c\x46\x65tchRequest\x12\x13\n\x0bmax_wait_ms\x18\x01 \x01(\x05\x12\x11\n\tmin_bytes\x18\x02 \x01(\x05\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x34\n\x0fisolation_level\x18\x04 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\x12(\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x18.paceline.v1.FetchFormat\x12\x12\n\nsession_id\x18\x06 \x01(\x05\x12\x15\n\rsession_epoch\x18\x07 \x01(\x05\x12/\n\npartitions\x18\x08 \x03(\x0b\x32\x1b.paceline.v1.FetchPartition\x12\x32\n\tforgotten\x18\t \x03(\x0b\x32\x1f.paceline.v1.ForgottenPartition\x12\x0f\n\x07rack_id\x18\n \x01(\t\"\xe1\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12last_fetched_epoch\x18\x07 \x01(\x05H\x01\x88\x01\x01\x42\x17\n\x15_current_leader_epochB\x15\n\x13_last_fetched_epoch\"6\n\x12\x46orgottenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"Z\n\rFetchResponse\x12\x12\n\nsession_id\x18\x01 \x01(\x05\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.paceline.v1.FetchPartitionResult\"\x97\x03\n\x14\x46\x65tchPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x39\n\x0f\x64iverging_epoch\x18\x07 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x02\x88\x01\x01\x12\x11\n\x07\x62\x61tches\x18\x08 \x01(\x0cH\x00\x12*\n\x07records\x18\t \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x12#\n\x16preferred_read_replica\x18\n \x01(\x05H\x03\x88\x01\x01\x42\x06\n\x04\x64\x61taB\x08\n\x06_errorB\x12\n\x10_diverging_epochB\x19\n\x17_preferred_read_replica\"3\n\x0e\x45pochEndOffset\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"\x81\x01\n\x12ListOffsetsRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.ListOffsetsPartition\x12\x34\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\"\xb1\x01\n\x14ListOffsetsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x04spec\x18\x03 \x01(\x0e\x32\x17.paceline.v1.OffsetSpec\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"R\n\x13ListOffsetsResponse\x12;\n\npartitions\x18\x01 \x03(\x0b\x32\'.paceline.v1.ListOffsetsPartitionResult\"\xdb\x01\n\x1aListOffsetsPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x06offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x42\x08\n\x06_errorB\t\n\x07_offsetB\x0f\n\r_timestamp_ms\"c\n\x14\x44\x65leteRecordsRequest\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.paceline.v1.DeleteRecordsPartition\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\"\xb6\x01\n\x16\x44\x65leteRecordsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1a\n\rbefore_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08topic_id\x18\x04 \x01(\t\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x01\x88\x01\x01\x42\x10\n\x0e_before_offsetB\x17\n\x15_current_leader_epoch\"V\n\x15\x44\x65leteRecordsResponse\x12=\n\npartitions\x18\x01 \x03(\x0b\x32).paceline.v1.DeleteRecordsPartitionResult\"\x92\x01\n\x1c\x44\x65leteRecordsPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x15\n\rlow_watermark\x18\x04 \x01(\x03\x42\x08\n\x06_error\"N\n\x1bOffsetForLeaderEpochRequest\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.paceline.v1.EpochPartition\"\x84\x01\n\x0e\x45pochPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"U\n\x1cOffsetForLeaderEpochResponse\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.EpochPartitionResult\"\xaa\x01\n\x14\x45pochPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12-\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x01\x88\x01\x01\x42\x08\n\x06_errorB\x06\n\x04_end\"\x17\n\x15InitProducerIdRequest\"E\n\x16InitProducerIdResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\r\n\tACKS_NONE\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\x0c\n\x08\x41\x43KS_ALL\x10\x03*{\n\x0eIsolationLevel\x12\x1f\n\x1bISOLATION_LEVEL_UNSPECIFIED\x10\x00\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x01\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x02*_\n\x0b\x46\x65tchFormat\x12\x1c\n\x18\x46\x45TCH_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x45TCH_FORMAT_RECORDS\x10\x01\x12\x18\n\x14\x46\x45TCH_FORMAT_BATCHES\x10\x02*v\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n\x15OFFSET_SPEC_TIMESTAMP\x10\x03\x32\x9e\x05\n\nLogService\x12\x44\n\x07Produce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n\rProduceStream\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12H\n\x0b\x46\x65tchStream\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse(\x01\x30\x01\x12P\n\x0bListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12V\n\rDeleteRecords\x12!.paceline.v1.DeleteRecordsRequest\x1a\".paceline.v1.DeleteRecordsResponse\x12Y\n\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/log_service.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/errors.proto\x1a\x18paceline/v1/record.proto\"x\n\x0eProduceRequest\x12\x1f\n\x04\x61\x63ks\x18\x01 \x01(\x0e\x32\x11.paceline.v1.Acks\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x31\n\npartitions\x18\x03 \x03(\x0b\x32\x1d.paceline.v1.ProducePartition\"\xc7\x01\n\x10ProducePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x0f\n\x05\x62\x61tch\x18\x04 \x01(\x0cH\x00\x12*\n\x07records\x18\x05 \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x01\x88\x01\x01\x42\x06\n\x04\x64\x61taB\x17\n\x15_current_leader_epoch\"J\n\x0fProduceResponse\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.paceline.v1.ProducePartitionResult\"\xc0\x01\n\x16ProducePartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x1a\n\x12log_append_time_ms\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x42\x08\n\x06_error\"\xe0\x02\n\x0c\x46\x65tchRequest\x12\x13\n\x0bmax_wait_ms\x18\x01 \x01(\x05\x12\x11\n\tmin_bytes\x18\x02 \x01(\x05\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x34\n\x0fisolation_level\x18\x04 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\x12(\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x18.paceline.v1.FetchFormat\x12\x12\n\nsession_id\x18\x06 \x01(\x05\x12\x15\n\rsession_epoch\x18\x07 \x01(\x05\x12/\n\npartitions\x18\x08 \x03(\x0b\x32\x1b.paceline.v1.FetchPartition\x12\x32\n\tforgotten\x18\t \x03(\x0b\x32\x1f.paceline.v1.ForgottenPartition\x12\x0f\n\x07rack_id\x18\n \x01(\t\x12\x14\n\x0copen_session\x18\x0b \x01(\x08\"\xe1\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12last_fetched_epoch\x18\x07 \x01(\x05H\x01\x88\x01\x01\x42\x17\n\x15_current_leader_epochB\x15\n\x13_last_fetched_epoch\"6\n\x12\x46orgottenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"Z\n\rFetchResponse\x12\x12\n\nsession_id\x18\x01 \x01(\x05\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.paceline.v1.FetchPartitionResult\"\x97\x03\n\x14\x46\x65tchPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x39\n\x0f\x64iverging_epoch\x18\x07 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x02\x88\x01\x01\x12\x11\n\x07\x62\x61tches\x18\x08 \x01(\x0cH\x00\x12*\n\x07records\x18\t \x01(\x0b\x32\x17.paceline.v1.RecordListH\x00\x12#\n\x16preferred_read_replica\x18\n \x01(\x05H\x03\x88\x01\x01\x42\x06\n\x04\x64\x61taB\x08\n\x06_errorB\x12\n\x10_diverging_epochB\x19\n\x17_preferred_read_replica\"3\n\x0e\x45pochEndOffset\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"\x81\x01\n\x12ListOffsetsRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.ListOffsetsPartition\x12\x34\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1b.paceline.v1.IsolationLevel\"\xb1\x01\n\x14ListOffsetsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x04spec\x18\x03 \x01(\x0e\x32\x17.paceline.v1.OffsetSpec\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"R\n\x13ListOffsetsResponse\x12;\n\npartitions\x18\x01 \x03(\x0b\x32\'.paceline.v1.ListOffsetsPartitionResult\"\xdb\x01\n\x1aListOffsetsPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x13\n\x06offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x42\x08\n\x06_errorB\t\n\x07_offsetB\x0f\n\r_timestamp_ms\"c\n\x14\x44\x65leteRecordsRequest\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.paceline.v1.DeleteRecordsPartition\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\"\xb6\x01\n\x16\x44\x65leteRecordsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1a\n\rbefore_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08topic_id\x18\x04 \x01(\t\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x01\x88\x01\x01\x42\x10\n\x0e_before_offsetB\x17\n\x15_current_leader_epoch\"V\n\x15\x44\x65leteRecordsResponse\x12=\n\npartitions\x18\x01 \x03(\x0b\x32).paceline.v1.DeleteRecordsPartitionResult\"\x92\x01\n\x1c\x44\x65leteRecordsPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x15\n\rlow_watermark\x18\x04 \x01(\x03\x42\x08\n\x06_error\"N\n\x1bOffsetForLeaderEpochRequest\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.paceline.v1.EpochPartition\"\x84\x01\n\x0e\x45pochPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12!\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"U\n\x1cOffsetForLeaderEpochResponse\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.paceline.v1.EpochPartitionResult\"\xaa\x01\n\x14\x45pochPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12-\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.EpochEndOffsetH\x01\x88\x01\x01\x42\x08\n\x06_errorB\x06\n\x04_end\"\x17\n\x15InitProducerIdRequest\"E\n\x16InitProducerIdResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\r\n\tACKS_NONE\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\x0c\n\x08\x41\x43KS_ALL\x10\x03*{\n\x0eIsolationLevel\x12\x1f\n\x1bISOLATION_LEVEL_UNSPECIFIED\x10\x00\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x01\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x02*_\n\x0b\x46\x65tchFormat\x12\x1c\n\x18\x46\x45TCH_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x45TCH_FORMAT_RECORDS\x10\x01\x12\x18\n\x14\x46\x45TCH_FORMAT_BATCHES\x10\x02*v\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n\x15OFFSET_SPEC_TIMESTAMP\x10\x03\x32\x9e\x05\n\nLogService\x12\x44\n\x07Produce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n\rProduceStream\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse\x12H\n\x0b\x46\x65tchStream\x12\x19.paceline.v1.FetchRequest\x1a\x1a.paceline.v1.FetchResponse(\x01\x30\x01\x12P\n\x0bListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12V\n\rDeleteRecords\x12!.paceline.v1.DeleteRecordsRequest\x1a\".paceline.v1.DeleteRecordsResponse\x12Y\n\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,14 +24,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.log_service_pb2
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016io.paceline.v1P\001ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\252\002\013Paceline.V1\312\002\013Paceline\\V1\352\002\014Paceline::V1'
-  _globals['_ACKS']._serialized_start=3577
-  _globals['_ACKS']._serialized_end=3651
-  _globals['_ISOLATIONLEVEL']._serialized_start=3653
-  _globals['_ISOLATIONLEVEL']._serialized_end=3776
-  _globals['_FETCHFORMAT']._serialized_start=3778
-  _globals['_FETCHFORMAT']._serialized_end=3873
-  _globals['_OFFSETSPEC']._serialized_start=3875
-  _globals['_OFFSETSPEC']._serialized_end=3993
+  _globals['_ACKS']._serialized_start=3599
+  _globals['_ACKS']._serialized_end=3673
+  _globals['_ISOLATIONLEVEL']._serialized_start=3675
+  _globals['_ISOLATIONLEVEL']._serialized_end=3798
+  _globals['_FETCHFORMAT']._serialized_start=3800
+  _globals['_FETCHFORMAT']._serialized_end=3895
+  _globals['_OFFSETSPEC']._serialized_start=3897
+  _globals['_OFFSETSPEC']._serialized_end=4015
   _globals['_PRODUCEREQUEST']._serialized_start=98
   _globals['_PRODUCEREQUEST']._serialized_end=218
   _globals['_PRODUCEPARTITION']._serialized_start=221
@@ -41,45 +41,45 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PRODUCEPARTITIONRESULT']._serialized_start=499
   _globals['_PRODUCEPARTITIONRESULT']._serialized_end=691
   _globals['_FETCHREQUEST']._serialized_start=694
-  _globals['_FETCHREQUEST']._serialized_end=1024
-  _globals['_FETCHPARTITION']._serialized_start=1027
-  _globals['_FETCHPARTITION']._serialized_end=1252
-  _globals['_FORGOTTENPARTITION']._serialized_start=1254
-  _globals['_FORGOTTENPARTITION']._serialized_end=1308
-  _globals['_FETCHRESPONSE']._serialized_start=1310
-  _globals['_FETCHRESPONSE']._serialized_end=1400
-  _globals['_FETCHPARTITIONRESULT']._serialized_start=1403
-  _globals['_FETCHPARTITIONRESULT']._serialized_end=1810
-  _globals['_EPOCHENDOFFSET']._serialized_start=1812
-  _globals['_EPOCHENDOFFSET']._serialized_end=1863
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1866
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1995
-  _globals['_LISTOFFSETSPARTITION']._serialized_start=1998
-  _globals['_LISTOFFSETSPARTITION']._serialized_end=2175
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2177
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2259
-  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_start=2262
-  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_end=2481
-  _globals['_DELETERECORDSREQUEST']._serialized_start=2483
-  _globals['_DELETERECORDSREQUEST']._serialized_end=2582
-  _globals['_DELETERECORDSPARTITION']._serialized_start=2585
-  _globals['_DELETERECORDSPARTITION']._serialized_end=2767
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=2769
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=2855
-  _globals['_DELETERECORDSPARTITIONRESULT']._serialized_start=2858
-  _globals['_DELETERECORDSPARTITIONRESULT']._serialized_end=3004
-  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=3006
-  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=3084
-  _globals['_EPOCHPARTITION']._serialized_start=3087
-  _globals['_EPOCHPARTITION']._serialized_end=3219
-  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=3221
-  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=3306
-  _globals['_EPOCHPARTITIONRESULT']._serialized_start=3309
-  _globals['_EPOCHPARTITIONRESULT']._serialized_end=3479
-  _globals['_INITPRODUCERIDREQUEST']._serialized_start=3481
-  _globals['_INITPRODUCERIDREQUEST']._serialized_end=3504
-  _globals['_INITPRODUCERIDRESPONSE']._serialized_start=3506
-  _globals['_INITPRODUCERIDRESPONSE']._serialized_end=3575
-  _globals['_LOGSERVICE']._serialized_start=3996
-  _globals['_LOGSERVICE']._serialized_end=4666
+  _globals['_FETCHREQUEST']._serialized_end=1046
+  _globals['_FETCHPARTITION']._serialized_start=1049
+  _globals['_FETCHPARTITION']._serialized_end=1274
+  _globals['_FORGOTTENPARTITION']._serialized_start=1276
+  _globals['_FORGOTTENPARTITION']._serialized_end=1330
+  _globals['_FETCHRESPONSE']._serialized_start=1332
+  _globals['_FETCHRESPONSE']._serialized_end=1422
+  _globals['_FETCHPARTITIONRESULT']._serialized_start=1425
+  _globals['_FETCHPARTITIONRESULT']._serialized_end=1832
+  _globals['_EPOCHENDOFFSET']._serialized_start=1834
+  _globals['_EPOCHENDOFFSET']._serialized_end=1885
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1888
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=2017
+  _globals['_LISTOFFSETSPARTITION']._serialized_start=2020
+  _globals['_LISTOFFSETSPARTITION']._serialized_end=2197
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2199
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2281
+  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_start=2284
+  _globals['_LISTOFFSETSPARTITIONRESULT']._serialized_end=2503
+  _globals['_DELETERECORDSREQUEST']._serialized_start=2505
+  _globals['_DELETERECORDSREQUEST']._serialized_end=2604
+  _globals['_DELETERECORDSPARTITION']._serialized_start=2607
+  _globals['_DELETERECORDSPARTITION']._serialized_end=2789
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=2791
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=2877
+  _globals['_DELETERECORDSPARTITIONRESULT']._serialized_start=2880
+  _globals['_DELETERECORDSPARTITIONRESULT']._serialized_end=3026
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=3028
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=3106
+  _globals['_EPOCHPARTITION']._serialized_start=3109
+  _globals['_EPOCHPARTITION']._serialized_end=3241
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=3243
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=3328
+  _globals['_EPOCHPARTITIONRESULT']._serialized_start=3331
+  _globals['_EPOCHPARTITIONRESULT']._serialized_end=3501
+  _globals['_INITPRODUCERIDREQUEST']._serialized_start=3503
+  _globals['_INITPRODUCERIDREQUEST']._serialized_end=3526
+  _globals['_INITPRODUCERIDRESPONSE']._serialized_start=3528
+  _globals['_INITPRODUCERIDRESPONSE']._serialized_end=3597
+  _globals['_LOGSERVICE']._serialized_start=4018
+  _globals['_LOGSERVICE']._serialized_end=4688
 # @@protoc_insertion_point(module_scope)

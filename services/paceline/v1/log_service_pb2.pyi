@@ -137,7 +137,9 @@ class ProduceRequest(google.protobuf.message.Message):
     acks: global___Acks.ValueType
     """How many replicas must have the records; unspecified means ALL."""
     timeout_ms: builtins.int
-    """Longest wait for replication in milliseconds; 0 means the server's default (30 s)."""
+    """Longest wait for replication in milliseconds; 0 means 30 s, the most is ten minutes. When the time is over the answer
+    is REQUEST_TIMED_OUT and the records may be in the log: repeat with the same producer id and sequence.
+    """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProducePartition]:
         """The partitions to write to; each at most once."""
@@ -278,8 +280,9 @@ class FetchRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     FORGOTTEN_FIELD_NUMBER: builtins.int
     RACK_ID_FIELD_NUMBER: builtins.int
+    OPEN_SESSION_FIELD_NUMBER: builtins.int
     max_wait_ms: builtins.int
-    """Longest wait for min_bytes in milliseconds; 0 answers at once. Clamped to 60 s."""
+    """Longest wait for min_bytes in milliseconds; 0 answers at once. Cut to 60 s, and to the deadline of a unary call."""
     min_bytes: builtins.int
     """Answer as soon as this many bytes are there; 0 and 1 mean any."""
     max_bytes: builtins.int
@@ -289,12 +292,18 @@ class FetchRequest(google.protobuf.message.Message):
     format: global___FetchFormat.ValueType
     """In which form."""
     session_id: builtins.int
-    """Incremental fetch session (KIP-227): 0 for none yet."""
+    """Incremental fetch session (KIP-227) that the request belongs to, or ends; 0 for none."""
     session_epoch: builtins.int
-    """Number of the request in the session; 0 is a full fetch that opens one, -1 a full fetch without one."""
+    """Number of the request in its session, from 1; 2147483647 is followed by 1. 0 is a full fetch, which ends the session
+    named, if any, and belongs to none.
+    """
     rack_id: builtins.str
     """Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
     high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
+    """
+    open_session: builtins.bool
+    """Open a session with this full fetch: session_epoch is 0 and the format BATCHES. The answer has its id, or 0 when the
+    broker keeps no further session.
     """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
@@ -317,8 +326,9 @@ class FetchRequest(google.protobuf.message.Message):
         partitions: collections.abc.Iterable[global___FetchPartition] | None = ...,
         forgotten: collections.abc.Iterable[global___ForgottenPartition] | None = ...,
         rack_id: builtins.str = ...,
+        open_session: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten", "format", b"format", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "rack_id", b"rack_id", "session_epoch", b"session_epoch", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten", "format", b"format", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "open_session", b"open_session", "partitions", b"partitions", "rack_id", b"rack_id", "session_epoch", b"session_epoch", "session_id", b"session_id"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
@@ -400,7 +410,7 @@ class FetchResponse(google.protobuf.message.Message):
     SESSION_ID_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     session_id: builtins.int
-    """Session to name in the next request; 0 for none."""
+    """Session to name in the next request; 0 for none, which is always so unless the request opened or continued one."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartitionResult]:
         """Results, in request order."""
@@ -642,8 +652,8 @@ class DeleteRecordsRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     timeout_ms: builtins.int
-    """How long to wait for the other replicas to delete too, in milliseconds; 0 means 30 seconds. The records stay deleted
-    when the time is over.
+    """Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. The records stay deleted when the
+    time is over.
     """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeleteRecordsPartition]:
@@ -877,7 +887,7 @@ global___InitProducerIdRequest = InitProducerIdRequest
 
 @typing.final
 class InitProducerIdResponse(google.protobuf.message.Message):
-    """InitProducerIdResponse carries a producer id that nobody else has."""
+    """InitProducerIdResponse carries a producer id that no other producer has."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

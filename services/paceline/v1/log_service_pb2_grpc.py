@@ -8,6 +8,11 @@ from paceline.v1 import log_service_pb2 as paceline_dot_v1_dot_log__service__pb2
 class LogServiceStub(object):
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+
+    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+    deadline of a stream is that of the stream and says nothing about its requests.
     """
 
     def __init__(self, channel):
@@ -61,6 +66,11 @@ class LogServiceStub(object):
 class LogServiceServicer(object):
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+
+    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+    deadline of a stream is that of the stream and says nothing about its requests.
     """
 
     def Produce(self, request, context):
@@ -182,6 +192,11 @@ def add_LogServiceServicer_to_server(servicer, server):
 class LogService(object):
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+
+    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+    deadline of a stream is that of the stream and says nothing about its requests.
     """
 
     @staticmethod

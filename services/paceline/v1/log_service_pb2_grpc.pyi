@@ -20,6 +20,11 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
 class LogServiceStub:
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+
+    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+    deadline of a stream is that of the stream and says nothing about its requests.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -88,6 +93,11 @@ class LogServiceStub:
 class LogServiceAsyncStub:
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+
+    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+    deadline of a stream is that of the stream and says nothing about its requests.
     """
 
     Produce: grpc.aio.UnaryUnaryMultiCallable[
@@ -155,6 +165,11 @@ class LogServiceAsyncStub:
 class LogServiceServicer(metaclass=abc.ABCMeta):
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+
+    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+    deadline of a stream is that of the stream and says nothing about its requests.
     """
 
     @abc.abstractmethod

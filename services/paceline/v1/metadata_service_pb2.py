@@ -16,7 +16,7 @@ from paceline.v1 import cluster_event_pb2 as paceline_dot_v1_dot_cluster__event_
 from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"paceline/v1/metadata_service.proto\x12\x0bpaceline.v1\x1a\x1fpaceline/v1/cluster_event.proto\x1a\x18paceline/v1/errors.proto\"\x18\n\x16\x44\x65scribeClusterRequest\"\xfa\x01\n\x17\x44\x65scribeClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12(\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x17.paceline.v1.BrokerInfo\x12\x1a\n\rcontroller_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x17\n\x0f\x63ontroller_host\x18\x05 \x01(\t\x12\x17\n\x0f\x63ontroller_port\x18\x06 \x01(\x05\x12\x16\n\x0eserver_version\x18\x07 \x01(\t\x12\x0f\n\x07node_id\x18\x08 \x01(\x05\x42\x10\n\x0e_controller_id\"B\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\"\'\n\x15\x44\x65scribeTopicsRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"G\n\x16\x44\x65scribeTopicsResponse\x12-\n\x06topics\x18\x01 \x03(\x0b\x32\x1d.paceline.v1.TopicDescription\"\xa0\x01\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.paceline.v1.TopicErrorH\x00\x88\x01\x01\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.paceline.v1.PartitionDescriptionB\x08\n\x06_error\"\xcc\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0b\n\x03isr\x18\x05 \x03(\x05\x12\x18\n\x10offline_replicas\x18\x06 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x07 \x03(\x05\x12\x19\n\x11removing_replicas\x18\x08 \x03(\x05\x42\t\n\x07_leader\"<\n\x17\x44\x65scribeReplicasRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"N\n\x18\x44\x65scribeReplicasResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.paceline.v1.PartitionReplicas\"\xce\x03\n\x11PartitionReplicas\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x0e\n\x06leader\x18\x04 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12!\n\x19leader_epoch_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x07 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x08 \x01(\x03\x12\x0b\n\x03isr\x18\t \x03(\x05\x12\x13\n\x0bmaximal_isr\x18\n \x03(\x05\x12.\n\x08replicas\x18\x0b \x03(\x0b\x32\x1c.paceline.v1.ReplicaProgress\x12\x10\n\x08topic_id\x18\x0c \x01(\t\x12\x12\n\nzk_version\x18\r \x01(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x0e \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0f \x03(\x05\x12\x1b\n\x13min_insync_replicas\x18\x10 \x01(\x05\x12\x18\n\x10under_replicated\x18\x11 \x01(\x08\x42\x08\n\x06_error\"\xa3\x03\n\x0fReplicaProgress\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x1b\n\x0elog_end_offset\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10log_start_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\"\n\x15last_caught_up_ago_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x1e\n\x11last_fetch_ago_ms\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x0f\n\x07in_sync\x18\x06 \x01(\x08\x12\x1b\n\x0ehigh_watermark\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x0blag_records\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x19\n\x0c\x62roker_epoch\x18\t \x01(\x03H\x06\x88\x01\x01\x12\x0e\n\x06online\x18\n \x01(\x08\x42\x11\n\x0f_log_end_offsetB\x13\n\x11_log_start_offsetB\x18\n\x16_last_caught_up_ago_msB\x14\n\x12_last_fetch_ago_msB\x11\n\x0f_high_watermarkB\x0e\n\x0c_lag_recordsB\x0f\n\r_broker_epoch\"6\n\x14WatchMetadataRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\"\xd0\x01\n\x0fMetadataChanges\x12\x10\n\x08snapshot\x18\x01 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12:\n\x07\x63luster\x18\x03 \x01(\x0b\x32$.paceline.v1.DescribeClusterResponseH\x00\x88\x01\x01\x12-\n\x06topics\x18\x04 \x03(\x0b\x32\x1d.paceline.v1.TopicDescription\x12\x16\n\x0eremoved_topics\x18\x05 \x03(\t\x12\x0c\n\x04more\x18\x06 \x01(\x08\x42\n\n\x08_cluster\"F\n\x15WatchMetadataResponse\x12-\n\x07\x63hanges\x18\x01 \x01(\x0b\x32\x1c.paceline.v1.MetadataChanges\"J\n\x13PollMetadataRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\x05\"E\n\x14PollMetadataResponse\x12-\n\x07\x63hanges\x18\x01 \x01(\x0b\x32\x1c.paceline.v1.MetadataChanges\"K\n\x0b\x45ventFilter\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12,\n\x05kinds\x18\x02 \x03(\x0e\x32\x1d.paceline.v1.ClusterEventKind\"\x92\x01\n\x12WatchEventsRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x15\n\x08since_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12(\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EventFilter\x12\x1e\n\x16\x61\x63tive_controller_only\x18\x04 \x01(\x08\x42\x0b\n\t_since_ms\"a\n\x08\x45ventGap\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.paceline.v1.EventGapReason\x12\x18\n\x0blost_events\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_lost_events\"x\n\nEventBatch\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.ClusterEvent\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\'\n\x03gap\x18\x03 \x01(\x0b\x32\x15.paceline.v1.EventGapH\x00\x88\x01\x01\x42\x06\n\x04_gap\"=\n\x13WatchEventsResponse\x12&\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x17.paceline.v1.EventBatch\"\xba\x01\n\x11PollEventsRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x15\n\x08since_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12(\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EventFilter\x12\x1e\n\x16\x61\x63tive_controller_only\x18\x04 \x01(\x08\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\x05\x12\x12\n\nmax_events\x18\x06 \x01(\x05\x42\x0b\n\t_since_ms\"<\n\x12PollEventsResponse\x12&\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x17.paceline.v1.EventBatch*s\n\x0e\x45ventGapReason\x12 \n\x1c\x45VENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45VENT_GAP_REASON_LAGGED\x10\x01\x12\"\n\x1e\x45VENT_GAP_REASON_OTHER_PROCESS\x10\x02\x32\xfd\x04\n\x0fMetadataService\x12\\\n\x0f\x44\x65scribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n\x0e\x44\x65scribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n\x10\x44\x65scribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12X\n\rWatchMetadata\x12!.paceline.v1.WatchMetadataRequest\x1a\".paceline.v1.WatchMetadataResponse0\x01\x12S\n\x0cPollMetadata\x12 .paceline.v1.PollMetadataRequest\x1a!.paceline.v1.PollMetadataResponse\x12R\n\x0bWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x12M\n\nPollEvents\x12\x1e.paceline.v1.PollEventsRequest\x1a\x1f.paceline.v1.PollEventsResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"paceline/v1/metadata_service.proto\x12\x0bpaceline.v1\x1a\x1fpaceline/v1/cluster_event.proto\x1a\x18paceline/v1/errors.proto\"\x18\n\x16\x44\x65scribeClusterRequest\"\xfa\x01\n\x17\x44\x65scribeClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12(\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x17.paceline.v1.BrokerInfo\x12\x1a\n\rcontroller_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x17\n\x0f\x63ontroller_host\x18\x05 \x01(\t\x12\x17\n\x0f\x63ontroller_port\x18\x06 \x01(\x05\x12\x16\n\x0eserver_version\x18\x07 \x01(\t\x12\x0f\n\x07node_id\x18\x08 \x01(\x05\x42\x10\n\x0e_controller_id\"B\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\"N\n\x15\x44\x65scribeTopicsRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"`\n\x16\x44\x65scribeTopicsResponse\x12-\n\x06topics\x18\x01 \x03(\x0b\x32\x1d.paceline.v1.TopicDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa0\x01\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.paceline.v1.TopicErrorH\x00\x88\x01\x01\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.paceline.v1.PartitionDescriptionB\x08\n\x06_error\"\x87\x02\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0b\n\x03isr\x18\x05 \x03(\x05\x12\x18\n\x10offline_replicas\x18\x06 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x07 \x03(\x05\x12\x19\n\x11removing_replicas\x18\x08 \x03(\x05\x12/\n\x05\x65rror\x18\t \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x42\t\n\x07_leaderB\x08\n\x06_error\"<\n\x17\x44\x65scribeReplicasRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"N\n\x18\x44\x65scribeReplicasResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.paceline.v1.PartitionReplicas\"\xce\x03\n\x11PartitionReplicas\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x0e\n\x06leader\x18\x04 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12!\n\x19leader_epoch_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x07 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x08 \x01(\x03\x12\x0b\n\x03isr\x18\t \x03(\x05\x12\x13\n\x0bmaximal_isr\x18\n \x03(\x05\x12.\n\x08replicas\x18\x0b \x03(\x0b\x32\x1c.paceline.v1.ReplicaProgress\x12\x10\n\x08topic_id\x18\x0c \x01(\t\x12\x12\n\nzk_version\x18\r \x01(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x0e \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0f \x03(\x05\x12\x1b\n\x13min_insync_replicas\x18\x10 \x01(\x05\x12\x18\n\x10under_replicated\x18\x11 \x01(\x08\x42\x08\n\x06_error\"\xa3\x03\n\x0fReplicaProgress\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x1b\n\x0elog_end_offset\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10log_start_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\"\n\x15last_caught_up_ago_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x1e\n\x11last_fetch_ago_ms\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x0f\n\x07in_sync\x18\x06 \x01(\x08\x12\x1b\n\x0ehigh_watermark\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x0blag_records\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x19\n\x0c\x62roker_epoch\x18\t \x01(\x03H\x06\x88\x01\x01\x12\x0e\n\x06online\x18\n \x01(\x08\x42\x11\n\x0f_log_end_offsetB\x13\n\x11_log_start_offsetB\x18\n\x16_last_caught_up_ago_msB\x14\n\x12_last_fetch_ago_msB\x11\n\x0f_high_watermarkB\x0e\n\x0c_lag_recordsB\x0f\n\r_broker_epoch\"6\n\x14WatchMetadataRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\"\xd0\x01\n\x0fMetadataChanges\x12\x10\n\x08snapshot\x18\x01 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12:\n\x07\x63luster\x18\x03 \x01(\x0b\x32$.paceline.v1.DescribeClusterResponseH\x00\x88\x01\x01\x12-\n\x06topics\x18\x04 \x03(\x0b\x32\x1d.paceline.v1.TopicDescription\x12\x16\n\x0eremoved_topics\x18\x05 \x03(\t\x12\x0c\n\x04more\x18\x06 \x01(\x08\x42\n\n\x08_cluster\"F\n\x15WatchMetadataResponse\x12-\n\x07\x63hanges\x18\x01 \x01(\x0b\x32\x1c.paceline.v1.MetadataChanges\"J\n\x13PollMetadataRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\x05\"E\n\x14PollMetadataResponse\x12-\n\x07\x63hanges\x18\x01 \x01(\x0b\x32\x1c.paceline.v1.MetadataChanges\"K\n\x0b\x45ventFilter\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12,\n\x05kinds\x18\x02 \x03(\x0e\x32\x1d.paceline.v1.ClusterEventKind\"\x92\x01\n\x12WatchEventsRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x15\n\x08since_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12(\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EventFilter\x12\x1e\n\x16\x61\x63tive_controller_only\x18\x04 \x01(\x08\x42\x0b\n\t_since_ms\"a\n\x08\x45ventGap\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.paceline.v1.EventGapReason\x12\x18\n\x0blost_events\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_lost_events\"x\n\nEventBatch\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.ClusterEvent\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\'\n\x03gap\x18\x03 \x01(\x0b\x32\x15.paceline.v1.EventGapH\x00\x88\x01\x01\x42\x06\n\x04_gap\"=\n\x13WatchEventsResponse\x12&\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x17.paceline.v1.EventBatch\"\xba\x01\n\x11PollEventsRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x15\n\x08since_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12(\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EventFilter\x12\x1e\n\x16\x61\x63tive_controller_only\x18\x04 \x01(\x08\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\x05\x12\x12\n\nmax_events\x18\x06 \x01(\x05\x42\x0b\n\t_since_ms\"<\n\x12PollEventsResponse\x12&\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x17.paceline.v1.EventBatch*s\n\x0e\x45ventGapReason\x12 \n\x1c\x45VENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45VENT_GAP_REASON_LAGGED\x10\x01\x12\"\n\x1e\x45VENT_GAP_REASON_OTHER_PROCESS\x10\x02\x32\xfd\x04\n\x0fMetadataService\x12\\\n\x0f\x44\x65scribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n\x0e\x44\x65scribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n\x10\x44\x65scribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12X\n\rWatchMetadata\x12!.paceline.v1.WatchMetadataRequest\x1a\".paceline.v1.WatchMetadataResponse0\x01\x12S\n\x0cPollMetadata\x12 .paceline.v1.PollMetadataRequest\x1a!.paceline.v1.PollMetadataResponse\x12R\n\x0bWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x12M\n\nPollEvents\x12\x1e.paceline.v1.PollEventsRequest\x1a\x1f.paceline.v1.PollEventsResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,8 +24,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.metadata_servic
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016io.paceline.v1P\001ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\252\002\013Paceline.V1\312\002\013Paceline\\V1\352\002\014Paceline::V1'
-  _globals['_EVENTGAPREASON']._serialized_start=3217
-  _globals['_EVENTGAPREASON']._serialized_end=3332
+  _globals['_EVENTGAPREASON']._serialized_start=3340
+  _globals['_EVENTGAPREASON']._serialized_end=3455
   _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=110
   _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=134
   _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=137
@@ -33,45 +33,45 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_BROKERINFO']._serialized_start=389
   _globals['_BROKERINFO']._serialized_end=455
   _globals['_DESCRIBETOPICSREQUEST']._serialized_start=457
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=496
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=498
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=569
-  _globals['_TOPICDESCRIPTION']._serialized_start=572
-  _globals['_TOPICDESCRIPTION']._serialized_end=732
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=735
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=939
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=941
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1001
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=1003
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=1081
-  _globals['_PARTITIONREPLICAS']._serialized_start=1084
-  _globals['_PARTITIONREPLICAS']._serialized_end=1546
-  _globals['_REPLICAPROGRESS']._serialized_start=1549
-  _globals['_REPLICAPROGRESS']._serialized_end=1968
-  _globals['_WATCHMETADATAREQUEST']._serialized_start=1970
-  _globals['_WATCHMETADATAREQUEST']._serialized_end=2024
-  _globals['_METADATACHANGES']._serialized_start=2027
-  _globals['_METADATACHANGES']._serialized_end=2235
-  _globals['_WATCHMETADATARESPONSE']._serialized_start=2237
-  _globals['_WATCHMETADATARESPONSE']._serialized_end=2307
-  _globals['_POLLMETADATAREQUEST']._serialized_start=2309
-  _globals['_POLLMETADATAREQUEST']._serialized_end=2383
-  _globals['_POLLMETADATARESPONSE']._serialized_start=2385
-  _globals['_POLLMETADATARESPONSE']._serialized_end=2454
-  _globals['_EVENTFILTER']._serialized_start=2456
-  _globals['_EVENTFILTER']._serialized_end=2531
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2534
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2680
-  _globals['_EVENTGAP']._serialized_start=2682
-  _globals['_EVENTGAP']._serialized_end=2779
-  _globals['_EVENTBATCH']._serialized_start=2781
-  _globals['_EVENTBATCH']._serialized_end=2901
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2903
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2964
-  _globals['_POLLEVENTSREQUEST']._serialized_start=2967
-  _globals['_POLLEVENTSREQUEST']._serialized_end=3153
-  _globals['_POLLEVENTSRESPONSE']._serialized_start=3155
-  _globals['_POLLEVENTSRESPONSE']._serialized_end=3215
-  _globals['_METADATASERVICE']._serialized_start=3335
-  _globals['_METADATASERVICE']._serialized_end=3972
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=535
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=537
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=633
+  _globals['_TOPICDESCRIPTION']._serialized_start=636
+  _globals['_TOPICDESCRIPTION']._serialized_end=796
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=799
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=1062
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1064
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1124
+  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=1126
+  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=1204
+  _globals['_PARTITIONREPLICAS']._serialized_start=1207
+  _globals['_PARTITIONREPLICAS']._serialized_end=1669
+  _globals['_REPLICAPROGRESS']._serialized_start=1672
+  _globals['_REPLICAPROGRESS']._serialized_end=2091
+  _globals['_WATCHMETADATAREQUEST']._serialized_start=2093
+  _globals['_WATCHMETADATAREQUEST']._serialized_end=2147
+  _globals['_METADATACHANGES']._serialized_start=2150
+  _globals['_METADATACHANGES']._serialized_end=2358
+  _globals['_WATCHMETADATARESPONSE']._serialized_start=2360
+  _globals['_WATCHMETADATARESPONSE']._serialized_end=2430
+  _globals['_POLLMETADATAREQUEST']._serialized_start=2432
+  _globals['_POLLMETADATAREQUEST']._serialized_end=2506
+  _globals['_POLLMETADATARESPONSE']._serialized_start=2508
+  _globals['_POLLMETADATARESPONSE']._serialized_end=2577
+  _globals['_EVENTFILTER']._serialized_start=2579
+  _globals['_EVENTFILTER']._serialized_end=2654
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2657
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2803
+  _globals['_EVENTGAP']._serialized_start=2805
+  _globals['_EVENTGAP']._serialized_end=2902
+  _globals['_EVENTBATCH']._serialized_start=2904
+  _globals['_EVENTBATCH']._serialized_end=3024
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=3026
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=3087
+  _globals['_POLLEVENTSREQUEST']._serialized_start=3090
+  _globals['_POLLEVENTSREQUEST']._serialized_end=3276
+  _globals['_POLLEVENTSRESPONSE']._serialized_start=3278
+  _globals['_POLLEVENTSRESPONSE']._serialized_end=3338
+  _globals['_METADATASERVICE']._serialized_start=3458
+  _globals['_METADATASERVICE']._serialized_end=4095
 # @@protoc_insertion_point(module_scope)

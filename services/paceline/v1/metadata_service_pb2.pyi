@@ -144,6 +144,12 @@ class DescribeTopicsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """Most topics in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    page_token: builtins.str
+    """next_page_token of the page before, with the same topics; empty for the first page."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names; empty means every topic."""
@@ -152,8 +158,10 @@ class DescribeTopicsRequest(google.protobuf.message.Message):
         self,
         *,
         topics: collections.abc.Iterable[builtins.str] | None = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "topics", b"topics"]) -> None: ...
 
 global___DescribeTopicsRequest = DescribeTopicsRequest
 
@@ -164,6 +172,9 @@ class DescribeTopicsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Token of the next page; empty when this is the last one."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicDescription]:
         """The topics."""
@@ -172,8 +183,9 @@ class DescribeTopicsResponse(google.protobuf.message.Message):
         self,
         *,
         topics: collections.abc.Iterable[global___TopicDescription] | None = ...,
+        next_page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "topics", b"topics"]) -> None: ...
 
 global___DescribeTopicsResponse = DescribeTopicsResponse
 
@@ -227,6 +239,7 @@ class PartitionDescription(google.protobuf.message.Message):
     OFFLINE_REPLICAS_FIELD_NUMBER: builtins.int
     ADDING_REPLICAS_FIELD_NUMBER: builtins.int
     REMOVING_REPLICAS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
     partition: builtins.int
     """Partition index."""
     leader: builtins.int
@@ -253,6 +266,10 @@ class PartitionDescription(google.protobuf.message.Message):
     def removing_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Replicas that go when it is done."""
 
+    @property
+    def error(self) -> paceline.v1.errors_pb2.PartitionError:
+        """LEADER_NOT_AVAILABLE while the partition has no leader; absent means success. The other fields are set all the same."""
+
     def __init__(
         self,
         *,
@@ -264,9 +281,13 @@ class PartitionDescription(google.protobuf.message.Message):
         offline_replicas: collections.abc.Iterable[builtins.int] | None = ...,
         adding_replicas: collections.abc.Iterable[builtins.int] | None = ...,
         removing_replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        error: paceline.v1.errors_pb2.PartitionError | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_leader", b"_leader", "leader", b"leader"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_leader", b"_leader", "adding_replicas", b"adding_replicas", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "offline_replicas", b"offline_replicas", "partition", b"partition", "removing_replicas", b"removing_replicas", "replicas", b"replicas"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "_leader", b"_leader", "error", b"error", "leader", b"leader"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "_leader", b"_leader", "adding_replicas", b"adding_replicas", "error", b"error", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "offline_replicas", b"offline_replicas", "partition", b"partition", "removing_replicas", b"removing_replicas", "replicas", b"replicas"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_leader", b"_leader"]) -> typing.Literal["leader"] | None: ...
 
 global___PartitionDescription = PartitionDescription

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/record.proto\x12\x0bpaceline.v1\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\xa2\x01\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12$\n\x07headers\x18\x03 \x03(\x0b\x32\x13.paceline.v1.Header\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x42\x06\n\x04_keyB\x08\n\x06_valueB\x0f\n\r_timestamp_ms\"2\n\nRecordList\x12$\n\x07records\x18\x01 \x03(\x0b\x32\x13.paceline.v1.RecordB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/record.proto\x12\x0bpaceline.v1\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\xa2\x01\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12$\n\x07headers\x18\x03 \x03(\x0b\x32\x13.paceline.v1.Header\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x42\x06\n\x04_keyB\x08\n\x06_valueB\x0f\n\r_timestamp_ms\"\xba\x01\n\nRecordList\x12$\n\x07records\x18\x01 \x03(\x0b\x32\x13.paceline.v1.Record\x12\x18\n\x0bproducer_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0eproducer_epoch\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x1a\n\rbase_sequence\x18\x04 \x01(\x05H\x02\x88\x01\x01\x42\x0e\n\x0c_producer_idB\x11\n\x0f_producer_epochB\x10\n\x0e_base_sequenceB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,6 +26,6 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_HEADER']._serialized_end=92
   _globals['_RECORD']._serialized_start=95
   _globals['_RECORD']._serialized_end=257
-  _globals['_RECORDLIST']._serialized_start=259
-  _globals['_RECORDLIST']._serialized_end=309
+  _globals['_RECORDLIST']._serialized_start=260
+  _globals['_RECORDLIST']._serialized_end=446
 # @@protoc_insertion_point(module_scope)

@@ -48,7 +48,20 @@ class Record(google.protobuf.message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     key: builtins.bytes
-    """Key; absent is null. Records of one key go to one partition when the client hashes it."""
+    """Key; absent is null, which differs from empty. The client chooses the partition of a record; so that clients of
+    every language send equal keys to the same partition, the partition of a record with a key is
+      (murmur2(key) & 0x7fffffff) mod (number of partitions of the topic)
+    with Kafka's murmur2: 32 bits, seed 0x9747b28c, multiplier 0x5bd1e995, words read little endian. In pseudocode, with
+    all arithmetic modulo 2^32 and >> filling with zeros:
+      h = 0x9747b28c ^ length
+      for each four bytes: k = word * 0x5bd1e995; k = (k ^ (k >> 24)) * 0x5bd1e995; h = (h * 0x5bd1e995) ^ k
+      if 1 to 3 bytes r are left: h = (h ^ r read as a little-endian number) * 0x5bd1e995
+      h = (h ^ (h >> 13)) * 0x5bd1e995; return h ^ (h >> 15)
+    Vectors, as (key in UTF-8, murmur2 as a signed number, partition of 12):
+      "" 275646681 9; "21" -973932308 0; "foobar" -790332482 6; "a-little-bit-long-string" -985981536 8;
+      "a-little-bit-longer-string" -1486304829 11; "abc" 479470107 3
+    A record without a key may go to any partition; one partition per batch is best.
+    """
     value: builtins.bytes
     """Value; absent is null, a tombstone in compacted topics."""
     timestamp_ms: builtins.int
@@ -81,11 +94,29 @@ global___Record = Record
 
 @typing.final
 class RecordList(google.protobuf.message.Message):
-    """RecordList is a list of records of one partition."""
+    """RecordList is a list of records of one partition. In a produce request it becomes one batch, appended as a whole or not
+    at all.
+
+    Idempotence: a producer takes an id from LogService.InitProducerId, counts the records it sends to each partition from
+    0, and puts the id, its epoch and the number of the first record of the list here. When the outcome of a call is not
+    known (a deadline, a broken connection), the producer repeats the list with the same three numbers and as many records;
+    a broker that has appended the list already answers with the offset it has, and appends nothing. The next list carries
+    base_sequence + number of records. At most five lists per partition may be without an answer, and they have to arrive
+    in order. After OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RECORDS_FIELD_NUMBER: builtins.int
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: builtins.int
+    BASE_SEQUENCE_FIELD_NUMBER: builtins.int
+    producer_id: builtins.int
+    """Producer id. All three fields are set, or none of them. Never set in answers."""
+    producer_epoch: builtins.int
+    """Epoch of the producer id, 0 to 32767."""
+    base_sequence: builtins.int
+    """Sequence number of the first record, 0 to 2147483647; 0 follows the largest number."""
     @property
     def records(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Record]:
         """The records, in offset order."""
@@ -94,7 +125,17 @@ class RecordList(google.protobuf.message.Message):
         self,
         *,
         records: collections.abc.Iterable[global___Record] | None = ...,
+        producer_id: builtins.int | None = ...,
+        producer_epoch: builtins.int | None = ...,
+        base_sequence: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["records", b"records"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_base_sequence", b"_base_sequence", "_producer_epoch", b"_producer_epoch", "_producer_id", b"_producer_id", "base_sequence", b"base_sequence", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_base_sequence", b"_base_sequence", "_producer_epoch", b"_producer_epoch", "_producer_id", b"_producer_id", "base_sequence", b"base_sequence", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "records", b"records"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_base_sequence", b"_base_sequence"]) -> typing.Literal["base_sequence"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_producer_epoch", b"_producer_epoch"]) -> typing.Literal["producer_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_producer_id", b"_producer_id"]) -> typing.Literal["producer_id"] | None: ...
 
 global___RecordList = RecordList

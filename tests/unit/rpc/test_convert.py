@@ -325,6 +325,19 @@ def fetch_of(**fields: Any) -> log_pb.FetchRequest:
     return log_pb.FetchRequest(partitions=[log_pb.FetchPartition(**{"topic": "t", **fields})])
 
 
+def test_a_fetch_opens_a_session_only_when_it_says_so() -> None:
+    plain, opening = log_pb.FetchRequest(), log_pb.FetchRequest(open_session=True)
+    epochs = [convert.fetch_from_proto(message).session_epoch for message in (plain, opening)]
+    assert epochs == [convert.CLOSING_EPOCH, convert.OPENING_EPOCH]
+    for message in (plain, opening, log_pb.FetchRequest(session_id=7, session_epoch=3)):
+        sent = convert.fetch_to_proto(convert.fetch_from_proto(message))
+        assert (sent.session_id, sent.session_epoch, sent.open_session) == (
+            message.session_id,
+            message.session_epoch,
+            message.open_session,
+        )
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -333,7 +346,8 @@ def fetch_of(**fields: Any) -> log_pb.FetchRequest:
         fetch_of(topic_id="short"),
         log_pb.FetchRequest(max_wait_ms=-1),
         log_pb.FetchRequest(min_bytes=-1),
-        log_pb.FetchRequest(session_epoch=-2),
+        log_pb.FetchRequest(session_epoch=-1),
+        log_pb.FetchRequest(session_epoch=1, open_session=True),
         log_pb.FetchRequest(isolation_level=7),  # type: ignore[arg-type]
         log_pb.FetchRequest(rack_id="r" * 257),
         log_pb.FetchRequest(partitions=[log_pb.FetchPartition(topic="t")] * 2),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.context import PartitionState, ReplicaState
 from paceline.model.errors import (
     InvalidRequestError,
     NotControllerError,
@@ -340,34 +341,68 @@ def test_every_kind_of_state_change_has_a_number() -> None:
     assert words == numbers
 
 
+_PARTITION = TopicPartition("t", 3)
+_LEADERSHIP = {"leader": 2, "leader_epoch": 7, "isr": (1, 2), "zk_version": 0, "controller_epoch": 4}
+_OFFSETS = (ReplicaOffsets(1, 10, 8), ReplicaOffsets(2, None))
+_REPLICA: dict[str, Any] = {"topic_partition": _PARTITION, "topic_id": "x" * 22, "replica": 0, **_LEADERSHIP}
+_FIELDS_OF_MESSAGE: dict[str, dict[str, Any]] = {
+    "ReplicaEvent": {**_REPLICA, "replicas": _OFFSETS},
+    "TruncationEvent": {**_REPLICA, "replicas": _OFFSETS, "end_offset": 5},
+    "IsrEvent": {**_REPLICA, "replicas": _OFFSETS, "old_isr": (1, 2, 3)},
+    "TransitionEvent": {**_REPLICA, "from_state": "NewReplica", "to_state": "OnlineReplica"},
+    "BrokerEvent": {"replica": 1, "controller_epoch": 4, "broker_epoch": 1 << 40},
+    "LogDirEvent": {"replica": 1, "log_dir": "/data/1"},
+    "ControllerEvent": {"controller_epoch": 4},
+    "TopicEvent": {"topic": "t", "topic_id": "x" * 22, "controller_epoch": 4},
+    "ReassignmentEvent": {
+        "topic_partition": _PARTITION,
+        "topic_id": "x" * 22,
+        "controller_epoch": 4,
+        "origin_replicas": (1, 2),
+        "target_replicas": (2, 3),
+    },
+}
+
+
+def _sent(change: StateChange) -> StateChange:
+    return event_from_proto(cluster_event_pb2.ClusterEvent.FromString(event_to_proto(change).SerializeToString()))
+
+
 @pytest.mark.parametrize("kind", StateChangeKind)
 def test_a_state_change_survives_the_wire(kind: StateChangeKind) -> None:
-    full = StateChange(
-        who="broker-1",
-        wall_ms=1_700_000_000_000,
-        kind=kind,
-        topic_partition=TopicPartition("t", 0),
-        topic_id="x" * 22,
-        replica=0,
-        from_state="A",
-        to_state="B",
-        controller_epoch=0,
-        leader=-1,
-        leader_epoch=7,
-        isr=(1, 2),
-        old_isr=(1, 2, 3),
-        zk_version=0,
-        replicas=(ReplicaOffsets(1, 10, 8), ReplicaOffsets(2, None)),
-        cause="why",
+    message = cluster_event_pb2.ClusterEvent.DESCRIPTOR.fields_by_name[kind.name.lower()].message_type.name
+    change = StateChange(
+        who="broker-1", wall_ms=1_700_000_000_000, kind=kind, cause="why", **_FIELDS_OF_MESSAGE[message]
     )
-    bare = StateChange(who="controller-1000001", wall_ms=0, kind=kind)
-    about_topic = StateChange(who="controller-1000001", wall_ms=0, kind=kind, topic="t")
-    for change in (full, bare, about_topic):
-        message = cluster_event_pb2.ClusterEvent.FromString(event_to_proto(change).SerializeToString())
-        assert event_from_proto(message) == change
+    assert _sent(change) == change
 
 
-def test_a_kind_of_a_newer_release_is_shown_by_its_number() -> None:
-    message = cluster_event_pb2.ClusterEvent(who="broker-1", kind=77, cause="new")  # type: ignore[arg-type]
+def test_a_partition_without_a_leader_and_a_finished_reassignment_survive_the_wire() -> None:
+    kinds = StateChangeKind
+    offline = StateChange(who="c", wall_ms=0, kind=kinds.TRANSITION, **{**_REPLICA, "replica": None, "leader": -1})
+    finished = StateChange(
+        who="c", wall_ms=0, kind=kinds.REASSIGNMENT, topic_partition=_PARTITION, target_replicas=(2, 3)
+    )
+    assert [_sent(offline), _sent(finished)] == [offline, finished]
+
+
+@pytest.mark.parametrize("state", [*PartitionState, *ReplicaState])
+def test_every_state_of_the_state_machines_has_a_number(state: PartitionState | ReplicaState) -> None:
+    change = StateChange(who="c", wall_ms=0, topic_partition=_PARTITION, from_state=state.value, to_state=state.value)
+    assert _sent(change) == change
+
+
+def test_the_field_of_a_kind_has_its_name_and_its_number_plus_100() -> None:
+    fields = {field.name: field.number - 100 for field in cluster_event_pb2.ClusterEvent.DESCRIPTOR.oneofs[0].fields}
+    kinds = {
+        name.removeprefix("CLUSTER_EVENT_KIND_").lower(): number
+        for name, number in cluster_event_pb2.ClusterEventKind.items()
+        if number
+    }
+    assert fields == kinds
+
+
+def test_an_event_of_a_newer_release_is_shown_as_one() -> None:
+    message = cluster_event_pb2.ClusterEvent(source="broker-1", cause="new")
     change = event_from_proto(message)
-    assert (change.kind, change.cause) == (StateChangeKind.TRANSITION, "event kind 77: new")
+    assert (change.kind, change.cause) == (StateChangeKind.TRANSITION, "an event of a newer release: new")

@@ -74,5 +74,6 @@ class PartitionHost(Protocol):
         partition: "Partition",
         old_isr: tuple[int, ...] | None = None,
         cause: str | None = None,
+        end_offset: int | None = None,
     ) -> None:
         """Record a state change."""

@@ -528,7 +528,7 @@ class Partition:
         """Drop records, and epochs, at and above ``offset``; a leader never does."""
         assert self.log is not None and not self.is_leader
         if offset < self.log.log_end_offset:
-            self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"to {offset}: {reason}")
+            self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"to {offset}: {reason}", end_offset=offset)
         starts_lower = offset < self.log.log_start_offset
         self.log.truncate_to(offset)
         if starts_lower:
@@ -538,7 +538,8 @@ class Partition:
     def restart_log_at(self, offset: int) -> None:
         """Drop everything, to begin where the leader's log starts: this one has nothing that goes before or behind."""
         assert self.log is not None and not self.is_leader
-        self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"fully, the leader's log starts at {offset}")
+        cause = f"fully, the leader's log starts at {offset}"
+        self._host.emit(StateChangeKind.TRUNCATED, self, cause=cause, end_offset=offset)
         self.log.truncate_fully_and_start_at(offset)
         self._host.log_start_moved(self)
 

@@ -254,6 +254,7 @@ class ReplicaManager:
         partition: Partition,
         old_isr: tuple[int, ...] | None = None,
         cause: str | None = None,
+        end_offset: int | None = None,
     ) -> None:
         """Record a state change of a partition, with where its replicas stand."""
         self._on_state_change(
@@ -271,6 +272,7 @@ class ReplicaManager:
                 old_isr=old_isr,
                 zk_version=partition.zk_version,
                 replicas=partition.offsets(),
+                end_offset=end_offset,
                 cause=cause,
             )
         )

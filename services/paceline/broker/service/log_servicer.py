@@ -281,10 +281,8 @@ class LogServicer:
         structured = request.format != pb.FETCH_FORMAT_BATCHES
         wanted.max_bytes = min(wanted.max_bytes, self._fetch_max_bytes)
         if structured:
-            if wanted.session_id or wanted.session_epoch > 0:
+            if wanted.session_id or wanted.session_epoch != convert.CLOSING_EPOCH:
                 raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
-            # A stub's defaults would open a session with every call and never use it.
-            wanted.session_epoch = -1
         return wanted, structured
 
     async def _structured(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:

@@ -45,7 +45,10 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
     for broker_id in dead:
         components.channels.remove_broker(broker_id)
     for broker_id in [*new, *bounced]:
-        components.log.note(StateChangeKind.BROKER_UP, broker_id, f"broker epoch {current[broker_id].broker_epoch}")
+        broker_epoch = current[broker_id].broker_epoch
+        components.log.note(
+            StateChangeKind.BROKER_UP, broker_id, f"broker epoch {broker_epoch}", broker_epoch=broker_epoch
+        )
     for broker_id in dead:
         components.log.note(StateChangeKind.BROKER_DOWN, broker_id)
     if new:

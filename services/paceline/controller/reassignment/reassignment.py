@@ -292,7 +292,13 @@ def _update_assignment(
             raise
         context.set_assignment(topic_partition, assignment)
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
-        components.log.note(StateChangeKind.REASSIGNMENT, cause=moving, topic_partition=topic_partition)
+        components.log.note(
+            StateChangeKind.REASSIGNMENT,
+            cause=moving,
+            topic_partition=topic_partition,
+            origin_replicas=tuple(assignment.origin),
+            target_replicas=tuple(assignment.target),
+        )
         yield from _stop_replicas(components, topic_partition, unneeded)
     context.being_reassigned.add(topic_partition)
     return raised
@@ -358,7 +364,12 @@ def _finish(
         raise
     context.being_reassigned.discard(topic_partition)
     done = f"done, {list(completed.replicas)}"
-    components.log.note(StateChangeKind.REASSIGNMENT, cause=done, topic_partition=topic_partition)
+    components.log.note(
+        StateChangeKind.REASSIGNMENT,
+        cause=done,
+        topic_partition=topic_partition,
+        target_replicas=tuple(completed.replicas),
+    )
     yield from _remove_from_node(components, lambda tp, target: tp == topic_partition and target == completed.replicas)
     components.send_update_metadata(context.brokers, [topic_partition])
 

@@ -239,9 +239,7 @@ def _with_sizes(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetR
 
 def _sample_record_bytes(cluster: Cluster, each: OffsetRange) -> float:
     """Return stored bytes per offset at the start of a range; a default when the sample fails, which is no error."""
-    request = log_service_pb2.FetchRequest(
-        max_bytes=SAMPLE_BYTES, session_epoch=-1, format=log_service_pb2.FETCH_FORMAT_BATCHES
-    )
+    request = log_service_pb2.FetchRequest(max_bytes=SAMPLE_BYTES, format=log_service_pb2.FETCH_FORMAT_BATCHES)
     request.partitions.add(topic=each.topic, partition=each.partition, fetch_offset=each.start, max_bytes=SAMPLE_BYTES)
     if not each.leader:
         return DEFAULT_RECORD_BYTES

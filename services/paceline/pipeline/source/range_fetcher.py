@@ -133,7 +133,6 @@ class RangeFetcher:
             max_wait_ms=MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=most,
-            session_epoch=-1,
             isolation_level=log_service_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
             format=log_service_pb2.FETCH_FORMAT_BATCHES,
         )

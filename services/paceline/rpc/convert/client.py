@@ -49,6 +49,10 @@ MAX_TIMEOUT_MS: Final = 600_000
 MAX_WAIT_MS: Final = 60_000
 MAX_RACK_CHARACTERS: Final = 256
 DEFAULT_FETCH_BYTES: Final = 1024 * 1024
+OPENING_EPOCH: Final = 0
+"""Session epoch in the core of a full fetch that opens a session, as in Kafka's protocol and between brokers."""
+CLOSING_EPOCH: Final = -1
+"""Session epoch in the core of a full fetch without a session; a session that it names ends."""
 
 AddressOf = Callable[[int], Endpoint | None]
 """Address of a broker on the listener a request arrived on; None when not known."""
@@ -219,10 +223,24 @@ def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
         isolation=isolation_from_proto(message.isolation_level),
         partitions=partitions,
         session_id=at_least(message.session_id, 0, "session id"),
-        session_epoch=at_least(message.session_epoch, -1, "session epoch"),
+        session_epoch=_session_epoch(message),
         forgotten=[partition_of(one) for one in bounded(message.forgotten, MAX_CLIENT_PARTITIONS, "partitions")],
         rack=_rack(message.rack_id),
     )
+
+
+def _session_epoch(message: pb.FetchRequest) -> int:
+    """Return the epoch as sessions count it: `OPENING_EPOCH` and `CLOSING_EPOCH` are the two kinds of full fetches.
+
+    Raises:
+        InvalidRequestError: the number is negative, or a fetch in a session asks to open one.
+    """
+    epoch = at_least(message.session_epoch, 0, "session epoch")
+    if message.open_session:
+        if epoch:
+            raise InvalidRequestError(f"open_session goes with session_epoch 0, not with {epoch}")
+        return OPENING_EPOCH
+    return epoch or CLOSING_EPOCH
 
 
 def _rack(text: str) -> str:
@@ -240,7 +258,8 @@ def fetch_to_proto(request: FetchRequest) -> pb.FetchRequest:
         isolation_level=_ISOLATION_TO_PROTO[request.isolation],
         format=pb.FETCH_FORMAT_BATCHES,
         session_id=request.session_id,
-        session_epoch=request.session_epoch,
+        session_epoch=max(0, request.session_epoch),
+        open_session=request.session_epoch == OPENING_EPOCH,
         partitions=[
             pb.FetchPartition(
                 topic=one.topic_partition.topic,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from paceline.model.errors import InvalidRequestError
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, bounded
 from paceline.v1 import cluster_event_pb2 as pb
@@ -16,6 +16,14 @@ _NUMBER_OF: Final[dict[StateChangeKind, int]] = {
 }
 _KIND_OF: Final[dict[int, StateChangeKind]] = {number: kind for kind, number in _NUMBER_OF.items() if number}
 
+_STATE_WORDS: Final[dict[int, str]] = {
+    number: "".join(word.capitalize() for word in name.removeprefix("TRANSITION_STATE_").split("_"))
+    for name, number in pb.TransitionState.items()
+    if number
+}
+"""The words of the controller's state machines: "OnlinePartition" for TRANSITION_STATE_ONLINE_PARTITION."""
+_STATE_NUMBERS: Final[dict[str, int]] = {word: number for number, word in _STATE_WORDS.items()}
+
 
 def event_kind_to_proto(kind: StateChangeKind) -> Any:
     """Return the number of a kind."""
@@ -23,61 +31,170 @@ def event_kind_to_proto(kind: StateChangeKind) -> Any:
 
 
 def event_to_proto(change: StateChange) -> pb.ClusterEvent:
-    """Return the message."""
-    partition = change.topic_partition
+    """Return the message; the field that is set has the name of the kind."""
+    field = change.kind.name.lower()
+    kind = pb.ClusterEvent.DESCRIPTOR.fields_by_name[field].message_type.name
     return pb.ClusterEvent(
-        who=change.who,
-        wall_ms=change.wall_ms,
-        kind=_NUMBER_OF[change.kind],  # type: ignore[arg-type]
-        topic=(change.topic or "") if partition is None else partition.topic,
-        partition=None if partition is None else partition.partition,
-        topic_id=change.topic_id or "",
-        replica=change.replica,
-        from_state=change.from_state or "",
-        to_state=change.to_state or "",
-        controller_epoch=change.controller_epoch,
-        leader=change.leader,
-        leader_epoch=change.leader_epoch,
-        isr=change.isr or (),
-        old_isr=change.old_isr or (),
-        zk_version=change.zk_version,
-        replicas=[
-            pb.ReplicaOffsets(
-                broker_id=one.broker_id, log_end_offset=one.log_end_offset, high_watermark=one.high_watermark
-            )
-            for one in change.replicas
-        ],
-        cause=change.cause or "",
+        source=change.who, time_ms=change.wall_ms, cause=change.cause or "", **{field: _WRITERS[kind](change)}
     )
 
 
 def event_from_proto(message: pb.ClusterEvent) -> StateChange:
-    """Return the change; a kind this release does not know is a `TRANSITION`, and its cause names the number."""
-    kind = _KIND_OF.get(message.kind)
-    known_partition = message.HasField("partition")
-    cause = message.cause if kind is not None else f"event kind {message.kind}: {message.cause}"
-    return StateChange(
-        who=message.who,
-        wall_ms=message.wall_ms,
-        kind=kind or StateChangeKind.TRANSITION,
-        topic_partition=TopicPartition(message.topic, message.partition) if known_partition else None,
-        topic=None if known_partition else message.topic or None,
-        topic_id=message.topic_id or None,
-        replica=_optional(message, "replica"),
-        from_state=message.from_state or None,
-        to_state=message.to_state or None,
-        controller_epoch=_optional(message, "controller_epoch"),
-        leader=_optional(message, "leader"),
-        leader_epoch=_optional(message, "leader_epoch"),
-        isr=tuple(message.isr) or None,
-        old_isr=tuple(message.old_isr) or None,
-        zk_version=_optional(message, "zk_version"),
-        replicas=tuple(
-            ReplicaOffsets(one.broker_id, _optional(one, "log_end_offset"), _optional(one, "high_watermark"))
-            for one in message.replicas
-        ),
-        cause=cause or None,
+    """Return the change; a kind that this release does not know becomes a `TRANSITION` whose cause says so."""
+    field = message.WhichOneof("event")
+    if field is None:
+        cause = f"an event of a newer release: {message.cause}" if message.cause else "an event of a newer release"
+        return StateChange(who=message.source, wall_ms=message.time_ms, cause=cause)
+    event: Any = getattr(message, field)
+    change = StateChange(
+        who=message.source, wall_ms=message.time_ms, kind=StateChangeKind[field.upper()], cause=message.cause or None
     )
+    names = event.DESCRIPTOR.fields_by_name
+    if "partition" in names:
+        change.topic_partition = TopicPartition(event.partition.topic, event.partition.partition)
+        change.topic_id = event.partition.topic_id or None
+    if "topic" in names:
+        change.topic, change.topic_id = event.topic or None, event.topic_id or None
+    if "broker_id" in names:
+        change.replica = _optional(event, "broker_id") if names["broker_id"].has_presence else event.broker_id
+    if "controller_epoch" in names:
+        has_presence = names["controller_epoch"].has_presence
+        change.controller_epoch = _optional(event, "controller_epoch") if has_presence else event.controller_epoch
+    if "leadership" in names and event.HasField("leadership"):
+        leadership = event.leadership
+        change.leader = leadership.leader if leadership.HasField("leader") else NO_LEADER
+        change.leader_epoch = leadership.leader_epoch
+        change.isr = tuple(leadership.isr) or None
+        change.zk_version = _optional(leadership, "zk_version")
+    if "replicas" in names:
+        change.replicas = tuple(
+            ReplicaOffsets(one.broker_id, _optional(one, "log_end_offset"), _optional(one, "high_watermark"))
+            for one in event.replicas
+        )
+    if isinstance(event, pb.IsrEvent):
+        change.old_isr = tuple(event.old_isr) or None
+    elif isinstance(event, pb.TruncationEvent):
+        change.end_offset = event.end_offset
+    elif isinstance(event, pb.TransitionEvent):
+        change.from_state = _STATE_WORDS.get(event.from_state)
+        change.to_state = _STATE_WORDS.get(event.to_state)
+    elif isinstance(event, pb.BrokerEvent):
+        change.broker_epoch = _optional(event, "broker_epoch")
+    elif isinstance(event, pb.LogDirEvent):
+        change.log_dir = event.path or None
+    elif isinstance(event, pb.ReassignmentEvent):
+        change.origin_replicas = None if event.finished else tuple(event.origin_replicas)
+        change.target_replicas = tuple(event.target_replicas)
+    return change
+
+
+def _partition(change: StateChange) -> pb.EventPartition:
+    topic, partition = change.topic_partition or TopicPartition(change.topic or "", 0)
+    return pb.EventPartition(topic=topic, partition=partition, topic_id=change.topic_id or "")
+
+
+def _leadership(change: StateChange) -> pb.PartitionLeadership | None:
+    if change.leader_epoch is None:
+        return None
+    return pb.PartitionLeadership(
+        leader=None if change.leader is None or change.leader < 0 else change.leader,
+        leader_epoch=change.leader_epoch,
+        isr=change.isr or (),
+        zk_version=change.zk_version,
+    )
+
+
+def _offsets(change: StateChange) -> list[pb.ReplicaOffsets]:
+    return [
+        pb.ReplicaOffsets(broker_id=one.broker_id, log_end_offset=one.log_end_offset, high_watermark=one.high_watermark)
+        for one in change.replicas
+    ]
+
+
+def _replica_event(change: StateChange) -> pb.ReplicaEvent:
+    return pb.ReplicaEvent(
+        partition=_partition(change),
+        broker_id=change.replica or 0,
+        controller_epoch=change.controller_epoch,
+        leadership=_leadership(change),
+        replicas=_offsets(change),
+    )
+
+
+def _truncation_event(change: StateChange) -> pb.TruncationEvent:
+    return pb.TruncationEvent(
+        partition=_partition(change),
+        broker_id=change.replica or 0,
+        controller_epoch=change.controller_epoch,
+        leadership=_leadership(change),
+        replicas=_offsets(change),
+        end_offset=change.end_offset or 0,
+    )
+
+
+def _isr_event(change: StateChange) -> pb.IsrEvent:
+    return pb.IsrEvent(
+        partition=_partition(change),
+        broker_id=change.replica,
+        controller_epoch=change.controller_epoch,
+        leadership=_leadership(change),
+        old_isr=change.old_isr or (),
+        replicas=_offsets(change),
+    )
+
+
+def _transition_event(change: StateChange) -> pb.TransitionEvent:
+    return pb.TransitionEvent(
+        partition=_partition(change),
+        broker_id=change.replica,
+        controller_epoch=change.controller_epoch,
+        leadership=_leadership(change),
+        from_state=_STATE_NUMBERS.get(change.from_state or "", 0),  # type: ignore[arg-type]
+        to_state=_STATE_NUMBERS.get(change.to_state or "", 0),  # type: ignore[arg-type]
+    )
+
+
+def _broker_event(change: StateChange) -> pb.BrokerEvent:
+    return pb.BrokerEvent(
+        broker_id=change.replica or 0, controller_epoch=change.controller_epoch, broker_epoch=change.broker_epoch
+    )
+
+
+def _log_dir_event(change: StateChange) -> pb.LogDirEvent:
+    return pb.LogDirEvent(broker_id=change.replica or 0, path=change.log_dir or "")
+
+
+def _controller_event(change: StateChange) -> pb.ControllerEvent:
+    return pb.ControllerEvent(controller_epoch=change.controller_epoch or 0)
+
+
+def _topic_event(change: StateChange) -> pb.TopicEvent:
+    return pb.TopicEvent(
+        topic=change.topic or "", topic_id=change.topic_id or "", controller_epoch=change.controller_epoch
+    )
+
+
+def _reassignment_event(change: StateChange) -> pb.ReassignmentEvent:
+    return pb.ReassignmentEvent(
+        partition=_partition(change),
+        controller_epoch=change.controller_epoch,
+        finished=change.origin_replicas is None,
+        origin_replicas=change.origin_replicas or (),
+        target_replicas=change.target_replicas or (),
+    )
+
+
+_WRITERS: Final[dict[str, Callable[[StateChange], Any]]] = {
+    "ReplicaEvent": _replica_event,
+    "TruncationEvent": _truncation_event,
+    "IsrEvent": _isr_event,
+    "TransitionEvent": _transition_event,
+    "BrokerEvent": _broker_event,
+    "LogDirEvent": _log_dir_event,
+    "ControllerEvent": _controller_event,
+    "TopicEvent": _topic_event,
+    "ReassignmentEvent": _reassignment_event,
+}
 
 
 def event_filter_from_proto(message: EventFilter) -> Callable[[StateChange], bool] | None:

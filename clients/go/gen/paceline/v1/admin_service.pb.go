@@ -195,6 +195,71 @@ func (ConfigResourceType) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{2}
 }
 
+// ConfigType says how the text of a value is to be read.
+type ConfigType int32
+
+const (
+	// No type was given; never sent by a server of this version.
+	ConfigType_CONFIG_TYPE_UNSPECIFIED ConfigType = 0
+	// "true" or "false".
+	ConfigType_CONFIG_TYPE_BOOLEAN ConfigType = 1
+	// A whole number of 64 bits with sign.
+	ConfigType_CONFIG_TYPE_INTEGER ConfigType = 2
+	// A decimal number.
+	ConfigType_CONFIG_TYPE_DOUBLE ConfigType = 3
+	// Text.
+	ConfigType_CONFIG_TYPE_STRING ConfigType = 4
+	// Texts separated by commas; APPEND and SUBTRACT work on them.
+	ConfigType_CONFIG_TYPE_LIST ConfigType = 5
+)
+
+// Enum value maps for ConfigType.
+var (
+	ConfigType_name = map[int32]string{
+		0: "CONFIG_TYPE_UNSPECIFIED",
+		1: "CONFIG_TYPE_BOOLEAN",
+		2: "CONFIG_TYPE_INTEGER",
+		3: "CONFIG_TYPE_DOUBLE",
+		4: "CONFIG_TYPE_STRING",
+		5: "CONFIG_TYPE_LIST",
+	}
+	ConfigType_value = map[string]int32{
+		"CONFIG_TYPE_UNSPECIFIED": 0,
+		"CONFIG_TYPE_BOOLEAN":     1,
+		"CONFIG_TYPE_INTEGER":     2,
+		"CONFIG_TYPE_DOUBLE":      3,
+		"CONFIG_TYPE_STRING":      4,
+		"CONFIG_TYPE_LIST":        5,
+	}
+)
+
+func (x ConfigType) Enum() *ConfigType {
+	p := new(ConfigType)
+	*p = x
+	return p
+}
+
+func (x ConfigType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ConfigType) Descriptor() protoreflect.EnumDescriptor {
+	return file_paceline_v1_admin_service_proto_enumTypes[3].Descriptor()
+}
+
+func (ConfigType) Type() protoreflect.EnumType {
+	return &file_paceline_v1_admin_service_proto_enumTypes[3]
+}
+
+func (x ConfigType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ConfigType.Descriptor instead.
+func (ConfigType) EnumDescriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{3}
+}
+
 // ConfigSource says where a value comes from.
 type ConfigSource int32
 
@@ -240,11 +305,11 @@ func (x ConfigSource) String() string {
 }
 
 func (ConfigSource) Descriptor() protoreflect.EnumDescriptor {
-	return file_paceline_v1_admin_service_proto_enumTypes[3].Descriptor()
+	return file_paceline_v1_admin_service_proto_enumTypes[4].Descriptor()
 }
 
 func (ConfigSource) Type() protoreflect.EnumType {
-	return &file_paceline_v1_admin_service_proto_enumTypes[3]
+	return &file_paceline_v1_admin_service_proto_enumTypes[4]
 }
 
 func (x ConfigSource) Number() protoreflect.EnumNumber {
@@ -253,7 +318,7 @@ func (x ConfigSource) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ConfigSource.Descriptor instead.
 func (ConfigSource) EnumDescriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{3}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{4}
 }
 
 // ConfigOperation says what to do with a key.
@@ -301,11 +366,11 @@ func (x ConfigOperation) String() string {
 }
 
 func (ConfigOperation) Descriptor() protoreflect.EnumDescriptor {
-	return file_paceline_v1_admin_service_proto_enumTypes[4].Descriptor()
+	return file_paceline_v1_admin_service_proto_enumTypes[5].Descriptor()
 }
 
 func (ConfigOperation) Type() protoreflect.EnumType {
-	return &file_paceline_v1_admin_service_proto_enumTypes[4]
+	return &file_paceline_v1_admin_service_proto_enumTypes[5]
 }
 
 func (x ConfigOperation) Number() protoreflect.EnumNumber {
@@ -314,7 +379,7 @@ func (x ConfigOperation) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ConfigOperation.Descriptor instead.
 func (ConfigOperation) EnumDescriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{4}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{5}
 }
 
 // CreateTopicsRequest lists topics to create.
@@ -1275,7 +1340,11 @@ type ListPartitionReassignmentsRequest struct {
 	// Partitions; empty means every partition that is being moved.
 	Partitions []*TopicPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
-	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// Most entries in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before, with the same request; empty for the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1322,6 +1391,20 @@ func (x *ListPartitionReassignmentsRequest) GetTimeoutMs() int32 {
 		return x.TimeoutMs
 	}
 	return 0
+}
+
+func (x *ListPartitionReassignmentsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListPartitionReassignmentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 // TopicPartition names one partition.
@@ -1385,6 +1468,8 @@ type ListPartitionReassignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Running moves.
 	Reassignments []*OngoingReassignment `protobuf:"bytes,1,rep,name=reassignments,proto3" json:"reassignments,omitempty"`
+	// Token of the next page; empty when this is the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1424,6 +1509,13 @@ func (x *ListPartitionReassignmentsResponse) GetReassignments() []*OngoingReassi
 		return x.Reassignments
 	}
 	return nil
+}
+
+func (x *ListPartitionReassignmentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // OngoingReassignment is one partition on its way to other brokers.
@@ -1926,7 +2018,11 @@ type DescribeConfigsRequest struct {
 	// The resources.
 	Resources []*DescribeConfigsResource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
-	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// Most resources in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before, with the same request; empty for the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1973,6 +2069,20 @@ func (x *DescribeConfigsRequest) GetTimeoutMs() int32 {
 		return x.TimeoutMs
 	}
 	return 0
+}
+
+func (x *DescribeConfigsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *DescribeConfigsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 // DescribeConfigsResource is one resource, and which of its keys are wanted.
@@ -2034,7 +2144,9 @@ func (x *DescribeConfigsResource) GetKeys() []string {
 type DescribeConfigsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per resource.
-	Resources     []*DescribeConfigsResult `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	Resources []*DescribeConfigsResult `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	// Token of the next page; empty when this is the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2074,6 +2186,13 @@ func (x *DescribeConfigsResponse) GetResources() []*DescribeConfigsResult {
 		return x.Resources
 	}
 	return nil
+}
+
+func (x *DescribeConfigsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // DescribeConfigsResult is the configuration of one resource.
@@ -2148,7 +2267,13 @@ type ConfigEntry struct {
 	// Value in effect, as text.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	// Where it comes from.
-	Source        ConfigSource `protobuf:"varint,3,opt,name=source,proto3,enum=paceline.v1.ConfigSource" json:"source,omitempty"`
+	Source ConfigSource `protobuf:"varint,3,opt,name=source,proto3,enum=paceline.v1.ConfigSource" json:"source,omitempty"`
+	// How the value is to be read.
+	Type ConfigType `protobuf:"varint,4,opt,name=type,proto3,enum=paceline.v1.ConfigType" json:"type,omitempty"`
+	// Value that is in effect when the key is set nowhere, as text.
+	DefaultValue string `protobuf:"bytes,5,opt,name=default_value,json=defaultValue,proto3" json:"default_value,omitempty"`
+	// One or two sentences for a person, with the unit.
+	Documentation string `protobuf:"bytes,6,opt,name=documentation,proto3" json:"documentation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2202,6 +2327,27 @@ func (x *ConfigEntry) GetSource() ConfigSource {
 		return x.Source
 	}
 	return ConfigSource_CONFIG_SOURCE_UNSPECIFIED
+}
+
+func (x *ConfigEntry) GetType() ConfigType {
+	if x != nil {
+		return x.Type
+	}
+	return ConfigType_CONFIG_TYPE_UNSPECIFIED
+}
+
+func (x *ConfigEntry) GetDefaultValue() string {
+	if x != nil {
+		return x.DefaultValue
+	}
+	return ""
+}
+
+func (x *ConfigEntry) GetDocumentation() string {
+	if x != nil {
+		return x.Documentation
+	}
+	return ""
 }
 
 // IncrementalAlterConfigsRequest lists changes.
@@ -2548,11 +2694,14 @@ type DescribeLogDirsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Brokers; empty means every live one.
 	BrokerIds []int32 `protobuf:"varint,1,rep,packed,name=broker_ids,json=brokerIds,proto3" json:"broker_ids,omitempty"`
-	// Partitions wanted; empty means all. Directories are listed in any case. All partitions of a large broker may be
-	// more than a caller accepts in one answer.
+	// Partitions wanted; empty means all. Directories are listed in any case.
 	Partitions []*TopicPartition `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
-	TimeoutMs     int32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	TimeoutMs int32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// Most replicas in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before, with the same request; empty for the first page.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2608,11 +2757,28 @@ func (x *DescribeLogDirsRequest) GetTimeoutMs() int32 {
 	return 0
 }
 
-// DescribeLogDirsResponse answers every broker, in the order of the request, else by id.
+func (x *DescribeLogDirsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *DescribeLogDirsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// DescribeLogDirsResponse answers every broker, in the order of the request, else by id. A broker, or a directory of it,
+// whose replicas do not fit on one page is continued at the beginning of the next one, with the rest of its replicas.
 type DescribeLogDirsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per broker.
-	Brokers       []*BrokerLogDirs `protobuf:"bytes,1,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	Brokers []*BrokerLogDirs `protobuf:"bytes,1,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	// Token of the next page; empty when this is the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2652,6 +2818,13 @@ func (x *DescribeLogDirsResponse) GetBrokers() []*BrokerLogDirs {
 		return x.Brokers
 	}
 	return nil
+}
+
+func (x *DescribeLogDirsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // BrokerLogDirs is what one broker holds.
@@ -3193,18 +3366,22 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +
 	"\x05error\x18\x03 \x01(\v2\x1b.paceline.v1.PartitionErrorH\x00R\x05error\x88\x01\x01B\b\n" +
-	"\x06_error\"\x7f\n" +
+	"\x06_error\"\xbb\x01\n" +
 	"!ListPartitionReassignmentsRequest\x12;\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1b.paceline.v1.TopicPartitionR\n" +
 	"partitions\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\"D\n" +
+	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"D\n" +
 	"\x0eTopicPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
-	"\tpartition\x18\x02 \x01(\x05R\tpartition\"l\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\"\x94\x01\n" +
 	"\"ListPartitionReassignmentsResponse\x12F\n" +
-	"\rreassignments\x18\x01 \x03(\v2 .paceline.v1.OngoingReassignmentR\rreassignments\"\xb3\x02\n" +
+	"\rreassignments\x18\x01 \x03(\v2 .paceline.v1.OngoingReassignmentR\rreassignments\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb3\x02\n" +
 	"\x13OngoingReassignment\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1a\n" +
@@ -3247,25 +3424,32 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"S\n" +
 	"\vConfigError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"{\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xb7\x01\n" +
 	"\x16DescribeConfigsRequest\x12B\n" +
 	"\tresources\x18\x01 \x03(\v2$.paceline.v1.DescribeConfigsResourceR\tresources\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\"f\n" +
+	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"f\n" +
 	"\x17DescribeConfigsResource\x127\n" +
 	"\bresource\x18\x01 \x01(\v2\x1b.paceline.v1.ConfigResourceR\bresource\x12\x12\n" +
-	"\x04keys\x18\x02 \x03(\tR\x04keys\"[\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\"\x83\x01\n" +
 	"\x17DescribeConfigsResponse\x12@\n" +
-	"\tresources\x18\x01 \x03(\v2\".paceline.v1.DescribeConfigsResultR\tresources\"\xc3\x01\n" +
+	"\tresources\x18\x01 \x03(\v2\".paceline.v1.DescribeConfigsResultR\tresources\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc3\x01\n" +
 	"\x15DescribeConfigsResult\x127\n" +
 	"\bresource\x18\x01 \x01(\v2\x1b.paceline.v1.ConfigResourceR\bresource\x123\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.ConfigErrorH\x00R\x05error\x88\x01\x01\x122\n" +
 	"\aentries\x18\x03 \x03(\v2\x18.paceline.v1.ConfigEntryR\aentriesB\b\n" +
-	"\x06_error\"h\n" +
+	"\x06_error\"\xe0\x01\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x121\n" +
-	"\x06source\x18\x03 \x01(\x0e2\x19.paceline.v1.ConfigSourceR\x06source\"\xa5\x01\n" +
+	"\x06source\x18\x03 \x01(\x0e2\x19.paceline.v1.ConfigSourceR\x06source\x12+\n" +
+	"\x04type\x18\x04 \x01(\x0e2\x17.paceline.v1.ConfigTypeR\x04type\x12#\n" +
+	"\rdefault_value\x18\x05 \x01(\tR\fdefaultValue\x12$\n" +
+	"\rdocumentation\x18\x06 \x01(\tR\rdocumentation\"\xa5\x01\n" +
 	"\x1eIncrementalAlterConfigsRequest\x12?\n" +
 	"\tresources\x18\x01 \x03(\v2!.paceline.v1.AlterConfigsResourceR\tresources\x12\x1d\n" +
 	"\n" +
@@ -3287,7 +3471,7 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x06_error\"S\n" +
 	"\vLogDirError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\x93\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xcf\x01\n" +
 	"\x16DescribeLogDirsRequest\x12\x1d\n" +
 	"\n" +
 	"broker_ids\x18\x01 \x03(\x05R\tbrokerIds\x12;\n" +
@@ -3295,9 +3479,13 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"partitions\x18\x02 \x03(\v2\x1b.paceline.v1.TopicPartitionR\n" +
 	"partitions\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x03 \x01(\x05R\ttimeoutMs\"O\n" +
+	"timeout_ms\x18\x03 \x01(\x05R\ttimeoutMs\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"w\n" +
 	"\x17DescribeLogDirsResponse\x124\n" +
-	"\abrokers\x18\x01 \x03(\v2\x1a.paceline.v1.BrokerLogDirsR\abrokers\"\x9b\x01\n" +
+	"\abrokers\x18\x01 \x03(\v2\x1a.paceline.v1.BrokerLogDirsR\abrokers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9b\x01\n" +
 	"\rBrokerLogDirs\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x123\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01\x12.\n" +
@@ -3347,7 +3535,15 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x12ConfigResourceType\x12$\n" +
 	" CONFIG_RESOURCE_TYPE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCONFIG_RESOURCE_TYPE_TOPIC\x10\x01\x12\x1f\n" +
-	"\x1bCONFIG_RESOURCE_TYPE_BROKER\x10\x02*\xa6\x01\n" +
+	"\x1bCONFIG_RESOURCE_TYPE_BROKER\x10\x02*\xa1\x01\n" +
+	"\n" +
+	"ConfigType\x12\x1b\n" +
+	"\x17CONFIG_TYPE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13CONFIG_TYPE_BOOLEAN\x10\x01\x12\x17\n" +
+	"\x13CONFIG_TYPE_INTEGER\x10\x02\x12\x16\n" +
+	"\x12CONFIG_TYPE_DOUBLE\x10\x03\x12\x16\n" +
+	"\x12CONFIG_TYPE_STRING\x10\x04\x12\x14\n" +
+	"\x10CONFIG_TYPE_LIST\x10\x05*\xa6\x01\n" +
 	"\fConfigSource\x12\x1d\n" +
 	"\x19CONFIG_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CONFIG_SOURCE_TOPIC\x10\x01\x12 \n" +
@@ -3385,142 +3581,144 @@ func file_paceline_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_admin_service_proto_rawDescData
 }
 
-var file_paceline_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_paceline_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(AwaitedReason)(0),                          // 0: paceline.v1.AwaitedReason
 	(ElectionType)(0),                           // 1: paceline.v1.ElectionType
 	(ConfigResourceType)(0),                     // 2: paceline.v1.ConfigResourceType
-	(ConfigSource)(0),                           // 3: paceline.v1.ConfigSource
-	(ConfigOperation)(0),                        // 4: paceline.v1.ConfigOperation
-	(*CreateTopicsRequest)(nil),                 // 5: paceline.v1.CreateTopicsRequest
-	(*NewTopic)(nil),                            // 6: paceline.v1.NewTopic
-	(*ReplicaAssignment)(nil),                   // 7: paceline.v1.ReplicaAssignment
-	(*CreateTopicsResponse)(nil),                // 8: paceline.v1.CreateTopicsResponse
-	(*CreateTopicResult)(nil),                   // 9: paceline.v1.CreateTopicResult
-	(*DeleteTopicsRequest)(nil),                 // 10: paceline.v1.DeleteTopicsRequest
-	(*DeleteTopicsResponse)(nil),                // 11: paceline.v1.DeleteTopicsResponse
-	(*DeleteTopicResult)(nil),                   // 12: paceline.v1.DeleteTopicResult
-	(*CreatePartitionsRequest)(nil),             // 13: paceline.v1.CreatePartitionsRequest
-	(*NewPartitions)(nil),                       // 14: paceline.v1.NewPartitions
-	(*CreatePartitionsResponse)(nil),            // 15: paceline.v1.CreatePartitionsResponse
-	(*CreatePartitionsResult)(nil),              // 16: paceline.v1.CreatePartitionsResult
-	(*AlterPartitionReassignmentsRequest)(nil),  // 17: paceline.v1.AlterPartitionReassignmentsRequest
-	(*PartitionReassignment)(nil),               // 18: paceline.v1.PartitionReassignment
-	(*AlterPartitionReassignmentsResponse)(nil), // 19: paceline.v1.AlterPartitionReassignmentsResponse
-	(*AlterPartitionReassignmentResult)(nil),    // 20: paceline.v1.AlterPartitionReassignmentResult
-	(*ListPartitionReassignmentsRequest)(nil),   // 21: paceline.v1.ListPartitionReassignmentsRequest
-	(*TopicPartition)(nil),                      // 22: paceline.v1.TopicPartition
-	(*ListPartitionReassignmentsResponse)(nil),  // 23: paceline.v1.ListPartitionReassignmentsResponse
-	(*OngoingReassignment)(nil),                 // 24: paceline.v1.OngoingReassignment
-	(*AwaitedReplica)(nil),                      // 25: paceline.v1.AwaitedReplica
-	(*ElectLeadersRequest)(nil),                 // 26: paceline.v1.ElectLeadersRequest
-	(*ElectLeadersResponse)(nil),                // 27: paceline.v1.ElectLeadersResponse
-	(*ElectLeaderResult)(nil),                   // 28: paceline.v1.ElectLeaderResult
-	(*ConfigResource)(nil),                      // 29: paceline.v1.ConfigResource
-	(*ConfigError)(nil),                         // 30: paceline.v1.ConfigError
-	(*DescribeConfigsRequest)(nil),              // 31: paceline.v1.DescribeConfigsRequest
-	(*DescribeConfigsResource)(nil),             // 32: paceline.v1.DescribeConfigsResource
-	(*DescribeConfigsResponse)(nil),             // 33: paceline.v1.DescribeConfigsResponse
-	(*DescribeConfigsResult)(nil),               // 34: paceline.v1.DescribeConfigsResult
-	(*ConfigEntry)(nil),                         // 35: paceline.v1.ConfigEntry
-	(*IncrementalAlterConfigsRequest)(nil),      // 36: paceline.v1.IncrementalAlterConfigsRequest
-	(*AlterConfigsResource)(nil),                // 37: paceline.v1.AlterConfigsResource
-	(*ConfigChange)(nil),                        // 38: paceline.v1.ConfigChange
-	(*IncrementalAlterConfigsResponse)(nil),     // 39: paceline.v1.IncrementalAlterConfigsResponse
-	(*AlterConfigsResult)(nil),                  // 40: paceline.v1.AlterConfigsResult
-	(*LogDirError)(nil),                         // 41: paceline.v1.LogDirError
-	(*DescribeLogDirsRequest)(nil),              // 42: paceline.v1.DescribeLogDirsRequest
-	(*DescribeLogDirsResponse)(nil),             // 43: paceline.v1.DescribeLogDirsResponse
-	(*BrokerLogDirs)(nil),                       // 44: paceline.v1.BrokerLogDirs
-	(*LogDir)(nil),                              // 45: paceline.v1.LogDir
-	(*LogDirReplica)(nil),                       // 46: paceline.v1.LogDirReplica
-	(*AlterReplicaLogDirsRequest)(nil),          // 47: paceline.v1.AlterReplicaLogDirsRequest
-	(*ReplicaLogDir)(nil),                       // 48: paceline.v1.ReplicaLogDir
-	(*AlterReplicaLogDirsResponse)(nil),         // 49: paceline.v1.AlterReplicaLogDirsResponse
-	(*AlterReplicaLogDirResult)(nil),            // 50: paceline.v1.AlterReplicaLogDirResult
-	nil,                                         // 51: paceline.v1.NewTopic.ConfigsEntry
-	(*TopicError)(nil),                          // 52: paceline.v1.TopicError
-	(*PartitionError)(nil),                      // 53: paceline.v1.PartitionError
-	(ErrorCode)(0),                              // 54: paceline.v1.ErrorCode
+	(ConfigType)(0),                             // 3: paceline.v1.ConfigType
+	(ConfigSource)(0),                           // 4: paceline.v1.ConfigSource
+	(ConfigOperation)(0),                        // 5: paceline.v1.ConfigOperation
+	(*CreateTopicsRequest)(nil),                 // 6: paceline.v1.CreateTopicsRequest
+	(*NewTopic)(nil),                            // 7: paceline.v1.NewTopic
+	(*ReplicaAssignment)(nil),                   // 8: paceline.v1.ReplicaAssignment
+	(*CreateTopicsResponse)(nil),                // 9: paceline.v1.CreateTopicsResponse
+	(*CreateTopicResult)(nil),                   // 10: paceline.v1.CreateTopicResult
+	(*DeleteTopicsRequest)(nil),                 // 11: paceline.v1.DeleteTopicsRequest
+	(*DeleteTopicsResponse)(nil),                // 12: paceline.v1.DeleteTopicsResponse
+	(*DeleteTopicResult)(nil),                   // 13: paceline.v1.DeleteTopicResult
+	(*CreatePartitionsRequest)(nil),             // 14: paceline.v1.CreatePartitionsRequest
+	(*NewPartitions)(nil),                       // 15: paceline.v1.NewPartitions
+	(*CreatePartitionsResponse)(nil),            // 16: paceline.v1.CreatePartitionsResponse
+	(*CreatePartitionsResult)(nil),              // 17: paceline.v1.CreatePartitionsResult
+	(*AlterPartitionReassignmentsRequest)(nil),  // 18: paceline.v1.AlterPartitionReassignmentsRequest
+	(*PartitionReassignment)(nil),               // 19: paceline.v1.PartitionReassignment
+	(*AlterPartitionReassignmentsResponse)(nil), // 20: paceline.v1.AlterPartitionReassignmentsResponse
+	(*AlterPartitionReassignmentResult)(nil),    // 21: paceline.v1.AlterPartitionReassignmentResult
+	(*ListPartitionReassignmentsRequest)(nil),   // 22: paceline.v1.ListPartitionReassignmentsRequest
+	(*TopicPartition)(nil),                      // 23: paceline.v1.TopicPartition
+	(*ListPartitionReassignmentsResponse)(nil),  // 24: paceline.v1.ListPartitionReassignmentsResponse
+	(*OngoingReassignment)(nil),                 // 25: paceline.v1.OngoingReassignment
+	(*AwaitedReplica)(nil),                      // 26: paceline.v1.AwaitedReplica
+	(*ElectLeadersRequest)(nil),                 // 27: paceline.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),                // 28: paceline.v1.ElectLeadersResponse
+	(*ElectLeaderResult)(nil),                   // 29: paceline.v1.ElectLeaderResult
+	(*ConfigResource)(nil),                      // 30: paceline.v1.ConfigResource
+	(*ConfigError)(nil),                         // 31: paceline.v1.ConfigError
+	(*DescribeConfigsRequest)(nil),              // 32: paceline.v1.DescribeConfigsRequest
+	(*DescribeConfigsResource)(nil),             // 33: paceline.v1.DescribeConfigsResource
+	(*DescribeConfigsResponse)(nil),             // 34: paceline.v1.DescribeConfigsResponse
+	(*DescribeConfigsResult)(nil),               // 35: paceline.v1.DescribeConfigsResult
+	(*ConfigEntry)(nil),                         // 36: paceline.v1.ConfigEntry
+	(*IncrementalAlterConfigsRequest)(nil),      // 37: paceline.v1.IncrementalAlterConfigsRequest
+	(*AlterConfigsResource)(nil),                // 38: paceline.v1.AlterConfigsResource
+	(*ConfigChange)(nil),                        // 39: paceline.v1.ConfigChange
+	(*IncrementalAlterConfigsResponse)(nil),     // 40: paceline.v1.IncrementalAlterConfigsResponse
+	(*AlterConfigsResult)(nil),                  // 41: paceline.v1.AlterConfigsResult
+	(*LogDirError)(nil),                         // 42: paceline.v1.LogDirError
+	(*DescribeLogDirsRequest)(nil),              // 43: paceline.v1.DescribeLogDirsRequest
+	(*DescribeLogDirsResponse)(nil),             // 44: paceline.v1.DescribeLogDirsResponse
+	(*BrokerLogDirs)(nil),                       // 45: paceline.v1.BrokerLogDirs
+	(*LogDir)(nil),                              // 46: paceline.v1.LogDir
+	(*LogDirReplica)(nil),                       // 47: paceline.v1.LogDirReplica
+	(*AlterReplicaLogDirsRequest)(nil),          // 48: paceline.v1.AlterReplicaLogDirsRequest
+	(*ReplicaLogDir)(nil),                       // 49: paceline.v1.ReplicaLogDir
+	(*AlterReplicaLogDirsResponse)(nil),         // 50: paceline.v1.AlterReplicaLogDirsResponse
+	(*AlterReplicaLogDirResult)(nil),            // 51: paceline.v1.AlterReplicaLogDirResult
+	nil,                                         // 52: paceline.v1.NewTopic.ConfigsEntry
+	(*TopicError)(nil),                          // 53: paceline.v1.TopicError
+	(*PartitionError)(nil),                      // 54: paceline.v1.PartitionError
+	(ErrorCode)(0),                              // 55: paceline.v1.ErrorCode
 }
 var file_paceline_v1_admin_service_proto_depIdxs = []int32{
-	6,  // 0: paceline.v1.CreateTopicsRequest.topics:type_name -> paceline.v1.NewTopic
-	7,  // 1: paceline.v1.NewTopic.assignments:type_name -> paceline.v1.ReplicaAssignment
-	51, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
-	9,  // 3: paceline.v1.CreateTopicsResponse.topics:type_name -> paceline.v1.CreateTopicResult
-	52, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
-	7,  // 5: paceline.v1.CreateTopicResult.assignments:type_name -> paceline.v1.ReplicaAssignment
-	12, // 6: paceline.v1.DeleteTopicsResponse.topics:type_name -> paceline.v1.DeleteTopicResult
-	52, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
-	14, // 8: paceline.v1.CreatePartitionsRequest.topics:type_name -> paceline.v1.NewPartitions
-	7,  // 9: paceline.v1.NewPartitions.assignments:type_name -> paceline.v1.ReplicaAssignment
-	16, // 10: paceline.v1.CreatePartitionsResponse.topics:type_name -> paceline.v1.CreatePartitionsResult
-	52, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
-	7,  // 12: paceline.v1.CreatePartitionsResult.assignments:type_name -> paceline.v1.ReplicaAssignment
-	18, // 13: paceline.v1.AlterPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.PartitionReassignment
-	7,  // 14: paceline.v1.PartitionReassignment.target:type_name -> paceline.v1.ReplicaAssignment
-	20, // 15: paceline.v1.AlterPartitionReassignmentsResponse.partitions:type_name -> paceline.v1.AlterPartitionReassignmentResult
-	53, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
-	22, // 17: paceline.v1.ListPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.TopicPartition
-	24, // 18: paceline.v1.ListPartitionReassignmentsResponse.reassignments:type_name -> paceline.v1.OngoingReassignment
-	25, // 19: paceline.v1.OngoingReassignment.waiting_for:type_name -> paceline.v1.AwaitedReplica
+	7,  // 0: paceline.v1.CreateTopicsRequest.topics:type_name -> paceline.v1.NewTopic
+	8,  // 1: paceline.v1.NewTopic.assignments:type_name -> paceline.v1.ReplicaAssignment
+	52, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
+	10, // 3: paceline.v1.CreateTopicsResponse.topics:type_name -> paceline.v1.CreateTopicResult
+	53, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
+	8,  // 5: paceline.v1.CreateTopicResult.assignments:type_name -> paceline.v1.ReplicaAssignment
+	13, // 6: paceline.v1.DeleteTopicsResponse.topics:type_name -> paceline.v1.DeleteTopicResult
+	53, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
+	15, // 8: paceline.v1.CreatePartitionsRequest.topics:type_name -> paceline.v1.NewPartitions
+	8,  // 9: paceline.v1.NewPartitions.assignments:type_name -> paceline.v1.ReplicaAssignment
+	17, // 10: paceline.v1.CreatePartitionsResponse.topics:type_name -> paceline.v1.CreatePartitionsResult
+	53, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
+	8,  // 12: paceline.v1.CreatePartitionsResult.assignments:type_name -> paceline.v1.ReplicaAssignment
+	19, // 13: paceline.v1.AlterPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.PartitionReassignment
+	8,  // 14: paceline.v1.PartitionReassignment.target:type_name -> paceline.v1.ReplicaAssignment
+	21, // 15: paceline.v1.AlterPartitionReassignmentsResponse.partitions:type_name -> paceline.v1.AlterPartitionReassignmentResult
+	54, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
+	23, // 17: paceline.v1.ListPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.TopicPartition
+	25, // 18: paceline.v1.ListPartitionReassignmentsResponse.reassignments:type_name -> paceline.v1.OngoingReassignment
+	26, // 19: paceline.v1.OngoingReassignment.waiting_for:type_name -> paceline.v1.AwaitedReplica
 	0,  // 20: paceline.v1.AwaitedReplica.reason:type_name -> paceline.v1.AwaitedReason
 	1,  // 21: paceline.v1.ElectLeadersRequest.type:type_name -> paceline.v1.ElectionType
-	22, // 22: paceline.v1.ElectLeadersRequest.partitions:type_name -> paceline.v1.TopicPartition
-	28, // 23: paceline.v1.ElectLeadersResponse.partitions:type_name -> paceline.v1.ElectLeaderResult
-	53, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
+	23, // 22: paceline.v1.ElectLeadersRequest.partitions:type_name -> paceline.v1.TopicPartition
+	29, // 23: paceline.v1.ElectLeadersResponse.partitions:type_name -> paceline.v1.ElectLeaderResult
+	54, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
 	2,  // 25: paceline.v1.ConfigResource.type:type_name -> paceline.v1.ConfigResourceType
-	54, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
-	32, // 27: paceline.v1.DescribeConfigsRequest.resources:type_name -> paceline.v1.DescribeConfigsResource
-	29, // 28: paceline.v1.DescribeConfigsResource.resource:type_name -> paceline.v1.ConfigResource
-	34, // 29: paceline.v1.DescribeConfigsResponse.resources:type_name -> paceline.v1.DescribeConfigsResult
-	29, // 30: paceline.v1.DescribeConfigsResult.resource:type_name -> paceline.v1.ConfigResource
-	30, // 31: paceline.v1.DescribeConfigsResult.error:type_name -> paceline.v1.ConfigError
-	35, // 32: paceline.v1.DescribeConfigsResult.entries:type_name -> paceline.v1.ConfigEntry
-	3,  // 33: paceline.v1.ConfigEntry.source:type_name -> paceline.v1.ConfigSource
-	37, // 34: paceline.v1.IncrementalAlterConfigsRequest.resources:type_name -> paceline.v1.AlterConfigsResource
-	29, // 35: paceline.v1.AlterConfigsResource.resource:type_name -> paceline.v1.ConfigResource
-	38, // 36: paceline.v1.AlterConfigsResource.changes:type_name -> paceline.v1.ConfigChange
-	4,  // 37: paceline.v1.ConfigChange.operation:type_name -> paceline.v1.ConfigOperation
-	40, // 38: paceline.v1.IncrementalAlterConfigsResponse.resources:type_name -> paceline.v1.AlterConfigsResult
-	29, // 39: paceline.v1.AlterConfigsResult.resource:type_name -> paceline.v1.ConfigResource
-	30, // 40: paceline.v1.AlterConfigsResult.error:type_name -> paceline.v1.ConfigError
-	54, // 41: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
-	22, // 42: paceline.v1.DescribeLogDirsRequest.partitions:type_name -> paceline.v1.TopicPartition
-	44, // 43: paceline.v1.DescribeLogDirsResponse.brokers:type_name -> paceline.v1.BrokerLogDirs
-	41, // 44: paceline.v1.BrokerLogDirs.error:type_name -> paceline.v1.LogDirError
-	45, // 45: paceline.v1.BrokerLogDirs.log_dirs:type_name -> paceline.v1.LogDir
-	41, // 46: paceline.v1.LogDir.error:type_name -> paceline.v1.LogDirError
-	46, // 47: paceline.v1.LogDir.replicas:type_name -> paceline.v1.LogDirReplica
-	48, // 48: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
-	50, // 49: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
-	41, // 50: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
-	5,  // 51: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
-	10, // 52: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
-	13, // 53: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
-	17, // 54: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
-	21, // 55: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
-	26, // 56: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
-	31, // 57: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
-	36, // 58: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
-	42, // 59: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
-	47, // 60: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
-	8,  // 61: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
-	11, // 62: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
-	15, // 63: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
-	19, // 64: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
-	23, // 65: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
-	27, // 66: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
-	33, // 67: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
-	39, // 68: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
-	43, // 69: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
-	49, // 70: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
-	61, // [61:71] is the sub-list for method output_type
-	51, // [51:61] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	55, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
+	33, // 27: paceline.v1.DescribeConfigsRequest.resources:type_name -> paceline.v1.DescribeConfigsResource
+	30, // 28: paceline.v1.DescribeConfigsResource.resource:type_name -> paceline.v1.ConfigResource
+	35, // 29: paceline.v1.DescribeConfigsResponse.resources:type_name -> paceline.v1.DescribeConfigsResult
+	30, // 30: paceline.v1.DescribeConfigsResult.resource:type_name -> paceline.v1.ConfigResource
+	31, // 31: paceline.v1.DescribeConfigsResult.error:type_name -> paceline.v1.ConfigError
+	36, // 32: paceline.v1.DescribeConfigsResult.entries:type_name -> paceline.v1.ConfigEntry
+	4,  // 33: paceline.v1.ConfigEntry.source:type_name -> paceline.v1.ConfigSource
+	3,  // 34: paceline.v1.ConfigEntry.type:type_name -> paceline.v1.ConfigType
+	38, // 35: paceline.v1.IncrementalAlterConfigsRequest.resources:type_name -> paceline.v1.AlterConfigsResource
+	30, // 36: paceline.v1.AlterConfigsResource.resource:type_name -> paceline.v1.ConfigResource
+	39, // 37: paceline.v1.AlterConfigsResource.changes:type_name -> paceline.v1.ConfigChange
+	5,  // 38: paceline.v1.ConfigChange.operation:type_name -> paceline.v1.ConfigOperation
+	41, // 39: paceline.v1.IncrementalAlterConfigsResponse.resources:type_name -> paceline.v1.AlterConfigsResult
+	30, // 40: paceline.v1.AlterConfigsResult.resource:type_name -> paceline.v1.ConfigResource
+	31, // 41: paceline.v1.AlterConfigsResult.error:type_name -> paceline.v1.ConfigError
+	55, // 42: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
+	23, // 43: paceline.v1.DescribeLogDirsRequest.partitions:type_name -> paceline.v1.TopicPartition
+	45, // 44: paceline.v1.DescribeLogDirsResponse.brokers:type_name -> paceline.v1.BrokerLogDirs
+	42, // 45: paceline.v1.BrokerLogDirs.error:type_name -> paceline.v1.LogDirError
+	46, // 46: paceline.v1.BrokerLogDirs.log_dirs:type_name -> paceline.v1.LogDir
+	42, // 47: paceline.v1.LogDir.error:type_name -> paceline.v1.LogDirError
+	47, // 48: paceline.v1.LogDir.replicas:type_name -> paceline.v1.LogDirReplica
+	49, // 49: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
+	51, // 50: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
+	42, // 51: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
+	6,  // 52: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
+	11, // 53: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
+	14, // 54: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
+	18, // 55: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
+	22, // 56: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
+	27, // 57: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
+	32, // 58: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
+	37, // 59: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
+	43, // 60: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
+	48, // 61: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
+	9,  // 62: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
+	12, // 63: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
+	16, // 64: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
+	20, // 65: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
+	24, // 66: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
+	28, // 67: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
+	34, // 68: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
+	40, // 69: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
+	44, // 70: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
+	50, // 71: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
+	62, // [62:72] is the sub-list for method output_type
+	52, // [52:62] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_admin_service_proto_init() }
@@ -3548,7 +3746,7 @@ func file_paceline_v1_admin_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_admin_service_proto_rawDesc), len(file_paceline_v1_admin_service_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,

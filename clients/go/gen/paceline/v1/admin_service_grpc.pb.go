@@ -41,6 +41,9 @@ const (
 // FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
 // An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
 // A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+//
+// timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+// its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
 type AdminServiceClient interface {
 	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
 	// REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
@@ -189,6 +192,9 @@ func (c *adminServiceClient) AlterReplicaLogDirs(ctx context.Context, in *AlterR
 // FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
 // An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
 // A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+//
+// timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
+// its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
 type AdminServiceServer interface {
 	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
 	// REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.

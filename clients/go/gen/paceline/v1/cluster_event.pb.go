@@ -23,15 +23,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ClusterEventKind says what happened; the state-change log uses the same words in lower case with dashes.
+// ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
+// name; the state-change log uses the same words in lower case with dashes.
 type ClusterEventKind int32
 
 const (
-	// Never sent; a kind this client does not know yet has another number.
+	// Not given.
 	ClusterEventKind_CLUSTER_EVENT_KIND_UNSPECIFIED ClusterEventKind = 0
-	// A broker leads a partition from now on.
+	// A broker began to lead a partition.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BECAME_LEADER ClusterEventKind = 1
-	// A broker follows a leader from now on.
+	// A broker began to follow a leader.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BECAME_FOLLOWER ClusterEventKind = 2
 	// A replica's log directory failed.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BECAME_OFFLINE ClusterEventKind = 3
@@ -63,27 +64,27 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_SESSION_CHANGED ClusterEventKind = 16
 	// A log directory failed.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DIR_FAILED ClusterEventKind = 17
-	// A controller took office.
+	// A controller became active.
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROLLER_ELECTED ClusterEventKind = 18
-	// A controller left office.
+	// A controller is no longer active.
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROLLER_RESIGNED ClusterEventKind = 19
-	// The controller saw a broker come.
+	// The controller noticed a registered broker.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_UP ClusterEventKind = 20
-	// The controller saw a broker go.
+	// The controller noticed that a broker is no longer registered.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_DOWN ClusterEventKind = 21
 	// One of the controller's state machines moved a partition or a replica.
 	ClusterEventKind_CLUSTER_EVENT_KIND_TRANSITION ClusterEventKind = 22
-	// The controller elected a leader; the cause says on what occasion.
+	// The controller elected a leader.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LEADER_ELECTED ClusterEventKind = 23
 	// A topic was created.
 	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_CREATED ClusterEventKind = 24
-	// A topic is gone.
+	// A topic was deleted.
 	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_DELETED ClusterEventKind = 25
 	// A reassignment began or ended.
 	ClusterEventKind_CLUSTER_EVENT_KIND_REASSIGNMENT ClusterEventKind = 26
 	// A stretch of a replica's log does not match its checksums.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DAMAGED ClusterEventKind = 27
-	// A damaged log was set aside, to be copied anew from a good replica.
+	// A damaged or stray log was set aside; the replica is copied again from the leader.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_SET_ASIDE ClusterEventKind = 28
 )
 
@@ -180,14 +181,103 @@ func (ClusterEventKind) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{0}
 }
 
+// TransitionState is a state of the controller's two state machines.
+type TransitionState int32
+
+const (
+	// Not given, or a state that this client does not know.
+	TransitionState_TRANSITION_STATE_UNSPECIFIED TransitionState = 0
+	// The partition does not exist, or was deleted.
+	TransitionState_TRANSITION_STATE_NON_EXISTENT_PARTITION TransitionState = 1
+	// The partition was created and has no leader yet.
+	TransitionState_TRANSITION_STATE_NEW_PARTITION TransitionState = 2
+	// The partition has a leader.
+	TransitionState_TRANSITION_STATE_ONLINE_PARTITION TransitionState = 3
+	// The partition's leader died and there is no other.
+	TransitionState_TRANSITION_STATE_OFFLINE_PARTITION TransitionState = 4
+	// The replica was created.
+	TransitionState_TRANSITION_STATE_NEW_REPLICA TransitionState = 5
+	// The replica leads or follows.
+	TransitionState_TRANSITION_STATE_ONLINE_REPLICA TransitionState = 6
+	// The replica's broker or log directory failed, or is stopping.
+	TransitionState_TRANSITION_STATE_OFFLINE_REPLICA TransitionState = 7
+	// The broker was asked to delete the replica.
+	TransitionState_TRANSITION_STATE_REPLICA_DELETION_STARTED TransitionState = 8
+	// The broker deleted the replica.
+	TransitionState_TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL TransitionState = 9
+	// The replica cannot be deleted now.
+	TransitionState_TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE TransitionState = 10
+	// The replica does not exist, or was deleted.
+	TransitionState_TRANSITION_STATE_NON_EXISTENT_REPLICA TransitionState = 11
+)
+
+// Enum value maps for TransitionState.
+var (
+	TransitionState_name = map[int32]string{
+		0:  "TRANSITION_STATE_UNSPECIFIED",
+		1:  "TRANSITION_STATE_NON_EXISTENT_PARTITION",
+		2:  "TRANSITION_STATE_NEW_PARTITION",
+		3:  "TRANSITION_STATE_ONLINE_PARTITION",
+		4:  "TRANSITION_STATE_OFFLINE_PARTITION",
+		5:  "TRANSITION_STATE_NEW_REPLICA",
+		6:  "TRANSITION_STATE_ONLINE_REPLICA",
+		7:  "TRANSITION_STATE_OFFLINE_REPLICA",
+		8:  "TRANSITION_STATE_REPLICA_DELETION_STARTED",
+		9:  "TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL",
+		10: "TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE",
+		11: "TRANSITION_STATE_NON_EXISTENT_REPLICA",
+	}
+	TransitionState_value = map[string]int32{
+		"TRANSITION_STATE_UNSPECIFIED":                 0,
+		"TRANSITION_STATE_NON_EXISTENT_PARTITION":      1,
+		"TRANSITION_STATE_NEW_PARTITION":               2,
+		"TRANSITION_STATE_ONLINE_PARTITION":            3,
+		"TRANSITION_STATE_OFFLINE_PARTITION":           4,
+		"TRANSITION_STATE_NEW_REPLICA":                 5,
+		"TRANSITION_STATE_ONLINE_REPLICA":              6,
+		"TRANSITION_STATE_OFFLINE_REPLICA":             7,
+		"TRANSITION_STATE_REPLICA_DELETION_STARTED":    8,
+		"TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL": 9,
+		"TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE": 10,
+		"TRANSITION_STATE_NON_EXISTENT_REPLICA":        11,
+	}
+)
+
+func (x TransitionState) Enum() *TransitionState {
+	p := new(TransitionState)
+	*p = x
+	return p
+}
+
+func (x TransitionState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TransitionState) Descriptor() protoreflect.EnumDescriptor {
+	return file_paceline_v1_cluster_event_proto_enumTypes[1].Descriptor()
+}
+
+func (TransitionState) Type() protoreflect.EnumType {
+	return &file_paceline_v1_cluster_event_proto_enumTypes[1]
+}
+
+func (x TransitionState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TransitionState.Descriptor instead.
+func (TransitionState) EnumDescriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{1}
+}
+
 // ReplicaOffsets is where one replica stood at the moment of an event; ends are exclusive.
 type ReplicaOffsets struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Broker id.
 	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
-	// End of its log; absent when the emitter does not know it.
+	// End of its log; absent when the reporting process does not know it.
 	LogEndOffset *int64 `protobuf:"varint,2,opt,name=log_end_offset,json=logEndOffset,proto3,oneof" json:"log_end_offset,omitempty"`
-	// Its high watermark; absent when the emitter does not know it.
+	// Its high watermark; absent when the reporting process does not know it.
 	HighWatermark *int64 `protobuf:"varint,3,opt,name=high_watermark,json=highWatermark,proto3,oneof" json:"high_watermark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -244,50 +334,858 @@ func (x *ReplicaOffsets) GetHighWatermark() int64 {
 	return 0
 }
 
-// ClusterEvent is one change, said by the process that made or saw it. Fields that do not apply are absent.
+// EventPartition names the partition an event is about.
+type EventPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition index.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Topic id, 22 characters; empty when not known.
+	TopicId       string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventPartition) Reset() {
+	*x = EventPartition{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventPartition) ProtoMessage() {}
+
+func (x *EventPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventPartition.ProtoReflect.Descriptor instead.
+func (*EventPartition) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EventPartition) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *EventPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *EventPartition) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+// PartitionLeadership is the state of a partition after an event, as the reporting process knows it.
+type PartitionLeadership struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Leader's broker id; absent when there is none.
+	Leader *int32 `protobuf:"varint,1,opt,name=leader,proto3,oneof" json:"leader,omitempty"`
+	// Leader epoch.
+	LeaderEpoch int32 `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	// In-sync replicas; empty when not known.
+	Isr []int32 `protobuf:"varint,3,rep,packed,name=isr,proto3" json:"isr,omitempty"`
+	// Version of the partition's state node in ZooKeeper; absent when not known.
+	ZkVersion     *int32 `protobuf:"varint,4,opt,name=zk_version,json=zkVersion,proto3,oneof" json:"zk_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionLeadership) Reset() {
+	*x = PartitionLeadership{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionLeadership) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionLeadership) ProtoMessage() {}
+
+func (x *PartitionLeadership) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionLeadership.ProtoReflect.Descriptor instead.
+func (*PartitionLeadership) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PartitionLeadership) GetLeader() int32 {
+	if x != nil && x.Leader != nil {
+		return *x.Leader
+	}
+	return 0
+}
+
+func (x *PartitionLeadership) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *PartitionLeadership) GetIsr() []int32 {
+	if x != nil {
+		return x.Isr
+	}
+	return nil
+}
+
+func (x *PartitionLeadership) GetZkVersion() int32 {
+	if x != nil && x.ZkVersion != nil {
+		return *x.ZkVersion
+	}
+	return 0
+}
+
+// ReplicaEvent is about one replica, reported by its broker.
+type ReplicaEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *EventPartition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Broker id of the replica.
+	BrokerId int32 `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Epoch of the controller that the broker obeys; absent when not known.
+	ControllerEpoch *int32 `protobuf:"varint,3,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	// The partition's leadership; absent when not known.
+	Leadership *PartitionLeadership `protobuf:"bytes,4,opt,name=leadership,proto3,oneof" json:"leadership,omitempty"`
+	// Offsets: the broker's own replica first, then those it follows the progress of.
+	Replicas      []*ReplicaOffsets `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaEvent) Reset() {
+	*x = ReplicaEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaEvent) ProtoMessage() {}
+
+func (x *ReplicaEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaEvent.ProtoReflect.Descriptor instead.
+func (*ReplicaEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReplicaEvent) GetPartition() *EventPartition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ReplicaEvent) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *ReplicaEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *ReplicaEvent) GetLeadership() *PartitionLeadership {
+	if x != nil {
+		return x.Leadership
+	}
+	return nil
+}
+
+func (x *ReplicaEvent) GetReplicas() []*ReplicaOffsets {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// TruncationEvent tells that a follower removed records from its log.
+type TruncationEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *EventPartition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Broker id of the follower.
+	BrokerId int32 `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Epoch of the controller that the broker obeys; absent when not known.
+	ControllerEpoch *int32 `protobuf:"varint,3,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	// The partition's leadership; absent when not known.
+	Leadership *PartitionLeadership `protobuf:"bytes,4,opt,name=leadership,proto3,oneof" json:"leadership,omitempty"`
+	// Offsets before the truncation.
+	Replicas []*ReplicaOffsets `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// End of the follower's log after the truncation, exclusive.
+	EndOffset     int64 `protobuf:"varint,6,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TruncationEvent) Reset() {
+	*x = TruncationEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TruncationEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TruncationEvent) ProtoMessage() {}
+
+func (x *TruncationEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TruncationEvent.ProtoReflect.Descriptor instead.
+func (*TruncationEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TruncationEvent) GetPartition() *EventPartition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *TruncationEvent) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *TruncationEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *TruncationEvent) GetLeadership() *PartitionLeadership {
+	if x != nil {
+		return x.Leadership
+	}
+	return nil
+}
+
+func (x *TruncationEvent) GetReplicas() []*ReplicaOffsets {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *TruncationEvent) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+// IsrEvent is about a change of the in-sync replicas, reported by the leader or by the controller.
+type IsrEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *EventPartition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Broker id of the leader that reports it; absent when the controller does.
+	BrokerId *int32 `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3,oneof" json:"broker_id,omitempty"`
+	// Controller epoch; absent when not known.
+	ControllerEpoch *int32 `protobuf:"varint,3,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	// The partition's leadership with the new in-sync replicas; absent when not known.
+	Leadership *PartitionLeadership `protobuf:"bytes,4,opt,name=leadership,proto3,oneof" json:"leadership,omitempty"`
+	// In-sync replicas before; empty when not known.
+	OldIsr []int32 `protobuf:"varint,5,rep,packed,name=old_isr,json=oldIsr,proto3" json:"old_isr,omitempty"`
+	// Offsets: the leader's own first; empty when the controller reports.
+	Replicas      []*ReplicaOffsets `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IsrEvent) Reset() {
+	*x = IsrEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IsrEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IsrEvent) ProtoMessage() {}
+
+func (x *IsrEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IsrEvent.ProtoReflect.Descriptor instead.
+func (*IsrEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *IsrEvent) GetPartition() *EventPartition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *IsrEvent) GetBrokerId() int32 {
+	if x != nil && x.BrokerId != nil {
+		return *x.BrokerId
+	}
+	return 0
+}
+
+func (x *IsrEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *IsrEvent) GetLeadership() *PartitionLeadership {
+	if x != nil {
+		return x.Leadership
+	}
+	return nil
+}
+
+func (x *IsrEvent) GetOldIsr() []int32 {
+	if x != nil {
+		return x.OldIsr
+	}
+	return nil
+}
+
+func (x *IsrEvent) GetReplicas() []*ReplicaOffsets {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// TransitionEvent is a step of the controller's state machine of partitions, or of that of replicas.
+type TransitionEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *EventPartition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Broker id of the replica that changed state; absent when the partition did.
+	BrokerId *int32 `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3,oneof" json:"broker_id,omitempty"`
+	// Controller epoch; absent when not known.
+	ControllerEpoch *int32 `protobuf:"varint,3,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	// The partition's leadership; absent when not known.
+	Leadership *PartitionLeadership `protobuf:"bytes,4,opt,name=leadership,proto3,oneof" json:"leadership,omitempty"`
+	// State before.
+	FromState TransitionState `protobuf:"varint,5,opt,name=from_state,json=fromState,proto3,enum=paceline.v1.TransitionState" json:"from_state,omitempty"`
+	// State after.
+	ToState       TransitionState `protobuf:"varint,6,opt,name=to_state,json=toState,proto3,enum=paceline.v1.TransitionState" json:"to_state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransitionEvent) Reset() {
+	*x = TransitionEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransitionEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransitionEvent) ProtoMessage() {}
+
+func (x *TransitionEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransitionEvent.ProtoReflect.Descriptor instead.
+func (*TransitionEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TransitionEvent) GetPartition() *EventPartition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *TransitionEvent) GetBrokerId() int32 {
+	if x != nil && x.BrokerId != nil {
+		return *x.BrokerId
+	}
+	return 0
+}
+
+func (x *TransitionEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *TransitionEvent) GetLeadership() *PartitionLeadership {
+	if x != nil {
+		return x.Leadership
+	}
+	return nil
+}
+
+func (x *TransitionEvent) GetFromState() TransitionState {
+	if x != nil {
+		return x.FromState
+	}
+	return TransitionState_TRANSITION_STATE_UNSPECIFIED
+}
+
+func (x *TransitionEvent) GetToState() TransitionState {
+	if x != nil {
+		return x.ToState
+	}
+	return TransitionState_TRANSITION_STATE_UNSPECIFIED
+}
+
+// BrokerEvent is about a broker.
+type BrokerEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker id.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Controller epoch; absent when a broker reports.
+	ControllerEpoch *int32 `protobuf:"varint,2,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	// The broker's registration; absent when the event has none.
+	BrokerEpoch   *int64 `protobuf:"varint,3,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrokerEvent) Reset() {
+	*x = BrokerEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerEvent) ProtoMessage() {}
+
+func (x *BrokerEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerEvent.ProtoReflect.Descriptor instead.
+func (*BrokerEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BrokerEvent) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *BrokerEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *BrokerEvent) GetBrokerEpoch() int64 {
+	if x != nil && x.BrokerEpoch != nil {
+		return *x.BrokerEpoch
+	}
+	return 0
+}
+
+// LogDirEvent is about a log directory.
+type LogDirEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker id.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Path on the broker.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDirEvent) Reset() {
+	*x = LogDirEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDirEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDirEvent) ProtoMessage() {}
+
+func (x *LogDirEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDirEvent.ProtoReflect.Descriptor instead.
+func (*LogDirEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LogDirEvent) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *LogDirEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+// ControllerEvent is about the reporting controller itself.
+type ControllerEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Controller epoch.
+	ControllerEpoch int32 `protobuf:"varint,1,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ControllerEvent) Reset() {
+	*x = ControllerEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControllerEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControllerEvent) ProtoMessage() {}
+
+func (x *ControllerEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControllerEvent.ProtoReflect.Descriptor instead.
+func (*ControllerEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ControllerEvent) GetControllerEpoch() int32 {
+	if x != nil {
+		return x.ControllerEpoch
+	}
+	return 0
+}
+
+// TopicEvent is about a topic.
+type TopicEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Topic id, 22 characters; empty when not known.
+	TopicId string `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Controller epoch; absent when not known.
+	ControllerEpoch *int32 `protobuf:"varint,3,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TopicEvent) Reset() {
+	*x = TopicEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopicEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopicEvent) ProtoMessage() {}
+
+func (x *TopicEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopicEvent.ProtoReflect.Descriptor instead.
+func (*TopicEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TopicEvent) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *TopicEvent) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *TopicEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+// ReassignmentEvent tells that a reassignment began, was replaced or was cancelled, or finished.
+type ReassignmentEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *EventPartition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Controller epoch; absent when not known.
+	ControllerEpoch *int32 `protobuf:"varint,2,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
+	// Whether it is finished.
+	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
+	// Replicas before it began; empty when it is finished.
+	OriginReplicas []int32 `protobuf:"varint,4,rep,packed,name=origin_replicas,json=originReplicas,proto3" json:"origin_replicas,omitempty"`
+	// Replicas that it ends with.
+	TargetReplicas []int32 `protobuf:"varint,5,rep,packed,name=target_replicas,json=targetReplicas,proto3" json:"target_replicas,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ReassignmentEvent) Reset() {
+	*x = ReassignmentEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignmentEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignmentEvent) ProtoMessage() {}
+
+func (x *ReassignmentEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignmentEvent.ProtoReflect.Descriptor instead.
+func (*ReassignmentEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReassignmentEvent) GetPartition() *EventPartition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ReassignmentEvent) GetControllerEpoch() int32 {
+	if x != nil && x.ControllerEpoch != nil {
+		return *x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *ReassignmentEvent) GetFinished() bool {
+	if x != nil {
+		return x.Finished
+	}
+	return false
+}
+
+func (x *ReassignmentEvent) GetOriginReplicas() []int32 {
+	if x != nil {
+		return x.OriginReplicas
+	}
+	return nil
+}
+
+func (x *ReassignmentEvent) GetTargetReplicas() []int32 {
+	if x != nil {
+		return x.TargetReplicas
+	}
+	return nil
+}
+
+// ClusterEvent is one change, reported by the process that made or noticed it.
 type ClusterEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The process, for example "broker-1" or "controller-1000000".
-	Who string `protobuf:"bytes,1,opt,name=who,proto3" json:"who,omitempty"`
-	// Milliseconds since the epoch on that process's clock.
-	WallMs int64 `protobuf:"varint,2,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
-	// What happened.
-	Kind ClusterEventKind `protobuf:"varint,3,opt,name=kind,proto3,enum=paceline.v1.ClusterEventKind" json:"kind,omitempty"`
-	// Topic the event is about; empty when it is not about a topic.
-	Topic string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
-	// Partition the event is about; absent when it is not about one partition.
-	Partition *int32 `protobuf:"varint,5,opt,name=partition,proto3,oneof" json:"partition,omitempty"`
-	// Topic id, 22 characters; empty when not known.
-	TopicId string `protobuf:"bytes,6,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// Broker id of the replica or broker the event is about.
-	Replica *int32 `protobuf:"varint,7,opt,name=replica,proto3,oneof" json:"replica,omitempty"`
-	// State before; empty when no state machine moved.
-	FromState string `protobuf:"bytes,8,opt,name=from_state,json=fromState,proto3" json:"from_state,omitempty"`
-	// State after; empty when no state machine moved.
-	ToState string `protobuf:"bytes,9,opt,name=to_state,json=toState,proto3" json:"to_state,omitempty"`
-	// Controller epoch.
-	ControllerEpoch *int32 `protobuf:"varint,10,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
-	// Leader's broker id; -1 when there is none.
-	Leader *int32 `protobuf:"varint,11,opt,name=leader,proto3,oneof" json:"leader,omitempty"`
-	// Leader epoch.
-	LeaderEpoch *int32 `protobuf:"varint,12,opt,name=leader_epoch,json=leaderEpoch,proto3,oneof" json:"leader_epoch,omitempty"`
-	// In-sync replicas after the event; empty when not known.
-	Isr []int32 `protobuf:"varint,13,rep,packed,name=isr,proto3" json:"isr,omitempty"`
-	// In-sync replicas before it; empty when not known.
-	OldIsr []int32 `protobuf:"varint,14,rep,packed,name=old_isr,json=oldIsr,proto3" json:"old_isr,omitempty"`
-	// Version of the partition's state node in ZooKeeper.
-	ZkVersion *int32 `protobuf:"varint,15,opt,name=zk_version,json=zkVersion,proto3,oneof" json:"zk_version,omitempty"`
-	// Offsets at that moment: the emitter's own replica first, then those it follows the progress of.
-	Replicas []*ReplicaOffsets `protobuf:"bytes,16,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// Why, in words for people; empty when there is nothing to say.
-	Cause         string `protobuf:"bytes,17,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The reporting process, for example "broker-1" or "controller-1000000".
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Milliseconds since the Unix epoch on that process's clock.
+	TimeMs int64 `protobuf:"varint,2,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	// Why it happened, one sentence for a person; empty when there is nothing to add. Do not parse it.
+	Cause string `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The event. A client that finds none of these fields set has met a kind newer than its protos.
+	//
+	// Types that are valid to be assigned to Event:
+	//
+	//	*ClusterEvent_BecameLeader
+	//	*ClusterEvent_BecameFollower
+	//	*ClusterEvent_BecameOffline
+	//	*ClusterEvent_ReplicaStopped
+	//	*ClusterEvent_ReplicaDeleted
+	//	*ClusterEvent_IsrProposed
+	//	*ClusterEvent_IsrShrunk
+	//	*ClusterEvent_IsrExpanded
+	//	*ClusterEvent_IsrRefused
+	//	*ClusterEvent_IsrUnknown
+	//	*ClusterEvent_Truncated
+	//	*ClusterEvent_FetchFenced
+	//	*ClusterEvent_FetcherFailed
+	//	*ClusterEvent_ControlRefused
+	//	*ClusterEvent_BrokerRegistered
+	//	*ClusterEvent_SessionChanged
+	//	*ClusterEvent_LogDirFailed
+	//	*ClusterEvent_ControllerElected
+	//	*ClusterEvent_ControllerResigned
+	//	*ClusterEvent_BrokerUp
+	//	*ClusterEvent_BrokerDown
+	//	*ClusterEvent_Transition
+	//	*ClusterEvent_LeaderElected
+	//	*ClusterEvent_TopicCreated
+	//	*ClusterEvent_TopicDeleted
+	//	*ClusterEvent_Reassignment
+	//	*ClusterEvent_LogDamaged
+	//	*ClusterEvent_LogSetAside
+	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterEvent) Reset() {
 	*x = ClusterEvent{}
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[1]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +1197,7 @@ func (x *ClusterEvent) String() string {
 func (*ClusterEvent) ProtoMessage() {}
 
 func (x *ClusterEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[1]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,119 +1210,21 @@ func (x *ClusterEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterEvent.ProtoReflect.Descriptor instead.
 func (*ClusterEvent) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{1}
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *ClusterEvent) GetWho() string {
+func (x *ClusterEvent) GetSource() string {
 	if x != nil {
-		return x.Who
+		return x.Source
 	}
 	return ""
 }
 
-func (x *ClusterEvent) GetWallMs() int64 {
+func (x *ClusterEvent) GetTimeMs() int64 {
 	if x != nil {
-		return x.WallMs
+		return x.TimeMs
 	}
 	return 0
-}
-
-func (x *ClusterEvent) GetKind() ClusterEventKind {
-	if x != nil {
-		return x.Kind
-	}
-	return ClusterEventKind_CLUSTER_EVENT_KIND_UNSPECIFIED
-}
-
-func (x *ClusterEvent) GetTopic() string {
-	if x != nil {
-		return x.Topic
-	}
-	return ""
-}
-
-func (x *ClusterEvent) GetPartition() int32 {
-	if x != nil && x.Partition != nil {
-		return *x.Partition
-	}
-	return 0
-}
-
-func (x *ClusterEvent) GetTopicId() string {
-	if x != nil {
-		return x.TopicId
-	}
-	return ""
-}
-
-func (x *ClusterEvent) GetReplica() int32 {
-	if x != nil && x.Replica != nil {
-		return *x.Replica
-	}
-	return 0
-}
-
-func (x *ClusterEvent) GetFromState() string {
-	if x != nil {
-		return x.FromState
-	}
-	return ""
-}
-
-func (x *ClusterEvent) GetToState() string {
-	if x != nil {
-		return x.ToState
-	}
-	return ""
-}
-
-func (x *ClusterEvent) GetControllerEpoch() int32 {
-	if x != nil && x.ControllerEpoch != nil {
-		return *x.ControllerEpoch
-	}
-	return 0
-}
-
-func (x *ClusterEvent) GetLeader() int32 {
-	if x != nil && x.Leader != nil {
-		return *x.Leader
-	}
-	return 0
-}
-
-func (x *ClusterEvent) GetLeaderEpoch() int32 {
-	if x != nil && x.LeaderEpoch != nil {
-		return *x.LeaderEpoch
-	}
-	return 0
-}
-
-func (x *ClusterEvent) GetIsr() []int32 {
-	if x != nil {
-		return x.Isr
-	}
-	return nil
-}
-
-func (x *ClusterEvent) GetOldIsr() []int32 {
-	if x != nil {
-		return x.OldIsr
-	}
-	return nil
-}
-
-func (x *ClusterEvent) GetZkVersion() int32 {
-	if x != nil && x.ZkVersion != nil {
-		return *x.ZkVersion
-	}
-	return 0
-}
-
-func (x *ClusterEvent) GetReplicas() []*ReplicaOffsets {
-	if x != nil {
-		return x.Replicas
-	}
-	return nil
 }
 
 func (x *ClusterEvent) GetCause() string {
@@ -433,6 +1233,465 @@ func (x *ClusterEvent) GetCause() string {
 	}
 	return ""
 }
+
+func (x *ClusterEvent) GetEvent() isClusterEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBecameLeader() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BecameLeader); ok {
+			return x.BecameLeader
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBecameFollower() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BecameFollower); ok {
+			return x.BecameFollower
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBecameOffline() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BecameOffline); ok {
+			return x.BecameOffline
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetReplicaStopped() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_ReplicaStopped); ok {
+			return x.ReplicaStopped
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetReplicaDeleted() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_ReplicaDeleted); ok {
+			return x.ReplicaDeleted
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetIsrProposed() *IsrEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_IsrProposed); ok {
+			return x.IsrProposed
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetIsrShrunk() *IsrEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_IsrShrunk); ok {
+			return x.IsrShrunk
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetIsrExpanded() *IsrEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_IsrExpanded); ok {
+			return x.IsrExpanded
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetIsrRefused() *IsrEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_IsrRefused); ok {
+			return x.IsrRefused
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetIsrUnknown() *IsrEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_IsrUnknown); ok {
+			return x.IsrUnknown
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetTruncated() *TruncationEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_Truncated); ok {
+			return x.Truncated
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetFetchFenced() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_FetchFenced); ok {
+			return x.FetchFenced
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetFetcherFailed() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_FetcherFailed); ok {
+			return x.FetcherFailed
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetControlRefused() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_ControlRefused); ok {
+			return x.ControlRefused
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBrokerRegistered() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BrokerRegistered); ok {
+			return x.BrokerRegistered
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetSessionChanged() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_SessionChanged); ok {
+			return x.SessionChanged
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetLogDirFailed() *LogDirEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LogDirFailed); ok {
+			return x.LogDirFailed
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetControllerElected() *ControllerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_ControllerElected); ok {
+			return x.ControllerElected
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetControllerResigned() *ControllerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_ControllerResigned); ok {
+			return x.ControllerResigned
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBrokerUp() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BrokerUp); ok {
+			return x.BrokerUp
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBrokerDown() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BrokerDown); ok {
+			return x.BrokerDown
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetTransition() *TransitionEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_Transition); ok {
+			return x.Transition
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetLeaderElected() *TransitionEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LeaderElected); ok {
+			return x.LeaderElected
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetTopicCreated() *TopicEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_TopicCreated); ok {
+			return x.TopicCreated
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetTopicDeleted() *TopicEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_TopicDeleted); ok {
+			return x.TopicDeleted
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetReassignment() *ReassignmentEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_Reassignment); ok {
+			return x.Reassignment
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetLogDamaged() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LogDamaged); ok {
+			return x.LogDamaged
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetLogSetAside() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LogSetAside); ok {
+			return x.LogSetAside
+		}
+	}
+	return nil
+}
+
+type isClusterEvent_Event interface {
+	isClusterEvent_Event()
+}
+
+type ClusterEvent_BecameLeader struct {
+	// A broker began to lead a partition.
+	BecameLeader *ReplicaEvent `protobuf:"bytes,101,opt,name=became_leader,json=becameLeader,proto3,oneof"`
+}
+
+type ClusterEvent_BecameFollower struct {
+	// A broker began to follow a leader.
+	BecameFollower *ReplicaEvent `protobuf:"bytes,102,opt,name=became_follower,json=becameFollower,proto3,oneof"`
+}
+
+type ClusterEvent_BecameOffline struct {
+	// A replica's log directory failed.
+	BecameOffline *ReplicaEvent `protobuf:"bytes,103,opt,name=became_offline,json=becameOffline,proto3,oneof"`
+}
+
+type ClusterEvent_ReplicaStopped struct {
+	// A replica was stopped; its files stay.
+	ReplicaStopped *ReplicaEvent `protobuf:"bytes,104,opt,name=replica_stopped,json=replicaStopped,proto3,oneof"`
+}
+
+type ClusterEvent_ReplicaDeleted struct {
+	// A replica was stopped and its files are deleted.
+	ReplicaDeleted *ReplicaEvent `protobuf:"bytes,105,opt,name=replica_deleted,json=replicaDeleted,proto3,oneof"`
+}
+
+type ClusterEvent_IsrProposed struct {
+	// A leader wants to change the in-sync set.
+	IsrProposed *IsrEvent `protobuf:"bytes,106,opt,name=isr_proposed,json=isrProposed,proto3,oneof"`
+}
+
+type ClusterEvent_IsrShrunk struct {
+	// The in-sync set lost members.
+	IsrShrunk *IsrEvent `protobuf:"bytes,107,opt,name=isr_shrunk,json=isrShrunk,proto3,oneof"`
+}
+
+type ClusterEvent_IsrExpanded struct {
+	// The in-sync set gained members.
+	IsrExpanded *IsrEvent `protobuf:"bytes,108,opt,name=isr_expanded,json=isrExpanded,proto3,oneof"`
+}
+
+type ClusterEvent_IsrRefused struct {
+	// ZooKeeper refused a change of the in-sync set.
+	IsrRefused *IsrEvent `protobuf:"bytes,109,opt,name=isr_refused,json=isrRefused,proto3,oneof"`
+}
+
+type ClusterEvent_IsrUnknown struct {
+	// Whether a change of the in-sync set was made is not known yet.
+	IsrUnknown *IsrEvent `protobuf:"bytes,110,opt,name=isr_unknown,json=isrUnknown,proto3,oneof"`
+}
+
+type ClusterEvent_Truncated struct {
+	// A follower cut its log to where it agrees with the leader's.
+	Truncated *TruncationEvent `protobuf:"bytes,111,opt,name=truncated,proto3,oneof"`
+}
+
+type ClusterEvent_FetchFenced struct {
+	// A fetch was refused for its epochs.
+	FetchFenced *ReplicaEvent `protobuf:"bytes,112,opt,name=fetch_fenced,json=fetchFenced,proto3,oneof"`
+}
+
+type ClusterEvent_FetcherFailed struct {
+	// A follower stopped copying a partition after an error.
+	FetcherFailed *ReplicaEvent `protobuf:"bytes,113,opt,name=fetcher_failed,json=fetcherFailed,proto3,oneof"`
+}
+
+type ClusterEvent_ControlRefused struct {
+	// A broker refused a controller's request for its epochs.
+	ControlRefused *BrokerEvent `protobuf:"bytes,114,opt,name=control_refused,json=controlRefused,proto3,oneof"`
+}
+
+type ClusterEvent_BrokerRegistered struct {
+	// A broker registered in ZooKeeper.
+	BrokerRegistered *BrokerEvent `protobuf:"bytes,115,opt,name=broker_registered,json=brokerRegistered,proto3,oneof"`
+}
+
+type ClusterEvent_SessionChanged struct {
+	// A ZooKeeper session ended.
+	SessionChanged *BrokerEvent `protobuf:"bytes,116,opt,name=session_changed,json=sessionChanged,proto3,oneof"`
+}
+
+type ClusterEvent_LogDirFailed struct {
+	// A log directory failed.
+	LogDirFailed *LogDirEvent `protobuf:"bytes,117,opt,name=log_dir_failed,json=logDirFailed,proto3,oneof"`
+}
+
+type ClusterEvent_ControllerElected struct {
+	// A controller became active.
+	ControllerElected *ControllerEvent `protobuf:"bytes,118,opt,name=controller_elected,json=controllerElected,proto3,oneof"`
+}
+
+type ClusterEvent_ControllerResigned struct {
+	// A controller is no longer active.
+	ControllerResigned *ControllerEvent `protobuf:"bytes,119,opt,name=controller_resigned,json=controllerResigned,proto3,oneof"`
+}
+
+type ClusterEvent_BrokerUp struct {
+	// The controller noticed a registered broker.
+	BrokerUp *BrokerEvent `protobuf:"bytes,120,opt,name=broker_up,json=brokerUp,proto3,oneof"`
+}
+
+type ClusterEvent_BrokerDown struct {
+	// The controller noticed that a broker is no longer registered.
+	BrokerDown *BrokerEvent `protobuf:"bytes,121,opt,name=broker_down,json=brokerDown,proto3,oneof"`
+}
+
+type ClusterEvent_Transition struct {
+	// One of the controller's state machines moved a partition or a replica.
+	Transition *TransitionEvent `protobuf:"bytes,122,opt,name=transition,proto3,oneof"`
+}
+
+type ClusterEvent_LeaderElected struct {
+	// The controller elected a leader.
+	LeaderElected *TransitionEvent `protobuf:"bytes,123,opt,name=leader_elected,json=leaderElected,proto3,oneof"`
+}
+
+type ClusterEvent_TopicCreated struct {
+	// A topic was created.
+	TopicCreated *TopicEvent `protobuf:"bytes,124,opt,name=topic_created,json=topicCreated,proto3,oneof"`
+}
+
+type ClusterEvent_TopicDeleted struct {
+	// A topic was deleted.
+	TopicDeleted *TopicEvent `protobuf:"bytes,125,opt,name=topic_deleted,json=topicDeleted,proto3,oneof"`
+}
+
+type ClusterEvent_Reassignment struct {
+	// A reassignment began or ended.
+	Reassignment *ReassignmentEvent `protobuf:"bytes,126,opt,name=reassignment,proto3,oneof"`
+}
+
+type ClusterEvent_LogDamaged struct {
+	// A stretch of a replica's log does not match its checksums.
+	LogDamaged *ReplicaEvent `protobuf:"bytes,127,opt,name=log_damaged,json=logDamaged,proto3,oneof"`
+}
+
+type ClusterEvent_LogSetAside struct {
+	// A damaged or stray log was set aside; the replica is copied again from the leader.
+	LogSetAside *ReplicaEvent `protobuf:"bytes,128,opt,name=log_set_aside,json=logSetAside,proto3,oneof"`
+}
+
+func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BecameOffline) isClusterEvent_Event() {}
+
+func (*ClusterEvent_ReplicaStopped) isClusterEvent_Event() {}
+
+func (*ClusterEvent_ReplicaDeleted) isClusterEvent_Event() {}
+
+func (*ClusterEvent_IsrProposed) isClusterEvent_Event() {}
+
+func (*ClusterEvent_IsrShrunk) isClusterEvent_Event() {}
+
+func (*ClusterEvent_IsrExpanded) isClusterEvent_Event() {}
+
+func (*ClusterEvent_IsrRefused) isClusterEvent_Event() {}
+
+func (*ClusterEvent_IsrUnknown) isClusterEvent_Event() {}
+
+func (*ClusterEvent_Truncated) isClusterEvent_Event() {}
+
+func (*ClusterEvent_FetchFenced) isClusterEvent_Event() {}
+
+func (*ClusterEvent_FetcherFailed) isClusterEvent_Event() {}
+
+func (*ClusterEvent_ControlRefused) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BrokerRegistered) isClusterEvent_Event() {}
+
+func (*ClusterEvent_SessionChanged) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LogDirFailed) isClusterEvent_Event() {}
+
+func (*ClusterEvent_ControllerElected) isClusterEvent_Event() {}
+
+func (*ClusterEvent_ControllerResigned) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BrokerUp) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BrokerDown) isClusterEvent_Event() {}
+
+func (*ClusterEvent_Transition) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LeaderElected) isClusterEvent_Event() {}
+
+func (*ClusterEvent_TopicCreated) isClusterEvent_Event() {}
+
+func (*ClusterEvent_TopicDeleted) isClusterEvent_Event() {}
+
+func (*ClusterEvent_Reassignment) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LogDamaged) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LogSetAside) isClusterEvent_Event() {}
 
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
@@ -444,36 +1703,132 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x0elog_end_offset\x18\x02 \x01(\x03H\x00R\flogEndOffset\x88\x01\x01\x12*\n" +
 	"\x0ehigh_watermark\x18\x03 \x01(\x03H\x01R\rhighWatermark\x88\x01\x01B\x11\n" +
 	"\x0f_log_end_offsetB\x11\n" +
-	"\x0f_high_watermark\"\x86\x05\n" +
-	"\fClusterEvent\x12\x10\n" +
-	"\x03who\x18\x01 \x01(\tR\x03who\x12\x17\n" +
-	"\awall_ms\x18\x02 \x01(\x03R\x06wallMs\x121\n" +
-	"\x04kind\x18\x03 \x01(\x0e2\x1d.paceline.v1.ClusterEventKindR\x04kind\x12\x14\n" +
-	"\x05topic\x18\x04 \x01(\tR\x05topic\x12!\n" +
-	"\tpartition\x18\x05 \x01(\x05H\x00R\tpartition\x88\x01\x01\x12\x19\n" +
-	"\btopic_id\x18\x06 \x01(\tR\atopicId\x12\x1d\n" +
-	"\areplica\x18\a \x01(\x05H\x01R\areplica\x88\x01\x01\x12\x1d\n" +
+	"\x0f_high_watermark\"_\n" +
+	"\x0eEventPartition\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x19\n" +
+	"\btopic_id\x18\x03 \x01(\tR\atopicId\"\xa5\x01\n" +
+	"\x13PartitionLeadership\x12\x1b\n" +
+	"\x06leader\x18\x01 \x01(\x05H\x00R\x06leader\x88\x01\x01\x12!\n" +
+	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x10\n" +
+	"\x03isr\x18\x03 \x03(\x05R\x03isr\x12\"\n" +
 	"\n" +
-	"from_state\x18\b \x01(\tR\tfromState\x12\x19\n" +
-	"\bto_state\x18\t \x01(\tR\atoState\x12.\n" +
-	"\x10controller_epoch\x18\n" +
-	" \x01(\x05H\x02R\x0fcontrollerEpoch\x88\x01\x01\x12\x1b\n" +
-	"\x06leader\x18\v \x01(\x05H\x03R\x06leader\x88\x01\x01\x12&\n" +
-	"\fleader_epoch\x18\f \x01(\x05H\x04R\vleaderEpoch\x88\x01\x01\x12\x10\n" +
-	"\x03isr\x18\r \x03(\x05R\x03isr\x12\x17\n" +
-	"\aold_isr\x18\x0e \x03(\x05R\x06oldIsr\x12\"\n" +
+	"zk_version\x18\x04 \x01(\x05H\x01R\tzkVersion\x88\x01\x01B\t\n" +
+	"\a_leaderB\r\n" +
+	"\v_zk_version\"\xba\x02\n" +
+	"\fReplicaEvent\x129\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1b.paceline.v1.EventPartitionR\tpartition\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12.\n" +
+	"\x10controller_epoch\x18\x03 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01\x12E\n" +
 	"\n" +
-	"zk_version\x18\x0f \x01(\x05H\x05R\tzkVersion\x88\x01\x01\x127\n" +
-	"\breplicas\x18\x10 \x03(\v2\x1b.paceline.v1.ReplicaOffsetsR\breplicas\x12\x14\n" +
-	"\x05cause\x18\x11 \x01(\tR\x05causeB\f\n" +
+	"leadership\x18\x04 \x01(\v2 .paceline.v1.PartitionLeadershipH\x01R\n" +
+	"leadership\x88\x01\x01\x127\n" +
+	"\breplicas\x18\x05 \x03(\v2\x1b.paceline.v1.ReplicaOffsetsR\breplicasB\x13\n" +
+	"\x11_controller_epochB\r\n" +
+	"\v_leadership\"\xdc\x02\n" +
+	"\x0fTruncationEvent\x129\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1b.paceline.v1.EventPartitionR\tpartition\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12.\n" +
+	"\x10controller_epoch\x18\x03 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01\x12E\n" +
 	"\n" +
-	"_partitionB\n" +
+	"leadership\x18\x04 \x01(\v2 .paceline.v1.PartitionLeadershipH\x01R\n" +
+	"leadership\x88\x01\x01\x127\n" +
+	"\breplicas\x18\x05 \x03(\v2\x1b.paceline.v1.ReplicaOffsetsR\breplicas\x12\x1d\n" +
 	"\n" +
-	"\b_replicaB\x13\n" +
-	"\x11_controller_epochB\t\n" +
-	"\a_leaderB\x0f\n" +
-	"\r_leader_epochB\r\n" +
-	"\v_zk_version*\xe1\b\n" +
+	"end_offset\x18\x06 \x01(\x03R\tendOffsetB\x13\n" +
+	"\x11_controller_epochB\r\n" +
+	"\v_leadership\"\xe2\x02\n" +
+	"\bIsrEvent\x129\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1b.paceline.v1.EventPartitionR\tpartition\x12 \n" +
+	"\tbroker_id\x18\x02 \x01(\x05H\x00R\bbrokerId\x88\x01\x01\x12.\n" +
+	"\x10controller_epoch\x18\x03 \x01(\x05H\x01R\x0fcontrollerEpoch\x88\x01\x01\x12E\n" +
+	"\n" +
+	"leadership\x18\x04 \x01(\v2 .paceline.v1.PartitionLeadershipH\x02R\n" +
+	"leadership\x88\x01\x01\x12\x17\n" +
+	"\aold_isr\x18\x05 \x03(\x05R\x06oldIsr\x127\n" +
+	"\breplicas\x18\x06 \x03(\v2\x1b.paceline.v1.ReplicaOffsetsR\breplicasB\f\n" +
+	"\n" +
+	"_broker_idB\x13\n" +
+	"\x11_controller_epochB\r\n" +
+	"\v_leadership\"\x8d\x03\n" +
+	"\x0fTransitionEvent\x129\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1b.paceline.v1.EventPartitionR\tpartition\x12 \n" +
+	"\tbroker_id\x18\x02 \x01(\x05H\x00R\bbrokerId\x88\x01\x01\x12.\n" +
+	"\x10controller_epoch\x18\x03 \x01(\x05H\x01R\x0fcontrollerEpoch\x88\x01\x01\x12E\n" +
+	"\n" +
+	"leadership\x18\x04 \x01(\v2 .paceline.v1.PartitionLeadershipH\x02R\n" +
+	"leadership\x88\x01\x01\x12;\n" +
+	"\n" +
+	"from_state\x18\x05 \x01(\x0e2\x1c.paceline.v1.TransitionStateR\tfromState\x127\n" +
+	"\bto_state\x18\x06 \x01(\x0e2\x1c.paceline.v1.TransitionStateR\atoStateB\f\n" +
+	"\n" +
+	"_broker_idB\x13\n" +
+	"\x11_controller_epochB\r\n" +
+	"\v_leadership\"\xa8\x01\n" +
+	"\vBrokerEvent\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12.\n" +
+	"\x10controller_epoch\x18\x02 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01\x12&\n" +
+	"\fbroker_epoch\x18\x03 \x01(\x03H\x01R\vbrokerEpoch\x88\x01\x01B\x13\n" +
+	"\x11_controller_epochB\x0f\n" +
+	"\r_broker_epoch\">\n" +
+	"\vLogDirEvent\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"<\n" +
+	"\x0fControllerEvent\x12)\n" +
+	"\x10controller_epoch\x18\x01 \x01(\x05R\x0fcontrollerEpoch\"\x82\x01\n" +
+	"\n" +
+	"TopicEvent\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
+	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +
+	"\x10controller_epoch\x18\x03 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01B\x13\n" +
+	"\x11_controller_epoch\"\x81\x02\n" +
+	"\x11ReassignmentEvent\x129\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1b.paceline.v1.EventPartitionR\tpartition\x12.\n" +
+	"\x10controller_epoch\x18\x02 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01\x12\x1a\n" +
+	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
+	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
+	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
+	"\x11_controller_epoch\"\x94\x0f\n" +
+	"\fClusterEvent\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
+	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
+	"\x05cause\x18\x03 \x01(\tR\x05cause\x12@\n" +
+	"\rbecame_leader\x18e \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\fbecameLeader\x12D\n" +
+	"\x0fbecame_follower\x18f \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\x0ebecameFollower\x12B\n" +
+	"\x0ebecame_offline\x18g \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\rbecameOffline\x12D\n" +
+	"\x0freplica_stopped\x18h \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\x0ereplicaStopped\x12D\n" +
+	"\x0freplica_deleted\x18i \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\x0ereplicaDeleted\x12:\n" +
+	"\fisr_proposed\x18j \x01(\v2\x15.paceline.v1.IsrEventH\x00R\visrProposed\x126\n" +
+	"\n" +
+	"isr_shrunk\x18k \x01(\v2\x15.paceline.v1.IsrEventH\x00R\tisrShrunk\x12:\n" +
+	"\fisr_expanded\x18l \x01(\v2\x15.paceline.v1.IsrEventH\x00R\visrExpanded\x128\n" +
+	"\visr_refused\x18m \x01(\v2\x15.paceline.v1.IsrEventH\x00R\n" +
+	"isrRefused\x128\n" +
+	"\visr_unknown\x18n \x01(\v2\x15.paceline.v1.IsrEventH\x00R\n" +
+	"isrUnknown\x12<\n" +
+	"\ttruncated\x18o \x01(\v2\x1c.paceline.v1.TruncationEventH\x00R\ttruncated\x12>\n" +
+	"\ffetch_fenced\x18p \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vfetchFenced\x12B\n" +
+	"\x0efetcher_failed\x18q \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\rfetcherFailed\x12C\n" +
+	"\x0fcontrol_refused\x18r \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0econtrolRefused\x12G\n" +
+	"\x11broker_registered\x18s \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x10brokerRegistered\x12C\n" +
+	"\x0fsession_changed\x18t \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0esessionChanged\x12@\n" +
+	"\x0elog_dir_failed\x18u \x01(\v2\x18.paceline.v1.LogDirEventH\x00R\flogDirFailed\x12M\n" +
+	"\x12controller_elected\x18v \x01(\v2\x1c.paceline.v1.ControllerEventH\x00R\x11controllerElected\x12O\n" +
+	"\x13controller_resigned\x18w \x01(\v2\x1c.paceline.v1.ControllerEventH\x00R\x12controllerResigned\x127\n" +
+	"\tbroker_up\x18x \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\bbrokerUp\x12;\n" +
+	"\vbroker_down\x18y \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\n" +
+	"brokerDown\x12>\n" +
+	"\n" +
+	"transition\x18z \x01(\v2\x1c.paceline.v1.TransitionEventH\x00R\n" +
+	"transition\x12E\n" +
+	"\x0eleader_elected\x18{ \x01(\v2\x1c.paceline.v1.TransitionEventH\x00R\rleaderElected\x12>\n" +
+	"\rtopic_created\x18| \x01(\v2\x17.paceline.v1.TopicEventH\x00R\ftopicCreated\x12>\n" +
+	"\rtopic_deleted\x18} \x01(\v2\x17.paceline.v1.TopicEventH\x00R\ftopicDeleted\x12D\n" +
+	"\freassignment\x18~ \x01(\v2\x1e.paceline.v1.ReassignmentEventH\x00R\freassignment\x12<\n" +
+	"\vlog_damaged\x18\x7f \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\n" +
+	"logDamaged\x12@\n" +
+	"\rlog_set_aside\x18\x80\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vlogSetAsideB\a\n" +
+	"\x05event*\xe1\b\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CLUSTER_EVENT_KIND_BECAME_LEADER\x10\x01\x12&\n" +
@@ -504,7 +1859,21 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	" CLUSTER_EVENT_KIND_TOPIC_DELETED\x10\x19\x12#\n" +
 	"\x1fCLUSTER_EVENT_KIND_REASSIGNMENT\x10\x1a\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_LOG_DAMAGED\x10\x1b\x12$\n" +
-	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1cB\x81\x01\n" +
+	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1c*\xfe\x03\n" +
+	"\x0fTransitionState\x12 \n" +
+	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
+	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
+	"\x1eTRANSITION_STATE_NEW_PARTITION\x10\x02\x12%\n" +
+	"!TRANSITION_STATE_ONLINE_PARTITION\x10\x03\x12&\n" +
+	"\"TRANSITION_STATE_OFFLINE_PARTITION\x10\x04\x12 \n" +
+	"\x1cTRANSITION_STATE_NEW_REPLICA\x10\x05\x12#\n" +
+	"\x1fTRANSITION_STATE_ONLINE_REPLICA\x10\x06\x12$\n" +
+	" TRANSITION_STATE_OFFLINE_REPLICA\x10\a\x12-\n" +
+	")TRANSITION_STATE_REPLICA_DELETION_STARTED\x10\b\x120\n" +
+	",TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL\x10\t\x120\n" +
+	",TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE\x10\n" +
+	"\x12)\n" +
+	"%TRANSITION_STATE_NON_EXISTENT_REPLICA\x10\vB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -519,21 +1888,73 @@ func file_paceline_v1_cluster_event_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_cluster_event_proto_rawDescData
 }
 
-var file_paceline_v1_cluster_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_paceline_v1_cluster_event_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_paceline_v1_cluster_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_paceline_v1_cluster_event_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_paceline_v1_cluster_event_proto_goTypes = []any{
-	(ClusterEventKind)(0),  // 0: paceline.v1.ClusterEventKind
-	(*ReplicaOffsets)(nil), // 1: paceline.v1.ReplicaOffsets
-	(*ClusterEvent)(nil),   // 2: paceline.v1.ClusterEvent
+	(ClusterEventKind)(0),       // 0: paceline.v1.ClusterEventKind
+	(TransitionState)(0),        // 1: paceline.v1.TransitionState
+	(*ReplicaOffsets)(nil),      // 2: paceline.v1.ReplicaOffsets
+	(*EventPartition)(nil),      // 3: paceline.v1.EventPartition
+	(*PartitionLeadership)(nil), // 4: paceline.v1.PartitionLeadership
+	(*ReplicaEvent)(nil),        // 5: paceline.v1.ReplicaEvent
+	(*TruncationEvent)(nil),     // 6: paceline.v1.TruncationEvent
+	(*IsrEvent)(nil),            // 7: paceline.v1.IsrEvent
+	(*TransitionEvent)(nil),     // 8: paceline.v1.TransitionEvent
+	(*BrokerEvent)(nil),         // 9: paceline.v1.BrokerEvent
+	(*LogDirEvent)(nil),         // 10: paceline.v1.LogDirEvent
+	(*ControllerEvent)(nil),     // 11: paceline.v1.ControllerEvent
+	(*TopicEvent)(nil),          // 12: paceline.v1.TopicEvent
+	(*ReassignmentEvent)(nil),   // 13: paceline.v1.ReassignmentEvent
+	(*ClusterEvent)(nil),        // 14: paceline.v1.ClusterEvent
 }
 var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
-	0, // 0: paceline.v1.ClusterEvent.kind:type_name -> paceline.v1.ClusterEventKind
-	1, // 1: paceline.v1.ClusterEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	3,  // 0: paceline.v1.ReplicaEvent.partition:type_name -> paceline.v1.EventPartition
+	4,  // 1: paceline.v1.ReplicaEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	2,  // 2: paceline.v1.ReplicaEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
+	3,  // 3: paceline.v1.TruncationEvent.partition:type_name -> paceline.v1.EventPartition
+	4,  // 4: paceline.v1.TruncationEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	2,  // 5: paceline.v1.TruncationEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
+	3,  // 6: paceline.v1.IsrEvent.partition:type_name -> paceline.v1.EventPartition
+	4,  // 7: paceline.v1.IsrEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	2,  // 8: paceline.v1.IsrEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
+	3,  // 9: paceline.v1.TransitionEvent.partition:type_name -> paceline.v1.EventPartition
+	4,  // 10: paceline.v1.TransitionEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	1,  // 11: paceline.v1.TransitionEvent.from_state:type_name -> paceline.v1.TransitionState
+	1,  // 12: paceline.v1.TransitionEvent.to_state:type_name -> paceline.v1.TransitionState
+	3,  // 13: paceline.v1.ReassignmentEvent.partition:type_name -> paceline.v1.EventPartition
+	5,  // 14: paceline.v1.ClusterEvent.became_leader:type_name -> paceline.v1.ReplicaEvent
+	5,  // 15: paceline.v1.ClusterEvent.became_follower:type_name -> paceline.v1.ReplicaEvent
+	5,  // 16: paceline.v1.ClusterEvent.became_offline:type_name -> paceline.v1.ReplicaEvent
+	5,  // 17: paceline.v1.ClusterEvent.replica_stopped:type_name -> paceline.v1.ReplicaEvent
+	5,  // 18: paceline.v1.ClusterEvent.replica_deleted:type_name -> paceline.v1.ReplicaEvent
+	7,  // 19: paceline.v1.ClusterEvent.isr_proposed:type_name -> paceline.v1.IsrEvent
+	7,  // 20: paceline.v1.ClusterEvent.isr_shrunk:type_name -> paceline.v1.IsrEvent
+	7,  // 21: paceline.v1.ClusterEvent.isr_expanded:type_name -> paceline.v1.IsrEvent
+	7,  // 22: paceline.v1.ClusterEvent.isr_refused:type_name -> paceline.v1.IsrEvent
+	7,  // 23: paceline.v1.ClusterEvent.isr_unknown:type_name -> paceline.v1.IsrEvent
+	6,  // 24: paceline.v1.ClusterEvent.truncated:type_name -> paceline.v1.TruncationEvent
+	5,  // 25: paceline.v1.ClusterEvent.fetch_fenced:type_name -> paceline.v1.ReplicaEvent
+	5,  // 26: paceline.v1.ClusterEvent.fetcher_failed:type_name -> paceline.v1.ReplicaEvent
+	9,  // 27: paceline.v1.ClusterEvent.control_refused:type_name -> paceline.v1.BrokerEvent
+	9,  // 28: paceline.v1.ClusterEvent.broker_registered:type_name -> paceline.v1.BrokerEvent
+	9,  // 29: paceline.v1.ClusterEvent.session_changed:type_name -> paceline.v1.BrokerEvent
+	10, // 30: paceline.v1.ClusterEvent.log_dir_failed:type_name -> paceline.v1.LogDirEvent
+	11, // 31: paceline.v1.ClusterEvent.controller_elected:type_name -> paceline.v1.ControllerEvent
+	11, // 32: paceline.v1.ClusterEvent.controller_resigned:type_name -> paceline.v1.ControllerEvent
+	9,  // 33: paceline.v1.ClusterEvent.broker_up:type_name -> paceline.v1.BrokerEvent
+	9,  // 34: paceline.v1.ClusterEvent.broker_down:type_name -> paceline.v1.BrokerEvent
+	8,  // 35: paceline.v1.ClusterEvent.transition:type_name -> paceline.v1.TransitionEvent
+	8,  // 36: paceline.v1.ClusterEvent.leader_elected:type_name -> paceline.v1.TransitionEvent
+	12, // 37: paceline.v1.ClusterEvent.topic_created:type_name -> paceline.v1.TopicEvent
+	12, // 38: paceline.v1.ClusterEvent.topic_deleted:type_name -> paceline.v1.TopicEvent
+	13, // 39: paceline.v1.ClusterEvent.reassignment:type_name -> paceline.v1.ReassignmentEvent
+	5,  // 40: paceline.v1.ClusterEvent.log_damaged:type_name -> paceline.v1.ReplicaEvent
+	5,  // 41: paceline.v1.ClusterEvent.log_set_aside:type_name -> paceline.v1.ReplicaEvent
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -542,14 +1963,51 @@ func file_paceline_v1_cluster_event_proto_init() {
 		return
 	}
 	file_paceline_v1_cluster_event_proto_msgTypes[0].OneofWrappers = []any{}
-	file_paceline_v1_cluster_event_proto_msgTypes[1].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[2].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[3].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[4].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[5].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[6].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[7].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[10].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[11].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[12].OneofWrappers = []any{
+		(*ClusterEvent_BecameLeader)(nil),
+		(*ClusterEvent_BecameFollower)(nil),
+		(*ClusterEvent_BecameOffline)(nil),
+		(*ClusterEvent_ReplicaStopped)(nil),
+		(*ClusterEvent_ReplicaDeleted)(nil),
+		(*ClusterEvent_IsrProposed)(nil),
+		(*ClusterEvent_IsrShrunk)(nil),
+		(*ClusterEvent_IsrExpanded)(nil),
+		(*ClusterEvent_IsrRefused)(nil),
+		(*ClusterEvent_IsrUnknown)(nil),
+		(*ClusterEvent_Truncated)(nil),
+		(*ClusterEvent_FetchFenced)(nil),
+		(*ClusterEvent_FetcherFailed)(nil),
+		(*ClusterEvent_ControlRefused)(nil),
+		(*ClusterEvent_BrokerRegistered)(nil),
+		(*ClusterEvent_SessionChanged)(nil),
+		(*ClusterEvent_LogDirFailed)(nil),
+		(*ClusterEvent_ControllerElected)(nil),
+		(*ClusterEvent_ControllerResigned)(nil),
+		(*ClusterEvent_BrokerUp)(nil),
+		(*ClusterEvent_BrokerDown)(nil),
+		(*ClusterEvent_Transition)(nil),
+		(*ClusterEvent_LeaderElected)(nil),
+		(*ClusterEvent_TopicCreated)(nil),
+		(*ClusterEvent_TopicDeleted)(nil),
+		(*ClusterEvent_Reassignment)(nil),
+		(*ClusterEvent_LogDamaged)(nil),
+		(*ClusterEvent_LogSetAside)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_cluster_event_proto_rawDesc), len(file_paceline_v1_cluster_event_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   2,
+			NumEnums:      2,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -248,7 +248,8 @@ type ProduceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many replicas must have the records; unspecified means ALL.
 	Acks Acks `protobuf:"varint,1,opt,name=acks,proto3,enum=paceline.v1.Acks" json:"acks,omitempty"`
-	// Longest wait for replication in milliseconds; 0 means the server's default (30 s).
+	// Longest wait for replication in milliseconds; 0 means 30 s, the most is ten minutes. When the time is over the answer
+	// is REQUEST_TIMED_OUT and the records may be in the log: repeat with the same producer id and sequence.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// The partitions to write to; each at most once.
 	Partitions    []*ProducePartition `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -571,7 +572,7 @@ func (x *ProducePartitionResult) GetLogStartOffset() int64 {
 // FetchRequest asks for records from one or more partitions led by the called broker.
 type FetchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Longest wait for min_bytes in milliseconds; 0 answers at once. Clamped to 60 s.
+	// Longest wait for min_bytes in milliseconds; 0 answers at once. Cut to 60 s, and to the deadline of a unary call.
 	MaxWaitMs int32 `protobuf:"varint,1,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
 	// Answer as soon as this many bytes are there; 0 and 1 mean any.
 	MinBytes int32 `protobuf:"varint,2,opt,name=min_bytes,json=minBytes,proto3" json:"min_bytes,omitempty"`
@@ -581,9 +582,10 @@ type FetchRequest struct {
 	IsolationLevel IsolationLevel `protobuf:"varint,4,opt,name=isolation_level,json=isolationLevel,proto3,enum=paceline.v1.IsolationLevel" json:"isolation_level,omitempty"`
 	// In which form.
 	Format FetchFormat `protobuf:"varint,5,opt,name=format,proto3,enum=paceline.v1.FetchFormat" json:"format,omitempty"`
-	// Incremental fetch session (KIP-227): 0 for none yet.
+	// Incremental fetch session (KIP-227) that the request belongs to, or ends; 0 for none.
 	SessionId int32 `protobuf:"varint,6,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Number of the request in the session; 0 is a full fetch that opens one, -1 a full fetch without one.
+	// Number of the request in its session, from 1; 2147483647 is followed by 1. 0 is a full fetch, which ends the session
+	// named, if any, and belongs to none.
 	SessionEpoch int32 `protobuf:"varint,7,opt,name=session_epoch,json=sessionEpoch,proto3" json:"session_epoch,omitempty"`
 	// Partitions to read; in an incremental fetch only the added and changed ones.
 	Partitions []*FetchPartition `protobuf:"bytes,8,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -591,7 +593,10 @@ type FetchRequest struct {
 	Forgotten []*ForgottenPartition `protobuf:"bytes,9,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
 	// Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
 	// high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
-	RackId        string `protobuf:"bytes,10,opt,name=rack_id,json=rackId,proto3" json:"rack_id,omitempty"`
+	RackId string `protobuf:"bytes,10,opt,name=rack_id,json=rackId,proto3" json:"rack_id,omitempty"`
+	// Open a session with this full fetch: session_epoch is 0 and the format BATCHES. The answer has its id, or 0 when the
+	// broker keeps no further session.
+	OpenSession   bool `protobuf:"varint,11,opt,name=open_session,json=openSession,proto3" json:"open_session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -694,6 +699,13 @@ func (x *FetchRequest) GetRackId() string {
 		return x.RackId
 	}
 	return ""
+}
+
+func (x *FetchRequest) GetOpenSession() bool {
+	if x != nil {
+		return x.OpenSession
+	}
+	return false
 }
 
 // FetchPartition asks for records of one partition.
@@ -854,7 +866,7 @@ func (x *ForgottenPartition) GetPartition() int32 {
 // FetchResponse answers a fetch; in an incremental session only partitions with news are listed.
 type FetchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session to name in the next request; 0 for none.
+	// Session to name in the next request; 0 for none, which is always so unless the request opened or continued one.
 	SessionId int32 `protobuf:"varint,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Results, in request order.
 	Partitions    []*FetchPartitionResult `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -1399,8 +1411,8 @@ type DeleteRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to delete.
 	Partitions []*DeleteRecordsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// How long to wait for the other replicas to delete too, in milliseconds; 0 means 30 seconds. The records stay deleted
-	// when the time is over.
+	// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. The records stay deleted when the
+	// time is over.
 	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1926,7 +1938,7 @@ func (*InitProducerIdRequest) Descriptor() ([]byte, []int) {
 	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{22}
 }
 
-// InitProducerIdResponse carries a producer id that nobody else has.
+// InitProducerIdResponse carries a producer id that no other producer has.
 type InitProducerIdResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id, never negative.
@@ -2014,7 +2026,7 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"baseOffset\x12+\n" +
 	"\x12log_append_time_ms\x18\x05 \x01(\x03R\x0flogAppendTimeMs\x12(\n" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffsetB\b\n" +
-	"\x06_error\"\xb9\x03\n" +
+	"\x06_error\"\xdc\x03\n" +
 	"\fFetchRequest\x12\x1e\n" +
 	"\vmax_wait_ms\x18\x01 \x01(\x05R\tmaxWaitMs\x12\x1b\n" +
 	"\tmin_bytes\x18\x02 \x01(\x05R\bminBytes\x12\x1b\n" +
@@ -2029,7 +2041,8 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"partitions\x12=\n" +
 	"\tforgotten\x18\t \x03(\v2\x1f.paceline.v1.ForgottenPartitionR\tforgotten\x12\x17\n" +
 	"\arack_id\x18\n" +
-	" \x01(\tR\x06rackId\"\xb9\x02\n" +
+	" \x01(\tR\x06rackId\x12!\n" +
+	"\fopen_session\x18\v \x01(\bR\vopenSession\"\xb9\x02\n" +
 	"\x0eFetchPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x19\n" +

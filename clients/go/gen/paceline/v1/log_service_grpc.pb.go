@@ -37,6 +37,11 @@ const (
 //
 // LogService writes and reads records. Every call about a partition goes to that partition's leader, which
 // MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+//
+// Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+// deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+// that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+// deadline of a stream is that of the stream and says nothing about its requests.
 type LogServiceClient interface {
 	// Produce appends records to partitions and answers when the asked number of replicas has them.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -166,6 +171,11 @@ func (c *logServiceClient) InitProducerId(ctx context.Context, in *InitProducerI
 //
 // LogService writes and reads records. Every call about a partition goes to that partition's leader, which
 // MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+//
+// Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
+// deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
+// that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
+// deadline of a stream is that of the stream and says nothing about its requests.
 type LogServiceServer interface {
 	// Produce appends records to partitions and answers when the asked number of replicas has them.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE

@@ -299,7 +299,11 @@ func (x *BrokerInfo) GetRack() string {
 type DescribeTopicsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names; empty means every topic.
-	Topics        []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	Topics []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Most topics in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before, with the same topics; empty for the first page.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,11 +345,27 @@ func (x *DescribeTopicsRequest) GetTopics() []string {
 	return nil
 }
 
+func (x *DescribeTopicsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *DescribeTopicsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 // DescribeTopicsResponse has one entry per topic, sorted by name when all were asked for.
 type DescribeTopicsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The topics.
-	Topics        []*TopicDescription `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	Topics []*TopicDescription `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Token of the next page; empty when this is the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -385,6 +405,13 @@ func (x *DescribeTopicsResponse) GetTopics() []*TopicDescription {
 		return x.Topics
 	}
 	return nil
+}
+
+func (x *DescribeTopicsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // TopicDescription is one topic.
@@ -479,8 +506,10 @@ type PartitionDescription struct {
 	AddingReplicas []int32 `protobuf:"varint,7,rep,packed,name=adding_replicas,json=addingReplicas,proto3" json:"adding_replicas,omitempty"`
 	// Replicas that go when it is done.
 	RemovingReplicas []int32 `protobuf:"varint,8,rep,packed,name=removing_replicas,json=removingReplicas,proto3" json:"removing_replicas,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// LEADER_NOT_AVAILABLE while the partition has no leader; absent means success. The other fields are set all the same.
+	Error         *PartitionError `protobuf:"bytes,9,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PartitionDescription) Reset() {
@@ -565,6 +594,13 @@ func (x *PartitionDescription) GetAddingReplicas() []int32 {
 func (x *PartitionDescription) GetRemovingReplicas() []int32 {
 	if x != nil {
 		return x.RemovingReplicas
+	}
+	return nil
+}
+
+func (x *PartitionDescription) GetError() *PartitionError {
+	if x != nil {
+		return x.Error
 	}
 	return nil
 }
@@ -1742,11 +1778,15 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x12\n" +
-	"\x04rack\x18\x04 \x01(\tR\x04rack\"/\n" +
+	"\x04rack\x18\x04 \x01(\tR\x04rack\"k\n" +
 	"\x15DescribeTopicsRequest\x12\x16\n" +
-	"\x06topics\x18\x01 \x03(\tR\x06topics\"O\n" +
+	"\x06topics\x18\x01 \x03(\tR\x06topics\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"w\n" +
 	"\x16DescribeTopicsResponse\x125\n" +
-	"\x06topics\x18\x01 \x03(\v2\x1d.paceline.v1.TopicDescriptionR\x06topics\"\xc2\x01\n" +
+	"\x06topics\x18\x01 \x03(\v2\x1d.paceline.v1.TopicDescriptionR\x06topics\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc2\x01\n" +
 	"\x10TopicDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.paceline.v1.TopicErrorH\x00R\x05error\x88\x01\x01\x12\x19\n" +
@@ -1754,7 +1794,7 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\x04 \x03(\v2!.paceline.v1.PartitionDescriptionR\n" +
 	"partitionsB\b\n" +
-	"\x06_error\"\xae\x02\n" +
+	"\x06_error\"\xf0\x02\n" +
 	"\x14PartitionDescription\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1b\n" +
 	"\x06leader\x18\x02 \x01(\x05H\x00R\x06leader\x88\x01\x01\x12!\n" +
@@ -1763,8 +1803,10 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x03isr\x18\x05 \x03(\x05R\x03isr\x12)\n" +
 	"\x10offline_replicas\x18\x06 \x03(\x05R\x0fofflineReplicas\x12'\n" +
 	"\x0fadding_replicas\x18\a \x03(\x05R\x0eaddingReplicas\x12+\n" +
-	"\x11removing_replicas\x18\b \x03(\x05R\x10removingReplicasB\t\n" +
-	"\a_leader\"O\n" +
+	"\x11removing_replicas\x18\b \x03(\x05R\x10removingReplicas\x126\n" +
+	"\x05error\x18\t \x01(\v2\x1b.paceline.v1.PartitionErrorH\x01R\x05error\x88\x01\x01B\t\n" +
+	"\a_leaderB\b\n" +
+	"\x06_error\"O\n" +
 	"\x17DescribeReplicasRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
 	"\n" +
@@ -1933,40 +1975,41 @@ var file_paceline_v1_metadata_service_proto_depIdxs = []int32{
 	6,  // 1: paceline.v1.DescribeTopicsResponse.topics:type_name -> paceline.v1.TopicDescription
 	24, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
 	7,  // 3: paceline.v1.TopicDescription.partitions:type_name -> paceline.v1.PartitionDescription
-	10, // 4: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
-	25, // 5: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
-	11, // 6: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
-	2,  // 7: paceline.v1.MetadataChanges.cluster:type_name -> paceline.v1.DescribeClusterResponse
-	6,  // 8: paceline.v1.MetadataChanges.topics:type_name -> paceline.v1.TopicDescription
-	13, // 9: paceline.v1.WatchMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
-	13, // 10: paceline.v1.PollMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
-	26, // 11: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
-	17, // 12: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
-	0,  // 13: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
-	27, // 14: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
-	19, // 15: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
-	20, // 16: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
-	17, // 17: paceline.v1.PollEventsRequest.filter:type_name -> paceline.v1.EventFilter
-	20, // 18: paceline.v1.PollEventsResponse.batch:type_name -> paceline.v1.EventBatch
-	1,  // 19: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
-	4,  // 20: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
-	8,  // 21: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
-	12, // 22: paceline.v1.MetadataService.WatchMetadata:input_type -> paceline.v1.WatchMetadataRequest
-	15, // 23: paceline.v1.MetadataService.PollMetadata:input_type -> paceline.v1.PollMetadataRequest
-	18, // 24: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
-	22, // 25: paceline.v1.MetadataService.PollEvents:input_type -> paceline.v1.PollEventsRequest
-	2,  // 26: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
-	5,  // 27: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
-	9,  // 28: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
-	14, // 29: paceline.v1.MetadataService.WatchMetadata:output_type -> paceline.v1.WatchMetadataResponse
-	16, // 30: paceline.v1.MetadataService.PollMetadata:output_type -> paceline.v1.PollMetadataResponse
-	21, // 31: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
-	23, // 32: paceline.v1.MetadataService.PollEvents:output_type -> paceline.v1.PollEventsResponse
-	26, // [26:33] is the sub-list for method output_type
-	19, // [19:26] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	25, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
+	10, // 5: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
+	25, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
+	11, // 7: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
+	2,  // 8: paceline.v1.MetadataChanges.cluster:type_name -> paceline.v1.DescribeClusterResponse
+	6,  // 9: paceline.v1.MetadataChanges.topics:type_name -> paceline.v1.TopicDescription
+	13, // 10: paceline.v1.WatchMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
+	13, // 11: paceline.v1.PollMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
+	26, // 12: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
+	17, // 13: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
+	0,  // 14: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
+	27, // 15: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
+	19, // 16: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
+	20, // 17: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
+	17, // 18: paceline.v1.PollEventsRequest.filter:type_name -> paceline.v1.EventFilter
+	20, // 19: paceline.v1.PollEventsResponse.batch:type_name -> paceline.v1.EventBatch
+	1,  // 20: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
+	4,  // 21: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
+	8,  // 22: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
+	12, // 23: paceline.v1.MetadataService.WatchMetadata:input_type -> paceline.v1.WatchMetadataRequest
+	15, // 24: paceline.v1.MetadataService.PollMetadata:input_type -> paceline.v1.PollMetadataRequest
+	18, // 25: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
+	22, // 26: paceline.v1.MetadataService.PollEvents:input_type -> paceline.v1.PollEventsRequest
+	2,  // 27: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
+	5,  // 28: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
+	9,  // 29: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
+	14, // 30: paceline.v1.MetadataService.WatchMetadata:output_type -> paceline.v1.WatchMetadataResponse
+	16, // 31: paceline.v1.MetadataService.PollMetadata:output_type -> paceline.v1.PollMetadataResponse
+	21, // 32: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
+	23, // 33: paceline.v1.MetadataService.PollEvents:output_type -> paceline.v1.PollEventsResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_metadata_service_proto_init() }

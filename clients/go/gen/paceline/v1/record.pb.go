@@ -81,7 +81,25 @@ func (x *Header) GetValue() []byte {
 // Record is one entry of a partition.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key; absent is null. Records of one key go to one partition when the client hashes it.
+	// Key; absent is null, which differs from empty. The client chooses the partition of a record; so that clients of
+	// every language send equal keys to the same partition, the partition of a record with a key is
+	//
+	//	(murmur2(key) & 0x7fffffff) mod (number of partitions of the topic)
+	//
+	// with Kafka's murmur2: 32 bits, seed 0x9747b28c, multiplier 0x5bd1e995, words read little endian. In pseudocode, with
+	// all arithmetic modulo 2^32 and >> filling with zeros:
+	//
+	//	h = 0x9747b28c ^ length
+	//	for each four bytes: k = word * 0x5bd1e995; k = (k ^ (k >> 24)) * 0x5bd1e995; h = (h * 0x5bd1e995) ^ k
+	//	if 1 to 3 bytes r are left: h = (h ^ r read as a little-endian number) * 0x5bd1e995
+	//	h = (h ^ (h >> 13)) * 0x5bd1e995; return h ^ (h >> 15)
+	//
+	// Vectors, as (key in UTF-8, murmur2 as a signed number, partition of 12):
+	//
+	//	"" 275646681 9; "21" -973932308 0; "foobar" -790332482 6; "a-little-bit-long-string" -985981536 8;
+	//	"a-little-bit-longer-string" -1486304829 11; "abc" 479470107 3
+	//
+	// A record without a key may go to any partition; one partition per batch is best.
 	Key []byte `protobuf:"bytes,1,opt,name=key,proto3,oneof" json:"key,omitempty"`
 	// Value; absent is null, a tombstone in compacted topics.
 	Value []byte `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
@@ -160,11 +178,25 @@ func (x *Record) GetOffset() int64 {
 	return 0
 }
 
-// RecordList is a list of records of one partition.
+// RecordList is a list of records of one partition. In a produce request it becomes one batch, appended as a whole or not
+// at all.
+//
+// Idempotence: a producer takes an id from LogService.InitProducerId, counts the records it sends to each partition from
+// 0, and puts the id, its epoch and the number of the first record of the list here. When the outcome of a call is not
+// known (a deadline, a broken connection), the producer repeats the list with the same three numbers and as many records;
+// a broker that has appended the list already answers with the offset it has, and appends nothing. The next list carries
+// base_sequence + number of records. At most five lists per partition may be without an answer, and they have to arrive
+// in order. After OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
 type RecordList struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The records, in offset order.
-	Records       []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// Producer id. All three fields are set, or none of them. Never set in answers.
+	ProducerId *int64 `protobuf:"varint,2,opt,name=producer_id,json=producerId,proto3,oneof" json:"producer_id,omitempty"`
+	// Epoch of the producer id, 0 to 32767.
+	ProducerEpoch *int32 `protobuf:"varint,3,opt,name=producer_epoch,json=producerEpoch,proto3,oneof" json:"producer_epoch,omitempty"`
+	// Sequence number of the first record, 0 to 2147483647; 0 follows the largest number.
+	BaseSequence  *int32 `protobuf:"varint,4,opt,name=base_sequence,json=baseSequence,proto3,oneof" json:"base_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +238,27 @@ func (x *RecordList) GetRecords() []*Record {
 	return nil
 }
 
+func (x *RecordList) GetProducerId() int64 {
+	if x != nil && x.ProducerId != nil {
+		return *x.ProducerId
+	}
+	return 0
+}
+
+func (x *RecordList) GetProducerEpoch() int32 {
+	if x != nil && x.ProducerEpoch != nil {
+		return *x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *RecordList) GetBaseSequence() int32 {
+	if x != nil && x.BaseSequence != nil {
+		return *x.BaseSequence
+	}
+	return 0
+}
+
 var File_paceline_v1_record_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_record_proto_rawDesc = "" +
@@ -223,10 +276,17 @@ const file_paceline_v1_record_proto_rawDesc = "" +
 	"\x06offset\x18\x05 \x01(\x03R\x06offsetB\x06\n" +
 	"\x04_keyB\b\n" +
 	"\x06_valueB\x0f\n" +
-	"\r_timestamp_ms\";\n" +
+	"\r_timestamp_ms\"\xec\x01\n" +
 	"\n" +
 	"RecordList\x12-\n" +
-	"\arecords\x18\x01 \x03(\v2\x13.paceline.v1.RecordR\arecordsB\x81\x01\n" +
+	"\arecords\x18\x01 \x03(\v2\x13.paceline.v1.RecordR\arecords\x12$\n" +
+	"\vproducer_id\x18\x02 \x01(\x03H\x00R\n" +
+	"producerId\x88\x01\x01\x12*\n" +
+	"\x0eproducer_epoch\x18\x03 \x01(\x05H\x01R\rproducerEpoch\x88\x01\x01\x12(\n" +
+	"\rbase_sequence\x18\x04 \x01(\x05H\x02R\fbaseSequence\x88\x01\x01B\x0e\n" +
+	"\f_producer_idB\x11\n" +
+	"\x0f_producer_epochB\x10\n" +
+	"\x0e_base_sequenceB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -264,6 +324,7 @@ func file_paceline_v1_record_proto_init() {
 	}
 	file_paceline_v1_record_proto_msgTypes[0].OneofWrappers = []any{}
 	file_paceline_v1_record_proto_msgTypes[1].OneofWrappers = []any{}
+	file_paceline_v1_record_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
