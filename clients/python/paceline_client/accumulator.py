@@ -229,7 +229,7 @@ class Accumulator(RecordBuffer):
         if now_ms >= batch.created_ms + self.config.delivery_timeout_ms:
             self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             return False
-        queue.retry_at_ms = now_ms + self._backoff_ms(batch.attempts)
+        queue.retry_at_ms = now_ms + max(self._backoff_ms(batch.attempts), error.retry_delay_ms)
         return True
 
     def retry_now(self, topic_partition: TopicPartition) -> None:

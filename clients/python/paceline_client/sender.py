@@ -392,6 +392,8 @@ class Sender:
             self._accumulator.fail(batch, error, now_ms, answered=False)
             return
         error = error_for(result.error.code, f"{sent.broker}: {batch.topic_partition}: {result.error.message}")
+        if result.error.HasField("retry_after_ms"):
+            error = error.with_metadata(retry_delay_ms=result.error.retry_after_ms)
         again = self._accumulator.fail(batch, error, now_ms)
         moved = result.error.HasField("current_leader") and self._metadata.apply_hint(
             batch.topic_partition, result.error.current_leader

@@ -76,6 +76,12 @@ class PacelineError(Exception):
         """What a caller may act on besides the code, for example the active controller's ``address``."""
         return dict(self.__dict__.get("_metadata", ()))
 
+    @property
+    def retry_delay_ms(self) -> int:
+        """Return the least pause before a retry that the server asked for, 0 when it asked for none."""
+        text = self.metadata.get("retry_delay_ms", "")
+        return int(text) if text.isdecimal() else 0
+
     def with_metadata(self, **metadata: object) -> Self:
         """Add metadata, as strings, and return the error: ``raise SomeError("why").with_metadata(address=address)``."""
         self.__dict__["_metadata"] = {**self.metadata, **{key: str(value) for key, value in metadata.items()}}

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from paceline.model.errors import (
@@ -152,20 +153,26 @@ def from_rpc_error(failure: Any) -> PacelineError:
 
 def error_info(failure: Any) -> error_details_pb2.ErrorInfo | None:
     """Return our ErrorInfo from the trailers of a failed call, None when there is none or it cannot be read."""
-    call: _Failure = failure
-    for key, value in call.trailing_metadata() or ():
-        if key != DETAILS_KEY or not isinstance(value, bytes):
-            continue
-        status = status_pb2.Status()
+    for detail in _details(failure):
+        info = error_details_pb2.ErrorInfo()
         try:
-            status.ParseFromString(value)
-            for detail in status.details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info) and info.domain == DOMAIN:
-                    return info
-        except Exception:  # a peer's malformed trailer is no reason to fail twice
+            if detail.Unpack(info) and info.domain == DOMAIN:
+                return info
+        except DecodeError:
             return None
     return None
+
+
+def _details(failure: Any) -> list[any_pb2.Any]:
+    """Return the details in the trailers of a failed call; none when the peer's trailers are malformed."""
+    call: _Failure = failure
+    for key, value in call.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return list(status_pb2.Status.FromString(value).details)
+            except DecodeError:
+                return []
+    return []
 
 
 def _from_details(call: _Failure) -> PacelineError | None:
@@ -177,7 +184,22 @@ def _from_details(call: _Failure) -> PacelineError | None:
     if isinstance(error, OffsetOutOfRangeError):
         error.log_start_offset = _integer(metadata.get("log_start_offset"))
         error.end_offset = _integer(metadata.get("high_watermark"))
+    delay_ms = retry_delay_ms(call)
+    if delay_ms is not None:
+        metadata["retry_delay_ms"] = str(delay_ms)
     return error.with_metadata(**metadata)
+
+
+def retry_delay_ms(failure: Any) -> int | None:
+    """Return the least pause before a retry that a failed call's RetryInfo names, None when there is none."""
+    for detail in _details(failure):
+        retry = error_details_pb2.RetryInfo()
+        try:
+            if detail.Unpack(retry):
+                return int(retry.retry_delay.ToMilliseconds())
+        except DecodeError:
+            return None
+    return None
 
 
 _BARE_STATUS: Final[dict[grpc.StatusCode, ErrorCode]] = {

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import grpc
 import tenacity
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from paceline.model.errors import RequestTimedOutError
-from paceline.rpc.errors import is_retriable, is_timeout
+from paceline.model.errors import PacelineError, RequestTimedOutError
+from paceline.rpc.errors import is_retriable, is_timeout, retry_delay_ms
 
 T = TypeVar("T")
 
@@ -52,12 +53,20 @@ class RetryPolicy:
         return pause * (1 + self.jitter * (2 * rng.random() - 1))
 
 
+def _asked_pause_ms(failure: BaseException | None) -> int:
+    """Return the least pause that the server asked for with a failure, 0 when it asked for none."""
+    if isinstance(failure, grpc.RpcError):
+        return retry_delay_ms(failure) or 0
+    return failure.retry_delay_ms if isinstance(failure, PacelineError) else 0
+
+
 class _Backoff(wait_base):
     def __init__(self, policy: RetryPolicy, rng: random.Random, deadline: float | None) -> None:
         self._policy, self._rng, self._deadline = policy, rng, deadline
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        pause = self._policy.backoff_ms(retry_state.attempt_number, self._rng) / 1000
+        failure = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        pause = max(self._policy.backoff_ms(retry_state.attempt_number, self._rng), _asked_pause_ms(failure)) / 1000
         return pause if self._deadline is None else max(0.0, min(pause, self._deadline - time.monotonic()))
 
 

@@ -2,6 +2,7 @@
 
 import grpc
 import pytest
+from google.protobuf.descriptor import EnumValueDescriptor
 
 from paceline.model.errors import (
     ERROR_CLASSES,
@@ -27,6 +28,7 @@ from paceline.rpc.errors import (
     status_code_of,
     to_rpc_status,
 )
+from paceline.v1 import errors_pb2
 
 
 class FakeCall(grpc.RpcError):
@@ -60,6 +62,24 @@ def test_every_error_class_has_a_status_and_survives_the_round_trip(code: ErrorC
     assert back.metadata["leader_epoch"] == "7"
     assert STATUS_OF_CODE[code] is status_code_of(error)
     assert STATUS_OF_CODE[code] is not grpc.StatusCode.OK
+
+
+def _options(value: EnumValueDescriptor) -> tuple[bool, bool, bool]:
+    options = value.GetOptions().Extensions
+    return options[errors_pb2.retriable], options[errors_pb2.definite], options[errors_pb2.refresh_metadata]
+
+
+def test_the_options_of_the_protos_say_the_same_as_the_error_classes() -> None:
+    values = errors_pb2.ErrorCode.DESCRIPTOR.values
+    said = {value.number: _options(value) for value in values if value.number}
+    assert said == {
+        int(code): (cls.retriable, cls.definite, cls.refresh_metadata) for code, cls in ERROR_CLASSES.items()
+    }
+
+
+def test_a_client_learns_the_pause_that_a_throttled_call_asks_for() -> None:
+    assert from_rpc_error(sent(ThrottledError("full").with_metadata(retry_delay_ms=250))).retry_delay_ms == 250
+    assert from_rpc_error(sent(NotControllerError("not me"))).retry_delay_ms == 0
 
 
 def test_the_error_info_names_domain_reason_and_metadata() -> None:

@@ -17,7 +17,7 @@ from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition.interfaces import IsrProposal
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.delete_records import DeleteRecordsHandler
-from paceline.broker.requests.errors import leader_hint
+from paceline.broker.requests.errors import failure_of, leader_hint
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.storage.damaged_logs import DamagedLogs
@@ -26,9 +26,10 @@ from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig
-from paceline.model.client_io import LeaderHint
+from paceline.model.client_io import LeaderHint, PartitionFailure
 from paceline.model.errors import (
     KafkaStorageError,
+    LeaderNotAvailableError,
     NotLeaderOrFollowerError,
     PacelineError,
     UnknownTopicOrPartitionError,
@@ -148,14 +149,31 @@ class ReplicaManager:
         With a topic id only what is known of that topic: the leader of an earlier one of its name, in a higher epoch,
         would be believed more than anything said of the present one.
         """
+        newest = self._newest_leader(topic_partition, topic_id)
+        return None if newest is None or newest.leader_id < 0 else newest
+
+    def _newest_leader(self, topic_partition: TopicPartition, topic_id: str | None) -> LeaderHint | None:
+        """Return the leadership with the highest epoch; its leader is `NO_LEADER` while the partition has none."""
         known = [leader_hint(self.partitions.get(topic_partition))]
         state = self.metadata.snapshot.partition(topic_partition)
-        if state is not None and state.leader >= 0:
+        if state is not None:
             known.append(LeaderHint(state.leader, state.leader_epoch, state.topic_id))
         hints = [
             one for one in known if one is not None and (None in (one.topic_id, topic_id) or one.topic_id == topic_id)
         ]
-        return max(hints, key=lambda one: one.leader_epoch, default=None)
+        return max(hints, key=lambda one: (one.leader_epoch, one.leader_id), default=None)
+
+    def refusal(
+        self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
+    ) -> PartitionFailure:
+        """Return the failure of a request that changed nothing, with the leader to ask instead.
+
+        A partition that has no leader at all is LEADER_NOT_AVAILABLE: no other broker would answer either.
+        """
+        newest = self._newest_leader(topic_partition, topic_id)
+        if isinstance(error, NotLeaderOrFollowerError) and newest is not None and newest.leader_id < 0:
+            error = LeaderNotAvailableError(f"{topic_partition} has no leader at the moment")
+        return failure_of(error, self.hint(topic_partition, topic_id))
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
         """A client reads from the follower hosted here; return whether it keeps up with its leader."""

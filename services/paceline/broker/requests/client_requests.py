@@ -104,8 +104,8 @@ class ClientRequests:
     def _client_result(self, read: PartitionRead) -> FetchResult:
         topic_partition = read.position.topic_partition
         if read.error is not None:
-            hint = self._manager.hint(topic_partition, read.position.topic_id)
-            return FetchResult(topic_partition, failure_of(read.error, hint))
+            refusal = self._manager.refusal(read.error, topic_partition, read.position.topic_id)
+            return FetchResult(topic_partition, refusal)
         return FetchResult(
             topic_partition,
             None,

@@ -78,7 +78,7 @@ class DeleteRecordsHandler:
                 )
             partition.delete_records(offset)
         except PacelineError as error:
-            result.failure = failure_of(error, self._partitions.hint(topic_partition, query.topic_id))
+            result.failure = self._partitions.refusal(error, topic_partition, query.topic_id)
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None

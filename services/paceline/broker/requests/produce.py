@@ -34,6 +34,11 @@ class PartitionLookup(Protocol):
     def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
         """Return who leads a partition, of this topic when one is named, as far as this broker knows."""
 
+    def refusal(
+        self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
+    ) -> PartitionFailure:
+        """Return the failure of a request that changed nothing, with the leader to ask instead."""
+
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
 
@@ -116,7 +121,7 @@ class ProduceHandler:
             hosted = topic_partition.topic in self.traffic.topics
             invalid_crc = isinstance(error, CorruptMessageError)
             self.traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
-            result.failure = failure_of(error, self._partitions.hint(topic_partition, item.topic_id))
+            result.failure = self._partitions.refusal(error, topic_partition, item.topic_id)
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None, None

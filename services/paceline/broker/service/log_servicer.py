@@ -45,6 +45,7 @@ from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.nested_limits import refuse_too_many_elements
+from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.server import parsed, unary
 from paceline.rpc.streams.stream_server import StreamServer, stream_handler
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -201,7 +202,7 @@ class LogServicer:
         refuse_too_many_elements(request, pb.ProduceRequest)
         call = wire.parse_produce(request)
         acks = convert.acks_from_proto(call.acks)
-        timeout_ms = convert.timeout_from_proto(call.timeout_ms)
+        timeout_ms = wait_within_deadline(convert.timeout_from_proto(call.timeout_ms), context)
         stream = context.context if isinstance(context, StreamServer) else None
         structured = any(part.batch is None for part in call.partitions)
         with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
@@ -256,6 +257,7 @@ class LogServicer:
         core = self._core.get()
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
+        wanted.max_wait_ms = wait_within_deadline(wanted.max_wait_ms, context)
         if not self._fairness.free:
             await self._fairness.wait()
         response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context)
@@ -280,9 +282,8 @@ class LogServicer:
             raise InvalidRequestError(f"fetch format {request.format} is not known")
         structured = request.format != pb.FETCH_FORMAT_BATCHES
         wanted.max_bytes = min(wanted.max_bytes, self._fetch_max_bytes)
-        if structured:
-            if wanted.session_id or wanted.session_epoch != convert.CLOSING_EPOCH:
-                raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
+        if structured and (wanted.session_id or wanted.session_epoch != convert.CLOSING_EPOCH):
+            raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
         return wanted, structured
 
     async def _structured(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:
@@ -331,7 +332,7 @@ class LogServicer:
         """Delete records from the beginning of logs."""
         core = self._core.get()
         queries = convert.delete_records_from_proto(request)
-        timeout_ms = convert.timeout_from_proto(request.timeout_ms)
+        timeout_ms = wait_within_deadline(convert.timeout_from_proto(request.timeout_ms), context)
         results: list[DeleteRecordsResult] = await answer_of(
             lambda reply: core.delete_records(queries, timeout_ms, reply), timeout_ms
         )
@@ -467,6 +468,7 @@ def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.Partit
         replicas=state.replicas,
         isr=state.isr,
         offline_replicas=state.offline_replicas,
+        error=None if state.leader >= 0 else convert.no_leader_to_proto(state.topic_partition),
     )
 
 

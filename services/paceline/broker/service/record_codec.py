@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from paceline.log import record_batch
-from paceline.log.record_batch import MAX_INT64, NewRecord
-from paceline.model.errors import CorruptMessageError, InvalidRecordError, InvalidTimestampError
+from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_PRODUCER_ID, NO_SEQUENCE, NewRecord
+from paceline.model.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    InvalidRequestError,
+    InvalidTimestampError,
+)
 from paceline.rpc.convert.common import MAX_RECORDS, bounded
 from paceline.v1 import record_pb2
 
@@ -19,19 +24,48 @@ WORTH_A_THREAD_BYTES: Final = 256 * 1024
 
 _RECORD_OVERHEAD_BYTES = 16
 
+_MAX_EPOCH: Final = 2**15 - 1
+_NO_PRODUCER_EPOCH: Final = -1
+_PRODUCER_LIMITS: Final = {"producer_id": MAX_INT64, "producer_epoch": _MAX_EPOCH, "base_sequence": MAX_INT32}
+"""The fields of an idempotent list of records with their largest values; all of them are given, or none."""
+
 
 def encode(records: record_pb2.RecordList, wall_ms: int) -> bytes:
-    """Return one batch; a record without a timestamp gets ``wall_ms``.
+    """Return one batch, with the producer's sequence when there is one; a record without a timestamp gets ``wall_ms``.
 
     Raises:
         InvalidRecordError: there is no record.
-        InvalidRequestError: there are too many.
+        InvalidRequestError: there are too many records, or the producer's fields are incomplete or out of range.
         InvalidTimestampError: one is negative.
     """
     if not records.records:
         raise InvalidRecordError("a list of records needs at least one record")
     bounded(records.records, MAX_RECORDS, "records")
-    return record_batch.encode_batch(_new_records(records, wall_ms))
+    producer_id, producer_epoch, base_sequence = _producer(records)
+    return record_batch.encode_batch(
+        _new_records(records, wall_ms),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def _producer(records: record_pb2.RecordList) -> tuple[int, int, int]:
+    """Return producer id, epoch and base sequence, with what stands for none of them in a batch.
+
+    Raises:
+        InvalidRequestError: some of the three are missing, or one is out of range.
+    """
+    given = {name: getattr(records, name) for name in _PRODUCER_LIMITS if records.HasField(name)}  # type: ignore[arg-type]
+    if not given:
+        return NO_PRODUCER_ID, _NO_PRODUCER_EPOCH, NO_SEQUENCE
+    missing = [name for name in _PRODUCER_LIMITS if name not in given]
+    if missing:
+        raise InvalidRequestError(f"records with {' and '.join(given)} need {' and '.join(missing)} too")
+    for name, value in given.items():
+        if not 0 <= value <= _PRODUCER_LIMITS[name]:
+            raise InvalidRequestError(f"{name} is {value}, between 0 and {_PRODUCER_LIMITS[name]} is allowed")
+    return records.producer_id, records.producer_epoch, records.base_sequence
 
 
 def _new_records(records: record_pb2.RecordList, wall_ms: int) -> Iterator[NewRecord]:

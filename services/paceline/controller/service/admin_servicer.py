@@ -43,6 +43,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
+from paceline.rpc.deadlines import wait_within_deadline
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2
 
@@ -95,7 +96,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb.CreateTopicsResponse:
         """Create topics."""
         topics = [_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")]
-        timeout_ms = _timeout_ms(request.timeout_ms)
+        timeout_ms = _timeout_ms(request.timeout_ms, context)
         node = self._handle.get()
         results: list[CreateTopicResult] = await self._ask(
             lambda reply: node.create_topics(topics, timeout_ms, request.validate_only, reply),
@@ -109,7 +110,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb.DeleteTopicsResponse:
         """Delete topics."""
         names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
-        timeout_ms = _timeout_ms(request.timeout_ms)
+        timeout_ms = _timeout_ms(request.timeout_ms, context)
         node = self._handle.get()
         results: list[DeleteTopicResult] = await self._ask(
             lambda reply: node.delete_topics(names, timeout_ms, reply), timeout_ms, ANSWER_GRACE_MS
@@ -126,7 +127,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             NewPartitions(topic.name, topic.count, _rows(topic.assignments))
             for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")
         ]
-        timeout_ms = _timeout_ms(request.timeout_ms)
+        timeout_ms = _timeout_ms(request.timeout_ms, context)
         admin = self._handle.get().admin
         results: list[CreatePartitionsResult] = await self._ask(
             lambda reply: admin.create_partitions(topics, timeout_ms, request.validate_only, reply),
@@ -159,7 +160,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         admin = self._handle.get().admin
         results: list[PartitionReassignmentResult] = await self._ask(
             lambda reply: admin.alter_partition_reassignments(wishes, request.validate_only, reply),
-            _timeout_ms(request.timeout_ms),
+            _timeout_ms(request.timeout_ms, context),
         )
         return admin_pb.AlterPartitionReassignmentsResponse(
             partitions=[
@@ -179,7 +180,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         wanted = _topic_partitions(request.partitions)
         admin = self._handle.get().admin
         moves: list[OngoingReassignment] = await self._ask(
-            lambda reply: admin.list_partition_reassignments(wanted, reply), _timeout_ms(request.timeout_ms)
+            lambda reply: admin.list_partition_reassignments(wanted, reply), _timeout_ms(request.timeout_ms, context)
         )
         return admin_pb.ListPartitionReassignmentsResponse(reassignments=[_ongoing(move) for move in moves])
 
@@ -191,7 +192,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         if election is None:
             raise InvalidRequestError("the type of the election is missing or not known")
         wanted = _topic_partitions(request.partitions)
-        timeout_ms = _timeout_ms(request.timeout_ms)
+        timeout_ms = _timeout_ms(request.timeout_ms, context)
         admin = self._handle.get().admin
         results: list[ElectLeaderResult] = await self._ask(
             lambda reply: admin.elect_leaders(election, wanted, timeout_ms, request.validate_only, reply),
@@ -222,7 +223,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         ]
         admin = self._handle.get().admin
         results: list[DescribeConfigsResult] = await self._ask(
-            lambda reply: admin.describe_configs(resources, reply), _timeout_ms(request.timeout_ms)
+            lambda reply: admin.describe_configs(resources, reply), _timeout_ms(request.timeout_ms, context)
         )
         return admin_pb.DescribeConfigsResponse(
             resources=[
@@ -249,7 +250,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         admin = self._handle.get().admin
         results: list[AlterConfigsResult] = await self._ask(
             lambda reply: admin.alter_configs(alterations, request.validate_only, reply),
-            _timeout_ms(request.timeout_ms),
+            _timeout_ms(request.timeout_ms, context),
         )
         return admin_pb.IncrementalAlterConfigsResponse(
             resources=[
@@ -264,7 +265,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Ask brokers what lies in their log directories."""
         partitions = convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
         named = convert.bounded(request.broker_ids, MAX_TOPICS, "brokers")
-        timeout_s = _timeout_ms(request.timeout_ms) / 1000
+        timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         brokers = self._live_brokers()
         found = await describe_log_dirs(brokers, named or sorted(brokers), partitions, timeout_s)
         return admin_pb.DescribeLogDirsResponse(brokers=found)
@@ -274,7 +275,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb.AlterReplicaLogDirsResponse:
         """Tell brokers in which log directory replicas shall lie."""
         wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
-        timeout_s = _timeout_ms(request.timeout_ms) / 1000
+        timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s)
         return admin_pb.AlterReplicaLogDirsResponse(results=results)
 
@@ -306,10 +307,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         return answer
 
 
-def _timeout_ms(asked_ms: int) -> int:
+def _timeout_ms(asked_ms: int, context: Any) -> int:
     if asked_ms < 0:
         raise InvalidRequestError(f"the timeout is {asked_ms} ms")
-    return min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS)
+    return wait_within_deadline(min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS), context)
 
 
 def _new_topic(message: admin_pb.NewTopic) -> NewTopic:

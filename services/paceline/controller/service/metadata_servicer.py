@@ -20,6 +20,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
     ShuttingDownError,
 )
+from paceline.model.identifiers import TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert
 from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
@@ -181,6 +182,9 @@ def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
                 offline_replicas=partition.offline_replicas,
                 adding_replicas=partition.adding_replicas,
                 removing_replicas=partition.removing_replicas,
+                error=None
+                if partition.leader is not None
+                else convert.no_leader_to_proto(TopicPartition(topic.name, partition.partition)),
             )
             for partition in topic.partitions
         ],

@@ -27,7 +27,7 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.control import Endpoint
-from paceline.model.errors import InvalidRequestError, InvalidRequiredAcksError
+from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
@@ -41,6 +41,7 @@ from paceline.rpc.convert.common import (
     refuse_duplicates,
     topic_id_of,
 )
+from paceline.rpc.errors import THROTTLE_RETRY_DELAY_MS
 from paceline.v1 import errors_pb2, metadata_service_pb2
 from paceline.v1 import log_service_pb2 as pb
 
@@ -152,6 +153,14 @@ def failure_to_proto(failure: PartitionFailure, address_of: AddressOf = no_addre
         current_leader=leader,
         log_start_offset=failure.log_start_offset,
         high_watermark=failure.high_watermark,
+        retry_after_ms=THROTTLE_RETRY_DELAY_MS if failure.code is ErrorCode.THROTTLED else None,
+    )
+
+
+def no_leader_to_proto(topic_partition: TopicPartition) -> errors_pb2.PartitionError:
+    """Return the error of a partition that has no leader."""
+    return failure_to_proto(
+        PartitionFailure(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader at the moment")
     )
 
 

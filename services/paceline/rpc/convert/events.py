@@ -33,9 +33,9 @@ def event_kind_to_proto(kind: StateChangeKind) -> Any:
 def event_to_proto(change: StateChange) -> pb.ClusterEvent:
     """Return the message; the field that is set has the name of the kind."""
     field = change.kind.name.lower()
-    kind = pb.ClusterEvent.DESCRIPTOR.fields_by_name[field].message_type.name
+    message: Any = pb.ClusterEvent.DESCRIPTOR.fields_by_name[field].message_type
     return pb.ClusterEvent(
-        source=change.who, time_ms=change.wall_ms, cause=change.cause or "", **{field: _WRITERS[kind](change)}
+        source=change.who, time_ms=change.wall_ms, cause=change.cause or "", **{field: _WRITERS[message.name](change)}
     )
 
 

@@ -11,6 +11,7 @@ from paceline.model.metadata_revisions import CLUSTER, MetadataPosition, Metadat
 from paceline.model.state_change import StateChange
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, at_least, bounded
 from paceline.rpc.convert.events import event_filter_from_proto, event_to_proto
+from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.v1 import metadata_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2_grpc
@@ -75,7 +76,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self._hub.check_open()
         if request.active_controller_only:
             self._check_active()
-        deadline = _deadline(request.max_wait_ms)
+        deadline = _deadline(request.max_wait_ms, context)
         max_events = min(at_least(request.max_events, 0, "max_events") or MAX_EVENTS, MAX_EVENTS)
         reader = EventReader(self._hub, request.cursor, _since_ms(request), event_filter_from_proto(request.filter))
         with self._hub.watcher():
@@ -113,7 +114,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         """Answer with what has changed, or after the wait."""
         topics = _topic_filter(request.topics)
         cursor = request.cursor
-        deadline = _deadline(request.max_wait_ms)
+        deadline = _deadline(request.max_wait_ms, context)
         with self._hub.watcher():
             while True:
                 self._hub.check_open()
@@ -213,8 +214,9 @@ def _since_ms(request: Any) -> int | None:
     return request.since_ms if request.HasField("since_ms") else None
 
 
-def _deadline(max_wait_ms: int) -> float:
-    return time.monotonic() + min(at_least(max_wait_ms, 0, "max_wait_ms"), MAX_POLL_MS) / 1000
+def _deadline(max_wait_ms: int, context: Any) -> float:
+    wait_ms = wait_within_deadline(min(at_least(max_wait_ms, 0, "max_wait_ms"), MAX_POLL_MS), context)
+    return time.monotonic() + wait_ms / 1000
 
 
 def _topic_filter(names: Sequence[str]) -> frozenset[str]:
