@@ -1,0 +1,68 @@
+"""What every value format offers: typed rows for the values that fit, and a reason for each that does not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from paceline.pipeline.jobs.values.columns import ValueColumn
+
+
+class BadValueError(ValueError):
+    """A value does not parse."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """A stable word for counting, for example ``invalid-json``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row of a batch that goes to the dead letters."""
+
+    row: int
+    reason: str
+    message: str
+
+
+class ValueParser(Protocol):
+    """Parses one value at a time; see `json_values`, `protobuf_values` and `text_values`."""
+
+    @property
+    def columns(self) -> tuple[ValueColumn, ...]:
+        """The columns that `parse` fills, in order."""
+
+    def parse(self, value: bytes | None) -> Sequence[Any]:
+        """Return one entry per column.
+
+        Raises:
+            BadValueError: the value does not fit the columns.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedValues:
+    """Outcome of one batch."""
+
+    arrays: dict[str, pa.Array]
+    """Column name to array, rows of bad values left out."""
+    bad: list[BadRow]
+
+
+def parse_values(parser: ValueParser, values: pa.BinaryArray) -> ParsedValues:
+    """Parse every value; a value that fails never stops the others."""
+    rows: list[Sequence[Any]] = []
+    bad: list[BadRow] = []
+    for number, value in enumerate(values.to_pylist()):
+        try:
+            rows.append(parser.parse(value))
+        except BadValueError as error:
+            bad.append(BadRow(number, error.reason, str(error)))
+    by_column = list(zip(*rows, strict=True)) if rows else [()] * len(parser.columns)
+    arrays = {
+        column.name: pa.array(entries, type=column.arrow_type)
+        for column, entries in zip(parser.columns, by_column, strict=True)
+    }
+    return ParsedValues(arrays, bad)
