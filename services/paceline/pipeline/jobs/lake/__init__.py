@@ -1,0 +1,1 @@
+"""Tables of Parquet files whose commits carry the job's progress. No Spark. Read `table.py` first."""

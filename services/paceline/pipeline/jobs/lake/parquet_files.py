@@ -1,0 +1,136 @@
+"""Write Parquet files, split by partition values, under names that no other attempt uses.
+
+Batches are buffered per partition so that row groups stay large; files roll at a size. Every file is durable before it
+is reported: a commit may name it from then on.
+"""
+
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paceline.pipeline.jobs.lake.table import DATA_FOLDER, WrittenFile
+
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+BUFFER_BYTES: Final = 64 * 1024 * 1024
+"""Arrow data held back by one writer, all partitions together."""
+MAX_OPEN_FILES: Final = 32
+
+Partition = tuple[tuple[str, str], ...]
+
+
+class _OpenFile:
+    def __init__(self, root: Path, partition: Partition, name: str, schema: pa.Schema, options: dict[str, Any]) -> None:
+        folder = "/".join([DATA_FOLDER, *(f"{column}={value}" for column, value in partition)])
+        self.partition = partition
+        self.path = f"{folder}/{name}"
+        self._absolute = root / self.path
+        self._absolute.parent.mkdir(parents=True, exist_ok=True)
+        self._sink = self._absolute.open("xb")
+        self._writer = pq.ParquetWriter(self._sink, schema, **options)
+        self.rows = 0
+        self.min_offset: int | None = None
+        self.max_offset = -1
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self.rows += table.num_rows
+        for chunk in table.column("offset").chunks:
+            offsets = chunk.to_numpy()
+            low, high = int(offsets.min()), int(offsets.max())
+            self.min_offset = low if self.min_offset is None else min(self.min_offset, low)
+            self.max_offset = max(self.max_offset, high)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._sink.tell()
+
+    def close(self) -> WrittenFile:
+        self._writer.close()
+        self._sink.flush()
+        os.fsync(self._sink.fileno())
+        size = self._sink.tell()
+        self._sink.close()
+        return WrittenFile(self.path, size, self.rows, self.partition, self.min_offset or 0, self.max_offset)
+
+    def discard(self) -> None:
+        self._sink.close()
+        self._absolute.unlink(missing_ok=True)
+
+
+class PartitionedWriter:
+    """Writes the files of one task attempt."""
+
+    def __init__(self, root: Path, prefix: str, schema: pa.Schema, target_file_bytes: int, compression: str) -> None:
+        """``schema`` is that of the files, partition columns left out; it must have a column ``offset``."""
+        self._root = root
+        self._prefix = prefix
+        self._schema = schema
+        self._target_file_bytes = target_file_bytes
+        self._options = {
+            "compression": compression,
+            "use_dictionary": False,
+            "write_statistics": [name for name in ("partition", "offset", "timestamp") if name in schema.names],
+            "store_schema": False,
+        }
+        self._buffers: dict[Partition, list[pa.RecordBatch]] = {}
+        self._buffered: dict[Partition, int] = {}
+        self._open: dict[Partition, _OpenFile] = {}
+        self._written: list[WrittenFile] = []
+
+    def write(self, partition: Partition, batch: pa.RecordBatch) -> None:
+        """Take the rows of one partition."""
+        if not batch.num_rows:
+            return
+        self._buffers.setdefault(partition, []).append(batch)
+        self._buffered[partition] = self._buffered.get(partition, 0) + batch.nbytes
+        if self._buffered[partition] >= ROW_GROUP_BYTES:
+            self._flush(partition)
+        elif sum(self._buffered.values()) > BUFFER_BYTES:
+            self._flush(max(self._buffered, key=lambda each: self._buffered[each]))
+
+    def close(self) -> list[WrittenFile]:
+        """Finish every file and return all of them."""
+        for partition in list(self._buffers):
+            self._flush(partition)
+        for partition in list(self._open):
+            self._close(partition)
+        return self._written
+
+    def discard(self) -> None:
+        """Remove the unfinished files, after an error; finished ones are collected as orphans."""
+        for file in self._open.values():
+            file.discard()
+        self._open.clear()
+
+    def _flush(self, partition: Partition) -> None:
+        table = pa.Table.from_batches(self._buffers.pop(partition), schema=self._schema)
+        del self._buffered[partition]
+        file = self._open.get(partition)
+        if file is None:
+            if len(self._open) >= MAX_OPEN_FILES:
+                self._close(next(iter(self._open)))
+            # The unique part keeps attempts of the same task, and drivers that run at once, apart.
+            name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
+            file = self._open[partition] = _OpenFile(self._root, partition, name, self._schema, self._options)
+        file.write(table)
+        if file.size_bytes >= self._target_file_bytes:
+            self._close(partition)
+
+    def _close(self, partition: Partition) -> None:
+        self._written.append(self._open.pop(partition).close())
+
+
+def split_rows(keys: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return (key, row numbers) for every distinct key of an integer array; row numbers None when there is only one."""
+    numbers = np.asarray(keys)
+    if not len(numbers):
+        return []
+    if numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        return [(numbers[0], None)]
+    return [(key, np.flatnonzero(numbers == key)) for key in np.unique(numbers)]
