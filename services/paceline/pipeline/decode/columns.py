@@ -19,6 +19,8 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    # Any 64-bit number, for jobs that sort out times which Spark cannot hold; no column of the data source.
+    "timestampMs": pa.int64(),
     "timestampType": pa.int32(),
     "headers": HEADERS_TYPE,
 }

@@ -235,6 +235,8 @@ def _plain_arrays(index: BatchIndex, fields: _Fields, columns: Sequence[str]) ->
     if "timestamp" in columns:
         micros = _timestamps_ms(index, fields, append_time) * 1000
         arrays["timestamp"] = pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(micros)])
+    if "timestampMs" in columns:
+        arrays["timestampMs"] = pa.array(_clipped_timestamps_ms(index, fields, append_time))
     if "timestampType" in columns:
         arrays["timestampType"] = pa.array(append_time.astype(np.int32)[batch])
     return arrays
@@ -262,6 +264,14 @@ def _timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.b
             f"the timestamp of offset {offset} is beyond what Spark holds; leave it out with the option columns"
         )
     times = np.where(own_time, base + np.where(own_time, delta, 0), appended)
+    return times.astype(np.int64, copy=False)
+
+
+def _clipped_timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.bool_]) -> Int64s:
+    """Return each record's time whatever it is; parts beyond 2^62 are clipped, so that their sum fits 64 bits."""
+    limit = 1 << 62
+    own = np.clip(index.base_timestamp[fields.batch], -limit, limit) + np.clip(fields.timestamp_delta, -limit, limit)
+    times = np.where(append_time[fields.batch], index.max_timestamp[fields.batch], own)
     return times.astype(np.int64, copy=False)
 
 

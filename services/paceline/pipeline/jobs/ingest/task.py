@@ -1,0 +1,121 @@
+"""The part of an ingest that runs on executors: fetch offset ranges, sort out the rows, write the files.
+
+Spark's ``mapInArrow`` calls `IngestTasks`; each input row is the number of a task, each output row the JSON form of a
+`TaskReport`. Nothing here touches the tables: only the driver commits.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.jobs.ingest.config import IngestConfig, make_parser
+from paceline.pipeline.jobs.ingest.rows import DEAD_LETTER_FIELDS, DeadLetters, Rows, make_rows, table_fields
+from paceline.pipeline.jobs.lake.parquet_files import PartitionedWriter
+from paceline.pipeline.jobs.lake.table import WrittenFile, local_root
+from paceline.pipeline.source.offset_ranges import OffsetRange
+
+REPORT_SCHEMA = "report string"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one task has written."""
+
+    files: list[WrittenFile]
+    dead_letter_files: list[WrittenFile]
+    rows: int
+    dead_letters: int
+    stored_bytes: int
+    """Bytes of the record batches that were read."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the JSON form."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TaskReport":
+        """Return the report of a JSON form."""
+        found = json.loads(text)
+        for name in ("files", "dead_letter_files"):
+            found[name] = [
+                WrittenFile(**{**each, "partition": tuple(map(tuple, each["partition"]))}) for each in found[name]
+            ]
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestTasks:
+    """The tasks of one batch."""
+
+    config: IngestConfig
+    ranges: Sequence[Sequence[OffsetRange]]
+    """Per task."""
+    dead_letters_from: Mapping[TopicPartition, int]
+    """First offset per partition whose dead letter is not in its table yet."""
+    servers: tuple[str, ...] = ()
+    """Brokers that the driver heard of, beside the bootstrap servers."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks whose numbers arrive."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                report = self.run(number)
+                yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
+
+    def run(self, number: int) -> TaskReport:
+        """Copy the ranges of one task into files and return what was written."""
+        from paceline.pipeline.cluster import Cluster
+        from paceline.pipeline.jobs.ingest.read_options import read_options
+        from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
+
+        config = self.config
+        parser = make_parser(config)
+        schema = table_fields(parser, config.include_headers)
+        compression = config.compression.upper()
+        name = f"part-{number:05}"
+        table = PartitionedWriter(local_root(config.table), name, schema, config.target_file_bytes, compression)
+        dead_root = local_root(config.dead_letter_table)
+        dead = PartitionedWriter(dead_root, name, DEAD_LETTER_FIELDS, config.target_file_bytes, compression)
+        reasons: Counter[str] = Counter()
+        rows = dead_letters = stored_bytes = 0
+        options = read_options(config)
+        answers = prefetched(RangeFetcher(Cluster(options, self.servers), self.ranges[number], options))
+        try:
+            for index in answers:
+                stored_bytes += int(index.size.sum())
+                for made in make_rows(index, parser, config.include_headers):
+                    if isinstance(made, Rows):
+                        table.write(made.partition, made.batch)
+                        rows += made.batch.num_rows
+                        continue
+                    fresh = self._not_yet_kept(made)
+                    dead.write((("topic", made.topic),), fresh)
+                    dead_letters += fresh.num_rows
+                    reasons.update(fresh.column("reason").to_pylist())
+            return TaskReport(table.close(), dead.close(), rows, dead_letters, stored_bytes, dict(reasons))
+        except BaseException:
+            table.discard()
+            dead.discard()
+            raise
+        finally:
+            answers.close()  # type: ignore[attr-defined]
+
+    def _not_yet_kept(self, letters: DeadLetters) -> pa.RecordBatch:
+        """Leave out dead letters that an earlier attempt of this batch has committed.
+
+        Both tables are committed one after the other, the dead letters first; a driver that dies in between repeats the
+        batch, and which records are bad does not change.
+        """
+        positions = zip(
+            letters.batch.column("partition").to_pylist(), letters.batch.column("offset").to_pylist(), strict=True
+        )
+        kept = [
+            offset >= self.dead_letters_from.get(TopicPartition(letters.topic, partition), 0)
+            for partition, offset in positions
+        ]
+        return letters.batch if all(kept) else letters.batch.filter(pa.array(kept))
