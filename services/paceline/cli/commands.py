@@ -21,6 +21,7 @@ _COMMANDS = {
     "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
     "watch": ("paceline.cli.watch", "watch", "elections, ISR changes, brokers and topics, live"),
+    "pipeline": ("paceline.cli.pipeline", "pipeline", "Spark jobs over topics and over the cluster"),
     "top": ("paceline.cli.top", "top", "log ends, high watermark, lag and ISR per partition, live"),
 }
 
