@@ -140,7 +140,7 @@ class SmallCore:
         ]
         reply(ReplicaFetchResponse(9, results))
 
-    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
         return [EpochAnswer(query.topic_partition, None, EpochEnd(query.leader_epoch, 12)) for query in queries]
 
     def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:

@@ -124,9 +124,8 @@ class Client:
             del self.leaders[topic_partition]
 
     def learn(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> None:
-        """Note who leads, unless something newer is known."""
-        known = self.leaders.get(topic_partition)
-        if leader >= 0 and (known is None or leader_epoch >= known[1]):
+        """Believe the latest answer, as a client of a few lines does, also where an earlier one had a newer epoch."""
+        if leader >= 0:
             self.leaders[topic_partition] = (leader, leader_epoch)
 
     def refused(self, topic_partition: TopicPartition, failure: PartitionFailure | None) -> None:

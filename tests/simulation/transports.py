@@ -247,7 +247,7 @@ class SimulatedBrokerTransport:
         def handle(reply: Callable[[list[EpochAnswer] | Exception], None]) -> None:
             target = life.cluster.broker_named(endpoint.host)
             if target is not None:
-                reply(target.node.offsets_for_leader_epoch(queries))
+                reply(target.node.offsets_for_leader_epoch(queries, from_client=False))
 
         life.cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
 

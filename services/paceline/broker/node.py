@@ -72,6 +72,7 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
+from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Cancel
 
 
@@ -113,6 +114,9 @@ class BrokerNode:
             self._topic_config_read,
             self._broker_configs.announced,
         )
+        self._proof = LeadershipProof(
+            config.zookeeper_session_timeout_ms, config.controller_broker_lease_ms, scheduler.now_ms()
+        )
         self.replica_manager = ReplicaManager(
             config,
             scheduler,
@@ -124,6 +128,8 @@ class BrokerNode:
             on_state_change,
             self._log_dir_failed,
             self._topic_configs,
+            self._proof,
+            lambda: zookeeper.session_may_be_over,
         )
         self._housekeeping = LogFlusher(
             log_manager,
@@ -167,6 +173,7 @@ class BrokerNode:
             lambda: self.broker_epoch,
             lambda: self.metadata.snapshot.controller_endpoints,
             lambda: self._fence.highest_epoch,
+            lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
         )
         self.cluster_id: str | None = None
         self._on_ready: Callable[[], None] | None = None
@@ -185,8 +192,11 @@ class BrokerNode:
 
     @property
     def ready(self) -> bool:
-        """Whether the broker has registered and is not stopping. A lost session does not make it unready."""
-        return self._was_ready and not self._stopping
+        """Whether the broker has registered, is not stopping, and can prove that it leads what it leads.
+
+        A lost session alone does not make it unready.
+        """
+        return self._was_ready and not self._stopping and self.replica_manager.serves_as_leader()
 
     def start(self, on_ready: Callable[[], None]) -> None:
         """Connect and register; ``on_ready`` is called once, after the first registration."""
@@ -195,8 +205,15 @@ class BrokerNode:
         self._housekeeping.start()
         self._retention.start()
         self._heartbeats.start()
+        self._watch_loop()
         self._schedule_propagation()
         self._zookeeper.start(self._session_changed, self._watch_fired)
+
+    def _watch_loop(self) -> None:
+        """Note regularly that the event loop runs: after a gap, what lay in sockets proves no leadership."""
+        if not self._stopped:
+            self._proof.loop_runs(self._scheduler.now_ms())
+            self._scheduler.call_later(self._proof.check_every_ms, self._watch_loop)
 
     def stop(self, on_done: Callable[[], None]) -> None:
         """Give leadership away if possible, answer what waits, write checkpoints and logs, end the session."""
@@ -249,6 +266,8 @@ class BrokerNode:
             return
         if event.state is SessionState.CONNECTED:
             new_session = event.session_id != self._registration.session_id
+            if new_session:
+                self._proof.session_began(self._scheduler.now_ms())
             self._registration.connected(event.session_id)
             if not new_session:
                 self._isr_writer.connected()
@@ -380,9 +399,9 @@ class BrokerNode:
             return None
         return self._clients.replica_fetch(request, reply)
 
-    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
         """Say where leader epochs ended."""
-        return self._clients.offsets_for_leader_epoch(queries, self._not_serving())
+        return self._clients.offsets_for_leader_epoch(queries, from_client, self._not_serving())
 
     def produce(
         self,

@@ -202,6 +202,13 @@ class ZooKeeper(Protocol):
     def connected(self) -> bool:
         """Whether requests submitted now would be sent at once."""
 
+    @property
+    def session_may_be_over(self) -> bool:
+        """Whether the server may have ended the session by now, on the client's monotonic clock.
+
+        Unlike `SessionState.IN_DOUBT`, which arrives as a callback, this is true at once after the process stood still.
+        """
+
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
         """Connect, and keep connecting until closed."""
 

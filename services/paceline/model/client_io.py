@@ -59,6 +59,8 @@ class ProduceData:
     topic_partition: TopicPartition
     topic_id: str | None
     batch: bytes
+    current_leader_epoch: int | None = None
+    """Leader epoch the producer knows; None skips the check."""
 
 
 @dataclass(slots=True)

@@ -203,7 +203,7 @@ class FetchSessionCache:
                 f"fetch session {session_id} expects epoch {session.next_epoch}, not {epoch}"
             )
         session.next_epoch = 1 if epoch == MAX_EPOCH else epoch + 1
-        session.clock.last_fetch_ms = now_ms
+        session.clock.fetched(now_ms)
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session

@@ -1,4 +1,6 @@
-"""How far one follower has come, as its leader knows it (spec/replica-manager.md section 5)."""
+"""How far one follower has come, as its leader knows it."""
+
+from paceline.replication.leadership_proof import NEVER
 
 
 class FetchClock:
@@ -8,16 +10,26 @@ class FetchClock:
     that it is still there. One write to this clock stands for a write to each of thousands of partitions.
     """
 
-    __slots__ = ("last_fetch_ms",)
+    __slots__ = ("answered_ms", "last_fetch_ms", "proved_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.last_fetch_ms = now_ms
+        self.answered_ms = NEVER
+        """When the last answer of the session was sent."""
+        self.proved_ms = NEVER
+        """The last fetch was made after this time: it came after the answer that was sent then."""
+
+    def fetched(self, now_ms: int) -> None:
+        """Note the session's next fetch. It may have waited in a buffer, but it is younger than the answer before."""
+        self.last_fetch_ms = now_ms
+        self.proved_ms = self.answered_ms
 
 
 class FollowerProgress:
     """Progress of one follower. Offsets are exclusive ends; None means "not known since I lead"."""
 
     __slots__ = (
+        "answered_ms",
         "broker_epoch",
         "broker_id",
         "clock",
@@ -27,6 +39,7 @@ class FollowerProgress:
         "last_fetch_ms",
         "log_end_offset",
         "log_start_offset",
+        "proved_ms",
     )
 
     def __init__(self, broker_id: int) -> None:
@@ -43,6 +56,10 @@ class FollowerProgress:
         """Whether it has fetched in the leader's present epoch."""
         self.clock: FetchClock | None = None
         """Clock of the session that has this partition in it, None without one."""
+        self.answered_ms = NEVER
+        """When a fetch without a session was last answered in the present epoch."""
+        self.proved_ms = NEVER
+        """It is known to have followed in the present epoch as of this time; see `followed_ms`."""
 
     def start_epoch(self, leader_end_offset: int, now_ms: int, in_isr: bool, was_leader: bool) -> None:
         """Begin a leader epoch: the lag clock of an ISR member starts now.
@@ -57,6 +74,7 @@ class FollowerProgress:
         self.last_caught_up_ms = now_ms if in_isr else None
         self.fetched_in_epoch = False
         self.clock = None
+        self.answered_ms = self.proved_ms = NEVER
         if not was_leader:
             self.log_end_offset = None
             self.log_start_offset = None
@@ -81,6 +99,7 @@ class FollowerProgress:
         self.last_fetch_ms = now_ms
         self.broker_epoch = broker_epoch
         self.fetched_in_epoch = True
+        self.proved_ms = max(self.proved_ms, self.answered_ms)
         return changed
 
     def caught_up_ms(self, leader_end_offset: int) -> int | None:
@@ -95,6 +114,13 @@ class FollowerProgress:
         """Return when it last fetched, idle session fetches included."""
         return self.last_fetch_ms if self.clock is None else max(self.last_fetch_ms, self.clock.last_fetch_ms)
 
+    def followed_ms(self) -> int:
+        """Return as of when it is known to follow in the leader's epoch, idle session fetches included.
+
+        A fetch counts from when the answer before it was sent: a follower makes its next fetch after that answer.
+        """
+        return self.proved_ms if self.clock is None else max(self.proved_ms, self.clock.proved_ms)
+
     def settle(self, leader_end_offset: int) -> None:
         """Write down what the session's clock says, before the leader's end moves away from ``leader_end_offset``."""
         clock = self.clock
@@ -104,9 +130,14 @@ class FollowerProgress:
         self.last_fetch_ms = max(self.last_fetch_ms, clock.last_fetch_ms)
         self.last_fetch_leader_end_offset = leader_end_offset
 
-    def leave_session(self, leader_end_offset: int) -> None:
-        """Forget the session, keeping what its clock said."""
+    def leave_session(self, leader_end_offset: int, forgotten: bool) -> None:
+        """Drop the session, keeping what its clock said.
+
+        A follower that has ``forgotten`` the partition may have heard of another leader; earlier fetches then prove
+        nothing.
+        """
         self.settle(leader_end_offset)
+        self.proved_ms = NEVER if forgotten else self.followed_ms()
         self.clock = None
 
     def _caught_up(self, at_ms: int) -> None:

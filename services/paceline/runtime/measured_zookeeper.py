@@ -26,6 +26,11 @@ class MeasuredZooKeeper:
         """Whether requests submitted now would be sent at once."""
         return self._inner.connected
 
+    @property
+    def session_may_be_over(self) -> bool:
+        """Whether the server may have ended the session by now."""
+        return self._inner.session_may_be_over
+
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
         """Connect, and keep connecting until closed."""
 

@@ -126,6 +126,11 @@ class MemoryZooKeeper:
         """Whether requests submitted now would be sent at once."""
         return self._connection is not None and self._connection.established
 
+    @property
+    def session_may_be_over(self) -> bool:
+        """Whether the server may have ended the session by now."""
+        return not self._session_id or self._scheduler.now_ms() - self._contact_ms > self._timeout_ms
+
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
         """Connect, and keep connecting until closed."""
         if self._started:

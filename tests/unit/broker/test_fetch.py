@@ -170,7 +170,7 @@ def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, 
     cluster.decide(1, 5, (1, 2, 3))
     (response,) = fetch(cluster, FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch))
     assert code(response) is expected
-    (answer,) = cluster[1].node.offsets_for_leader_epoch([EpochQuery(TP, 0, epoch)])
+    (answer,) = cluster[1].node.offsets_for_leader_epoch([EpochQuery(TP, 0, epoch)], from_client=True)
     assert (ErrorCode.NONE if answer.failure is None else answer.failure.code) is expected
 
 

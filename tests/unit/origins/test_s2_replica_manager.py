@@ -48,7 +48,7 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
     for kind in OffsetKind:
         (listed,) = node.list_offsets([OffsetQuery(tp, kind, timestamp_ms=0)], Isolation.READ_UNCOMMITTED)
         note(f"list offsets {kind.name}", listed.failure)
-    (epoch,) = node.offsets_for_leader_epoch([EpochQuery(tp, 0)])
+    (epoch,) = node.offsets_for_leader_epoch([EpochQuery(tp, 0)], from_client=True)
     note("offsets for leader epoch", epoch.failure)
     (described,) = node.describe_replicas(tp.topic, [tp.partition])
     note("describe replicas", described.failure)

@@ -90,5 +90,5 @@ def test_an_idle_session_says_what_a_fetch_of_every_partition_would(steps: list[
                 named = True
         assert lazy.caught_up_ms(leader_end) == eager.caught_up_ms(leader_end)
         assert lazy.log_end_offset == eager.log_end_offset
-    lazy.leave_session(leader_end)
+    lazy.leave_session(leader_end, forgotten=False)
     assert lazy.caught_up_ms(leader_end) == eager.caught_up_ms(leader_end)

@@ -99,6 +99,11 @@ class ControlRequests:
             stuck = log is not None and log.directory.is_offline
             return ErrorCode.KAFKA_STORAGE_ERROR if stuck else ErrorCode.INCONSISTENT_TOPIC_ID
         if state.leader_epoch <= partition.leader_epoch:
+            if partition.is_leader and (state.leader, state.leader_epoch) == (
+                manager.broker_id,
+                partition.leader_epoch,
+            ):
+                partition.confirm_leadership()
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if manager.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

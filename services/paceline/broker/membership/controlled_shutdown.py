@@ -1,6 +1,7 @@
 """Controlled shutdown: ask the controller to move leadership away before stopping (spec/controller.md section 14)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
@@ -16,20 +17,31 @@ from paceline.model.settings import BrokerConfig
 CONTROL_LISTENER: Final = "CONTROL"
 
 
-def find_controller() -> Flow[Endpoint | None]:
-    """Return the CONTROL address of the active controller, None when there is none to be found."""
+@dataclass(frozen=True, slots=True)
+class FoundController:
+    """What ZooKeeper says of the active controller."""
+
+    is_named: bool
+    """Whether there is an active controller."""
+    endpoint: Endpoint | None = None
+    """Its CONTROL address, None where it has published none."""
+
+
+def find_controller() -> Flow[FoundController]:
+    """Return the active controller as ZooKeeper names it."""
     (active,) = yield Zk([GetData(znodes.CONTROLLER)])
     expect(active, znodes.CONTROLLER, ZkCode.NO_NODE)
     if active.stat is None:
-        return None
+        return FoundController(is_named=False)
     controller_id = znodes.decode_active_controller(znodes.CONTROLLER, active.data).controller_id
     path = znodes.controller_path(controller_id)
     (registration,) = yield Zk([GetData(path)])
     expect(registration, path, ZkCode.NO_NODE)
     if registration.stat is None:
-        return None
+        return FoundController(is_named=True)
     endpoints = znodes.decode_controller_registration(path, registration.data, controller_id).endpoints
-    return next((endpoint for endpoint in endpoints if endpoint.listener == CONTROL_LISTENER), None)
+    endpoint = next((endpoint for endpoint in endpoints if endpoint.listener == CONTROL_LISTENER), None)
+    return FoundController(is_named=True, endpoint=endpoint)
 
 
 class ControlledShutdown:
@@ -56,7 +68,7 @@ class ControlledShutdown:
         self._on_done = on_done
         self._attempt = 0
         self._timer: Cancellable | None = None
-        self._search: FlowRun[Endpoint | None] | None = None
+        self._search: FlowRun[FoundController] | None = None
         self._over = False
 
     def start(self) -> None:
@@ -76,7 +88,7 @@ class ControlledShutdown:
             find_controller(),
             self._zookeeper,
             self._scheduler,
-            lambda endpoint: self._found(attempt, endpoint),
+            lambda found: self._found(attempt, found.endpoint),
             lambda _error: self._found(attempt, None),
         ).start()
 

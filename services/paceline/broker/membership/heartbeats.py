@@ -1,12 +1,13 @@
-"""Heartbeats to the active controller, three per lease (design 3.7).
+"""Heartbeats to the active controller, three per lease.
 
-They only keep the lease: a broker that reaches no controller goes on serving what it leads until it is told otherwise.
+They keep the lease, and their answers are half of this broker's contact with those that may depose it
+(`replication.leadership_proof`).
 """
 
 from collections.abc import Callable
 
 from paceline.broker.interfaces import BrokerTransport
-from paceline.broker.membership.controlled_shutdown import CONTROL_LISTENER, find_controller
+from paceline.broker.membership.controlled_shutdown import CONTROL_LISTENER, FoundController, find_controller
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.model.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, Endpoint
@@ -33,8 +34,13 @@ class ControllerHeartbeats:
         broker_epoch: Callable[[], int],
         controller_endpoints: Endpoints,
         highest_controller_epoch: Callable[[], int],
+        on_contact: Callable[[int], None],
     ) -> None:
-        """``broker_epoch`` is negative before the first registration; nothing is sent then."""
+        """Prepare; nothing is sent while ``broker_epoch`` is negative, before the first registration.
+
+        ``on_contact`` receives when the question was sent that the active controller has answered, or to which
+        ZooKeeper has answered that no controller is active.
+        """
         self._broker_id = config.broker_id
         self._period_ms = max(config.controller_broker_lease_ms // 3, 1)
         self._enabled = config.controller_broker_lease_ms > 0
@@ -44,7 +50,8 @@ class ControllerHeartbeats:
         self._broker_epoch = broker_epoch
         self._controller_endpoints = controller_endpoints
         self._highest_controller_epoch = highest_controller_epoch
-        self._search: FlowRun[Endpoint | None] | None = None
+        self._on_contact = on_contact
+        self._search: FlowRun[FoundController] | None = None
         self._ask_zookeeper = False
         self._attempt = 0
         self._timer: Cancellable | None = None
@@ -76,36 +83,47 @@ class ControllerHeartbeats:
         if known is not None and not self._ask_zookeeper:
             self._send(attempt, known)
             return
+        asked_ms = self._scheduler.now_ms()
         self._search = FlowRun(
             find_controller(),
             self._zookeeper,
             self._scheduler,
-            lambda endpoint: self._found(attempt, endpoint),
-            lambda _error: self._found(attempt, None),
+            lambda found: self._found(attempt, asked_ms, found),
+            lambda _error: self._not_found(attempt),
         )
         self._search.start()
 
-    def _found(self, attempt: int, endpoint: Endpoint | None) -> None:
+    def _found(self, attempt: int, asked_ms: int, found: FoundController) -> None:
         if attempt != self._attempt:
             return
         self._search = None
-        if endpoint is not None:
-            self._send(attempt, endpoint)
+        if found.endpoint is not None:
+            self._send(attempt, found.endpoint)
+        elif not found.is_named:
+            self._on_contact(asked_ms)
+
+    def _not_found(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self._search = None
 
     def _send(self, attempt: int, controller: Endpoint) -> None:
+        asked_ms = self._scheduler.now_ms()
         self._transport.broker_heartbeat(
             controller,
             BrokerHeartbeatRequest(self._broker_id, self._broker_epoch()),
             self._period_ms,
-            lambda answer: self._answered(attempt, answer),
+            lambda answer: self._answered(attempt, asked_ms, answer),
         )
 
-    def _answered(self, attempt: int, answer: BrokerHeartbeatResponse | Exception) -> None:
+    def _answered(self, attempt: int, asked_ms: int, answer: BrokerHeartbeatResponse | Exception) -> None:
+        is_overtaken = isinstance(answer, Exception) or answer.controller_epoch < self._highest_controller_epoch()
+        if not isinstance(answer, Exception) and answer.error is ErrorCode.NONE and not is_overtaken:
+            self._on_contact(asked_ms)
         if attempt != self._attempt:
             # Too late to say anything about the present, except that this controller is slow or gone.
             return
         self._ask_zookeeper = (
             isinstance(answer, Exception)
             or answer.error not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH)
-            or answer.controller_epoch < self._highest_controller_epoch()
+            or is_overtaken
         )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
+from paceline.replication.leadership_proof import NEVER
 
 if TYPE_CHECKING:
     from paceline.broker.partition.partition import Partition
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 class IsrProposal:
     """An ISR a leader wants to write, and the state it was decided on."""
 
-    __slots__ = ("isr", "joiners", "leader_epoch", "old_isr", "zk_version")
+    __slots__ = ("decided_ms", "isr", "joiners", "leader_epoch", "old_isr", "zk_version")
 
     def __init__(
         self,
@@ -21,6 +22,7 @@ class IsrProposal:
         leader_epoch: int,
         zk_version: int,
         joiners: tuple[tuple[int, int], ...] = (),
+        decided_ms: int = NEVER,
     ) -> None:
         self.old_isr = old_isr
         self.isr = isr
@@ -28,6 +30,8 @@ class IsrProposal:
         self.zk_version = zk_version
         self.joiners = joiners
         """Broker id and broker epoch of those that join; the write checks their registration (KIP-903)."""
+        self.decided_ms = decided_ms
+        """When it was decided; the write, if it succeeds, is later."""
 
 
 class PartitionHost(Protocol):
@@ -43,6 +47,12 @@ class PartitionHost(Protocol):
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
+
+    def proof_since_ms(self) -> int:
+        """Return since when leaders have to prove their leadership (`replication.leadership_proof`)."""
+
+    def in_contact(self) -> bool:
+        """Whether neither the ZooKeeper session nor the controller's lease may be over."""
 
     def registered_broker_epoch(self, broker_id: int) -> int | None:
         """Epoch of a live broker, None when it is not alive."""

@@ -47,7 +47,7 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
     answer = OffsetAnswer(query.topic_partition)
     try:
         partition = partitions.lookup(query.topic_partition)
-        log = partition.leader_log(query.current_leader_epoch)
+        log = partition.serving_log(query.current_leader_epoch)
         if query.kind is OffsetKind.EARLIEST:
             _found(answer, log, log.log_start_offset)
             return answer
@@ -78,14 +78,18 @@ def _found(answer: OffsetAnswer, log: ReplicaLog, offset: int) -> None:
     answer.leader_epoch = -1 if epoch is None else epoch
 
 
-def offsets_for_leader_epoch(partitions: PartitionLookup, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
-    """Say where leader epochs ended; only a leader knows."""
+def offsets_for_leader_epoch(
+    partitions: PartitionLookup, queries: Sequence[EpochQuery], from_client: bool
+) -> list[EpochAnswer]:
+    """Say where leader epochs ended; only a leader knows. A follower proves with its question that it follows."""
     answers = []
     for query in queries:
         answer = EpochAnswer(query.topic_partition)
         answers.append(answer)
         try:
-            log = partitions.lookup(query.topic_partition).leader_log(query.current_leader_epoch)
+            partition = partitions.lookup(query.topic_partition)
+            epoch = query.current_leader_epoch
+            log = partition.serving_log(epoch) if from_client else partition.leader_log(epoch)
             end = log.end_offset_for_epoch(query.leader_epoch)
             answer.end = None if end is None else EpochEnd(*end)
         except PacelineError as error:
@@ -109,7 +113,7 @@ def describe_replicas(
 
 def _view(partitions: HostedReplicas, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
     partition = partitions.lookup(topic_partition)
-    log = partition.leader_log()
+    log = partition.serving_log()
     own = ReplicaProgressView(
         partitions.broker_id,
         log.log_end_offset,

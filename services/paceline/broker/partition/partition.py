@@ -30,6 +30,7 @@ from paceline.replication.fetch_session import FetchPosition, FetchSession, News
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
 from paceline.replication.high_watermark import follower_high_watermark, leader_high_watermark
 from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
+from paceline.replication.leadership_proof import NEVER, proved_ms
 
 
 class Partition:
@@ -53,6 +54,7 @@ class Partition:
         "replicas",
         "sessions",
         "told_by",
+        "told_ms",
         "topic_id",
         "topic_partition",
         "zk_version",
@@ -86,6 +88,8 @@ class Partition:
         """Broker epoch under which this broker was last told to host it."""
         self.told_by = -1
         """Epoch of the controller that told it so."""
+        self.told_ms = NEVER
+        """When the controller, or an ISR write, last confirmed that this broker leads."""
 
     @property
     def is_leader(self) -> bool:
@@ -123,6 +127,8 @@ class Partition:
         self._set_followers(state, start_offset, was_leader)
         self.leader_id = self._host.broker_id
         self.leader_epoch = state.leader_epoch
+        self.told_ms = NEVER
+        self.confirm_leadership()
         self.advance_high_watermark()
         self._host.news(self, News.ROLE)
         return not was_leader
@@ -207,6 +213,41 @@ class Partition:
             raise NotLeaderOrFollowerError(f"broker {self._host.broker_id} does not lead {self.topic_partition}")
         return self.log
 
+    def serving_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+        """Return the log for an answer a client will trust: as `leader_log`, provided the leadership can be proved.
+
+        Raises:
+            FencedLeaderEpochError: the asker's epoch is older.
+            UnknownLeaderEpochError: the asker's epoch is newer.
+            NotLeaderOrFollowerError: another broker leads, or may have been elected without this broker's knowledge.
+        """
+        log = self.leader_log(current_leader_epoch)
+        if not self.is_leadership_proved:
+            raise NotLeaderOrFollowerError(
+                f"broker {self._host.broker_id} cannot prove that it still leads {self.topic_partition} in epoch "
+                f"{self.leader_epoch}: it has lost ZooKeeper or the controller, and not all of ISR "
+                f"{list(self.maximal_isr)} fetch"
+            )
+        return log
+
+    @property
+    def is_leadership_proved(self) -> bool:
+        """Whether this leader was surely not deposed without being told."""
+        since_ms = self._host.proof_since_ms()
+        if self.told_ms >= since_ms:
+            return True
+        others = (self.followers.get(one) for one in self.maximal_isr if one != self._host.broker_id)
+        proved = proved_ms(self.told_ms, (NEVER if one is None else one.followed_ms() for one in others))
+        return proved is None or proved >= since_ms
+
+    def confirm_leadership(self) -> None:
+        """Note that the controller names this broker as leader in this epoch.
+
+        Out of contact it proves nothing: the message may have waited in a buffer while a successor was elected.
+        """
+        if self._host.in_contact():
+            self.told_ms = self._host.now_ms()
+
     def _check_leader_epoch(self, current_leader_epoch: int | None) -> None:
         if current_leader_epoch is not None and current_leader_epoch != self.leader_epoch:
             text = f"leader epoch of {self.topic_partition} is {self.leader_epoch}, not {current_leader_epoch}"
@@ -242,15 +283,19 @@ class Partition:
 
     # Leading
 
-    def append_as_leader(self, batch: bytes, wait_for_all: bool, wall_ms: int) -> AppendResult:
+    def append_as_leader(
+        self, batch: bytes, wait_for_all: bool, wall_ms: int, current_leader_epoch: int | None = None
+    ) -> AppendResult:
         """Append a producer's batch.
 
         Raises:
-            NotLeaderOrFollowerError: another broker leads.
+            FencedLeaderEpochError: the producer's epoch, if given, is older; nothing was appended.
+            UnknownLeaderEpochError: it is newer; nothing was appended.
+            NotLeaderOrFollowerError: another broker leads, or this one cannot prove that it does.
             NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; nothing was appended.
             PacelineError: what the log said of the batch.
         """
-        log = self.leader_log()
+        log = self.serving_log(current_leader_epoch)
         if wait_for_all and not self.has_enough_replicas:
             if not self._host.topic_config_known(self.topic_partition.topic):
                 raise NotEnoughReplicasError(
@@ -349,12 +394,18 @@ class Partition:
             self.advance_high_watermark()
         return True
 
-    def leave_session(self, session: FetchSession) -> None:
-        """A session does not read this partition any more."""
+    def fetch_answered(self, replica_id: int, now_ms: int) -> None:
+        """Note that a fetch without a session was answered; the follower's next fetch is younger than this."""
+        follower = self.followers.get(replica_id)
+        if follower is not None:
+            follower.answered_ms = now_ms
+
+    def leave_session(self, session: FetchSession, forgotten: bool) -> None:
+        """Detach a session that does not read this partition any more; its owner may have ``forgotten`` it itself."""
         self.sessions.pop(session, None)
         follower = None if session.owner is None else self.followers.get(session.owner)
         if follower is not None and follower.clock is session.clock and self.log is not None:
-            follower.leave_session(self.log.log_end_offset)
+            follower.leave_session(self.log.log_end_offset, forgotten)
 
     def advance_high_watermark(self) -> bool:
         """Apply the leader's rule; return whether the high watermark moved.
@@ -427,7 +478,8 @@ class Partition:
             self._propose(tuple(broker_id for broker_id in self.isr if broker_id not in late), ())
 
     def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...]) -> None:
-        self.proposal = IsrProposal(self.isr, isr, self.leader_epoch, self.zk_version, joiners)
+        now_ms = self._host.now_ms()
+        self.proposal = IsrProposal(self.isr, isr, self.leader_epoch, self.zk_version, joiners, now_ms)
         self._host.emit(StateChangeKind.ISR_PROPOSED, self, self.isr)
         self._host.propose_isr(self, self.proposal)
 
@@ -439,6 +491,8 @@ class Partition:
         self.proposal = None
         self.isr = proposal.isr
         self.zk_version = zk_version
+        # The write names the version of the state, so no successor had been elected when it was made.
+        self.told_ms = max(self.told_ms, proposal.decided_ms)
         kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
         self._host.emit(kind, self, old_isr)
         self._host.isr_committed(self, old_isr)
@@ -471,6 +525,7 @@ class Partition:
         self.proposal = None
         self.isr = state.isr
         self.zk_version = state.zk_version
+        self.told_ms = max(self.told_ms, proposal.decided_ms)
         self._isr_settled()
         self.maybe_shrink_isr()
         for broker_id, _ in proposal.joiners:

@@ -41,6 +41,7 @@ from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.model.throttled_replicas import throttled_partitions
 from paceline.replication.fetch_session import FetchSession, News
 from paceline.replication.isr_propagation import IsrPropagation
+from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Purgatory
 from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
 from paceline.replication.replication_quota import ReplicationQuota
@@ -65,7 +66,10 @@ class ReplicaManager:
         on_state_change: Callable[[StateChange], None],
         on_log_dir_failed: Callable[[str], None],
         topic_configs: TopicConfigs,
+        proof: LeadershipProof,
+        session_may_be_over: Callable[[], bool],
     ) -> None:
+        """``proof`` and ``session_may_be_over`` tell whether this broker is in touch with those that may depose it."""
         self.config = config
         self.scheduler = scheduler
         self.logs = logs
@@ -104,6 +108,9 @@ class ReplicaManager:
         self._on_state_change = on_state_change
         self._on_log_dir_failed = on_log_dir_failed
         self.topic_configs = topic_configs
+        self._proof = proof
+        self._session_may_be_over = session_may_be_over
+        self._all_proved_since_ms: int | None = None
         self._failed_dirs: dict[str, None] = {}
         self._news: dict[Partition, int] = {}
         self._isr_check: Cancellable | None = None
@@ -150,7 +157,11 @@ class ReplicaManager:
         would be believed more than anything said of the present one.
         """
         newest = self._newest_leader(topic_partition, topic_id)
-        return None if newest is None or newest.leader_id < 0 else newest
+        if newest is None or newest.leader_id < 0:
+            return None
+        if newest.leader_id == self.broker_id and not self._leads_provably(topic_partition):
+            return None  # It would send the client back here.
+        return newest
 
     def _newest_leader(self, topic_partition: TopicPartition, topic_id: str | None) -> LeaderHint | None:
         """Return the leadership with the highest epoch; its leader is `NO_LEADER` while the partition has none."""
@@ -174,6 +185,10 @@ class ReplicaManager:
         if isinstance(error, NotLeaderOrFollowerError) and newest is not None and newest.leader_id < 0:
             error = LeaderNotAvailableError(f"{topic_partition} has no leader at the moment")
         return failure_of(error, self.hint(topic_partition, topic_id))
+
+    def _leads_provably(self, topic_partition: TopicPartition) -> bool:
+        partition = self.partitions.get(topic_partition)
+        return partition is not None and partition.is_leader and partition.is_leadership_proved
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
         """A client reads from the follower hosted here; return whether it keeps up with its leader."""
@@ -241,6 +256,23 @@ class ReplicaManager:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
     # What partitions and fetchers ask of their host
+
+    def proof_since_ms(self) -> int:
+        """Return since when leaders have to prove their leadership."""
+        return self._proof.since_ms(self.now_ms(), self._session_may_be_over())
+
+    def in_contact(self) -> bool:
+        """Whether neither the ZooKeeper session nor the controller's lease may be over."""
+        return not (self._session_may_be_over() or self._proof.lease_may_be_over(self.now_ms()))
+
+    def serves_as_leader(self) -> bool:
+        """Return whether every leadership of this broker can be proved; looked at again after each loss of contact."""
+        since_ms = self.proof_since_ms()
+        if since_ms == self._all_proved_since_ms and self.in_contact():
+            return True
+        proved = all(partition.is_leadership_proved for partition in self.partitions.values() if partition.is_leader)
+        self._all_proved_since_ms = since_ms if proved and self.in_contact() else None
+        return proved
 
     def registered_broker_epoch(self, broker_id: int) -> int | None:
         """Epoch of a live broker, None when it is not alive."""

@@ -154,12 +154,12 @@ class ClientRequests:
             return None
 
     def offsets_for_leader_epoch(
-        self, queries: Sequence[EpochQuery], refusal: PacelineError | None
+        self, queries: Sequence[EpochQuery], from_client: bool, refusal: PacelineError | None
     ) -> list[EpochAnswer]:
         """Say where leader epochs ended."""
         if refusal is not None:
             return [EpochAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
-        return offsets_for_leader_epoch(self._manager, queries)
+        return offsets_for_leader_epoch(self._manager, queries, from_client)
 
     def list_offsets(
         self, queries: Sequence[OffsetQuery], isolation: Isolation, refusal: PacelineError | None

@@ -66,7 +66,7 @@ class DeleteRecordsHandler:
                 raise InvalidTopicError(f"clients may not delete records of {topic_partition.topic}")
             partition = self._partitions.lookup(topic_partition)
             partition.check_topic_id(query.topic_id)
-            log = partition.leader_log(query.current_leader_epoch)
+            log = partition.serving_log(query.current_leader_epoch)
             if not log.config.deletes:
                 raise PolicyViolationError(f"{topic_partition.topic} has no cleanup policy that deletes")
             offset = log.high_watermark if query.before_offset is None else query.before_offset
@@ -121,7 +121,7 @@ class DelayedDeleteRecords(DelayedOperation):
         topic_partition = waiting.result.topic_partition
         try:
             self._partitions.lookup(topic_partition)
-            log = waiting.partition.leader_log()
+            log = waiting.partition.serving_log()
             if log.directory.is_offline:
                 raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
         except PacelineError as error:

@@ -118,7 +118,10 @@ class FetchHandler:
         if session is None:
             looked_at = positions
         else:
+            answered_ms = session.clock.answered_ms
             self._end_wait(session)
+            # The answer that its owner does not wait for any more is not the one before the next fetch.
+            session.clock.answered_ms = answered_ms
             session.broker_epoch = reader.broker_epoch
             for topic_partition in forgotten:
                 self._forget(session, topic_partition)
@@ -191,8 +194,22 @@ class FetchHandler:
             reads = told
             run.answer(session.session_id, reads)
         self._count(run.reader, reads)
+        if run.reader.replica_id is not None:
+            self._note_answered(run, reads)
         if run.reader.replica_id is not None and self._quota.lists_any:
             self._count_throttled(reads)
+
+    def _note_answered(self, run: FetchRun, reads: list[PartitionRead]) -> None:
+        """Remember when a follower was answered: its next fetch proves that it followed later than now."""
+        now_ms = self._scheduler.now_ms()
+        if run.session is not None:
+            run.session.clock.answered_ms = now_ms
+            return
+        assert run.reader.replica_id is not None
+        for read in reads:
+            partition = self._hosted(read.position.topic_partition)
+            if partition is not None:
+                partition.fetch_answered(run.reader.replica_id, now_ms)
 
     def _count(self, reader: Reader, reads: list[PartitionRead]) -> None:
         traffic = self.traffic
@@ -283,7 +300,10 @@ class FetchHandler:
                 raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
             look_at_follower(partition, position, read)
             return partition
-        log = partition.leader_log(position.current_leader_epoch)
+        if reader.replica_id is None:
+            log = partition.serving_log(position.current_leader_epoch)
+        else:
+            log = partition.leader_log(position.current_leader_epoch)
         if reader.replica_id is not None and reader.replica_id not in partition.followers:
             raise ReplicaNotAvailableError(
                 f"broker {reader.replica_id} has no replica of {position.topic_partition} in leader epoch "
@@ -350,15 +370,20 @@ class FetchHandler:
 
     def _forget(self, session: FetchSession, topic_partition: TopicPartition) -> None:
         if session.remove(topic_partition):
-            self._detach(session, topic_partition)
+            self._detach(session, topic_partition, forgotten=True)
 
     def _leave(self, session: FetchSession) -> None:
         self._end_wait(session)
         for topic_partition in session.partitions:
-            self._detach(session, topic_partition)
+            self._detach(session, topic_partition, forgotten=False)
 
-    def _detach(self, session: FetchSession, topic_partition: TopicPartition) -> None:
+    def _detach(self, session: FetchSession, topic_partition: TopicPartition, forgotten: bool) -> None:
+        partition = self._hosted(topic_partition)
+        if partition is not None:
+            partition.leave_session(session, forgotten)
+
+    def _hosted(self, topic_partition: TopicPartition) -> Partition | None:
         try:
-            self._partitions.lookup(topic_partition).leave_session(session)
+            return self._partitions.lookup(topic_partition)
         except PacelineError:
-            pass
+            return None

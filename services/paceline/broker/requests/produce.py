@@ -112,7 +112,7 @@ class ProduceHandler:
                 raise InvalidTopicError(f"clients may not write to {topic_partition.topic}")
             partition = self._partitions.lookup(topic_partition)
             partition.check_topic_id(item.topic_id)
-            appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms)
+            appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms, item.current_leader_epoch)
         except DamagedLogError as error:
             self.traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
             result.failure = failure_of(self._partitions.log_damaged(topic_partition, error))

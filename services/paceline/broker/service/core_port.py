@@ -43,8 +43,8 @@ class BrokerCore(Protocol):
     ) -> Cancel | None:
         """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
 
-    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
-        """Tell where epochs ended."""
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
+        """Tell a client or a follower where epochs ended."""
 
     def produce(
         self,

@@ -61,7 +61,7 @@ class ReplicationServicer:
     ) -> pb.OffsetsForLeaderEpochResponse:
         """Tell a follower where epochs ended."""
         _, queries = convert.replica_epochs_from_proto(request)
-        answers = self._core.get().offsets_for_leader_epoch(queries)
+        answers = self._core.get().offsets_for_leader_epoch(queries, from_client=False)
         return pb.OffsetsForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer) for answer in answers]
         )

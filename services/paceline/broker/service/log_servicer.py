@@ -248,7 +248,8 @@ class LogServicer:
                 if part.head.WhichOneof("data") != "records":
                     raise InvalidRequestError(f"there are no records for {topic_partition}")
                 batch = await encode_on_loop(part.head.records, self._scheduler.wall_ms())
-            data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch))
+            epoch = part.head.current_leader_epoch if part.head.HasField("current_leader_epoch") else None
+            data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch, epoch))
         convert.refuse_duplicates([one.topic_partition for one in data])
         return data
 
@@ -323,7 +324,9 @@ class LogServicer:
         self, request: pb.OffsetForLeaderEpochRequest, context: Any
     ) -> pb.OffsetForLeaderEpochResponse:
         """Tell where epochs ended."""
-        answers = self._core.get().offsets_for_leader_epoch(convert.epoch_queries_from_proto(request.partitions))
+        answers = self._core.get().offsets_for_leader_epoch(
+            convert.epoch_queries_from_proto(request.partitions), from_client=True
+        )
         return pb.OffsetForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )

@@ -208,6 +208,13 @@ class KazooZooKeeper:
         """Whether requests submitted now would be sent at once."""
         return self._connected
 
+    @property
+    def session_may_be_over(self) -> bool:
+        """Whether the server may have ended the session by now, or has and the owner's thread has yet to hear of it."""
+        with self._lock:
+            over = not self._session_id or self._generation != self._seen_generation
+            return over or time.monotonic() - self._contact.last_s > self._timeout_s
+
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
         """Connect, and keep connecting until closed."""
         if self._started:

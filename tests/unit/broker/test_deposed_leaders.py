@@ -1,0 +1,149 @@
+"""A leader that cannot prove its leadership does not answer as leader; an outage alone stops no leader."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
+    EpochQuery,
+    Isolation,
+    OffsetKind,
+    OffsetQuery,
+    PartitionFailure,
+    ProduceData,
+    ProduceResult,
+    RequiredAcks,
+)
+from paceline.model.errors import ErrorCode, RequestTimedOutError
+from tests.support.broker_cluster import TP, BrokerCluster, batch
+
+SESSION_MS, LEASE_MS = 6_000, 9_000
+
+
+def led_by_1(isr: tuple[int, ...] = (1, 2, 3), cuts: frozenset[tuple[int, int]] = frozenset()) -> BrokerCluster:
+    """Return a cluster in which broker 1 leads, with one committed record."""
+    cluster = BrokerCluster(zookeeper_session_timeout_ms=SESSION_MS, controller_broker_lease_ms=LEASE_MS)
+    cluster.cuts |= cuts
+    cluster.decide(1, 0, isr, is_new=True)
+    cluster.time.run_for(500)
+    answer = cluster[1].produce(b"a")
+    cluster.time.run_for(500)
+    assert answer[0].failure is None
+    return cluster
+
+
+def lose_zookeeper(cluster: BrokerCluster, broker_id: int = 1) -> None:
+    """Cut a broker off from ZooKeeper."""
+    cluster[broker_id].zookeeper.link.cut()
+    cluster[broker_id].zookeeper.disconnect()
+
+
+def cut_off(cluster: BrokerCluster) -> None:
+    """Cut broker 1 off from ZooKeeper, controllers and brokers; clients still reach it."""
+    lose_zookeeper(cluster)
+    cluster[1].transport.heartbeat_answer = RequestTimedOutError("cut off")
+    cluster.cuts |= {(1, 2), (1, 3), (2, 1), (3, 1)}
+
+
+def failures(cluster: BrokerCluster) -> dict[str, PartitionFailure | None]:
+    """Return what broker 1 refuses, per kind of request."""
+    node = cluster[1].node
+    produced: list[ProduceResult] = []
+    numbered = encode_batch([NewRecord(1, None, b"x")], producer_id=7, producer_epoch=0, base_sequence=400)
+    node.produce(RequiredAcks.LEADER, 1_000, [ProduceData(TP, None, numbered)], produced.extend)
+    deleted: list[DeleteRecordsResult] = []
+    node.delete_records([DeleteRecordsQuery(TP, None, 0, None)], 0, deleted.extend)
+    return {
+        "list offsets": node.list_offsets([OffsetQuery(TP, OffsetKind.LATEST)], Isolation.READ_UNCOMMITTED)[0].failure,
+        "fetch": cluster[1].consume(0)[0].results[0].failure,
+        "fetch out of range": cluster[1].consume(99)[0].results[0].failure,
+        "acks=1": cluster[1].produce(b"b", acks=RequiredAcks.LEADER)[0].failure,
+        "out of order": produced[0].failure,
+        "epoch end": node.offsets_for_leader_epoch([EpochQuery(TP, 0)], from_client=True)[0].failure,
+        "delete records": deleted[0].failure,
+        "describe replicas": node.describe_replicas(TP.topic, [TP.partition])[0].failure,
+    }
+
+
+def test_a_leader_that_is_cut_off_answers_nothing_as_leader_after_a_session() -> None:
+    cluster = led_by_1()
+    cut_off(cluster)
+    end = cluster[1].log().log_end_offset
+    cluster.time.run_for(SESSION_MS + 500)
+    for kind, failure in failures(cluster).items():
+        assert failure is not None and failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, kind
+        assert failure.leader is None, f"{kind}: the hint would send the client back"
+    assert cluster[1].log().log_end_offset == end
+    assert not cluster[1].node.ready
+
+
+def test_a_leader_that_is_not_cut_off_answers_all_of_it() -> None:
+    found = failures(led_by_1())
+    codes = {kind: failure.code for kind, failure in found.items() if failure is not None}
+    assert codes == {"fetch out of range": ErrorCode.OFFSET_OUT_OF_RANGE}
+
+
+@pytest.mark.parametrize("lose", [lose_zookeeper, lambda c: None], ids=["without ZooKeeper", "with ZooKeeper"])
+@pytest.mark.parametrize("controller", [True, False], ids=["with a controller", "without controllers"])
+def test_a_leader_that_is_followed_goes_on_without_zookeeper_and_controllers(
+    lose: Callable[[BrokerCluster], None], controller: bool
+) -> None:
+    cluster = led_by_1()
+    lose(cluster)
+    if not controller:
+        cluster[1].transport.heartbeat_answer = RequestTimedOutError("no controller")
+    for _ in range(300):
+        cluster.time.run_for(1_000)
+        answer = cluster[1].produce(b"b")
+        cluster.time.run_for(50)
+        assert answer and answer[0].failure is None
+        assert cluster[1].node.ready
+
+
+def test_a_sole_isr_member_goes_on_without_zookeeper() -> None:
+    cluster = led_by_1(isr=(1,), cuts=frozenset({(2, 1), (3, 1)}))
+    lose_zookeeper(cluster)
+    cluster.time.run_for(300_000)
+    assert cluster[1].produce(b"b")[0].failure is None
+    assert cluster[1].node.ready
+
+
+def test_a_leader_that_one_isr_member_has_left_stops_although_the_other_fetches() -> None:
+    cluster = led_by_1()
+    lose_zookeeper(cluster)
+    cluster.cuts |= {(3, 1)}
+    cluster.time.run_for(SESSION_MS + 500)
+    assert not cluster[1].node.ready
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster[1].node.ready, 10_000)
+
+
+def test_contact_alone_does_not_bring_a_leader_back() -> None:
+    cluster = led_by_1()
+    cut_off(cluster)
+    cluster.time.run_for(SESSION_MS + 2_000)
+    cluster[1].transport.heartbeat_answer = None
+    cluster[1].zookeeper.link.heal()
+    old_epoch = cluster[1].node.broker_epoch
+    cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 20_000)
+    cluster.time.run_for(LEASE_MS)
+    assert {failure.code for failure in failures(cluster).values() if failure} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster[1].node.ready, 10_000)
+
+
+@pytest.mark.parametrize(
+    "known, code", [(0, ErrorCode.FENCED_LEADER_EPOCH), (1, None), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_a_producer_s_leader_epoch_is_fenced(known: int, code: ErrorCode | None) -> None:
+    cluster = led_by_1()
+    cluster.decide(1, 1, (1, 2, 3))
+    end = cluster[1].log().log_end_offset
+    answers: list[ProduceResult] = []
+    cluster[1].node.produce(RequiredAcks.LEADER, 1_000, [ProduceData(TP, None, batch(b"b"), known)], answers.extend)
+    failure = answers[0].failure
+    assert (failure and failure.code) is code
+    assert cluster[1].log().log_end_offset == end + (code is None)
