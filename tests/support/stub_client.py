@@ -247,7 +247,7 @@ class StubClient:
             return call(admin_service_pb2_grpc.AdminServiceStub(self._channel(info.metadata["address"])))
 
     def _at_leader(self, topic: str, partition: int, call: Callable[[log_service_pb2_grpc.LogServiceStub], T]) -> T:
-        address = self._leaders.pop((topic, partition), None) or self._find_leader(topic, partition)
+        address = self._leaders.pop((topic, partition), None) or self.find_leader(topic, partition)
         try:
             result = call(log_service_pb2_grpc.LogServiceStub(self._channel(address)))
         except ResultError as failure:
@@ -257,7 +257,7 @@ class StubClient:
         self._leaders[topic, partition] = address
         return result
 
-    def _find_leader(self, topic: str, partition: int) -> str:
+    def find_leader(self, topic: str, partition: int) -> str:
         brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in self._any(self._cluster_of).brokers}
         for description in self._any(lambda to: self._topic_of(to, topic)).partitions:
             if description.partition == partition and description.HasField("leader") and description.leader in brokers:

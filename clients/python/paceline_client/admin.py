@@ -20,6 +20,7 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
@@ -233,7 +234,10 @@ class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
             request = DescribeTopicsRequest(topics=names or [])
 
         def call(channel: Any, left_s: float) -> DescribeTopicsResponse:
-            answer: DescribeTopicsResponse = MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s)
+            stub = MetadataServiceStub(channel)
+            answer: DescribeTopicsResponse = merged_pages(
+                request, lambda page: stub.DescribeTopics(page, timeout=left_s), "topics"
+            )
             return answer
 
         limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from paceline.model.errors import InvalidRequestError, PacelineError, error_for
+from paceline.rpc.pages import merged_pages
 from paceline.v1 import admin_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline_client.admin_connection import AdminConnection, checked
@@ -15,6 +16,13 @@ _SOURCES: Final = {
     pb.CONFIG_SOURCE_BROKER: "broker",
     pb.CONFIG_SOURCE_BROKER_DEFAULT: "broker default",
     pb.CONFIG_SOURCE_BUILT_IN_DEFAULT: "built-in default",
+}
+_TYPES: Final = {
+    pb.CONFIG_TYPE_BOOLEAN: "boolean",
+    pb.CONFIG_TYPE_INTEGER: "integer",
+    pb.CONFIG_TYPE_DOUBLE: "double",
+    pb.CONFIG_TYPE_STRING: "string",
+    pb.CONFIG_TYPE_LIST: "list",
 }
 _OPERATIONS: Final = {
     "set": pb.CONFIG_OPERATION_SET,
@@ -32,6 +40,11 @@ class ConfigEntry:
     value: str
     source: str
     """``topic``, ``broker``, ``broker default`` or ``built-in default``."""
+    type: str = ""
+    """``boolean``, ``integer``, ``double``, ``string`` or ``list``."""
+    default_value: str = ""
+    """Value in effect when the key is set nowhere."""
+    documentation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,9 @@ class ConfigAdmin(AdminConnection):
                 timeout_ms=timeout_ms,
             )
         answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).DescribeConfigs(request, timeout=left_s),
+            lambda channel, left_s: merged_pages(
+                request, lambda page: AdminServiceStub(channel).DescribeConfigs(page, timeout=left_s), "resources"
+            ),
             timeout_ms,
             only_reads=True,
         )
@@ -104,7 +119,15 @@ class ConfigAdmin(AdminConnection):
             if each.HasField("error"):
                 raise error_for(each.error.code, each.error.message)
             found[each.resource.name] = [
-                ConfigEntry(entry.key, entry.value, _SOURCES.get(entry.source, "")) for entry in each.entries
+                ConfigEntry(
+                    entry.key,
+                    entry.value,
+                    _SOURCES.get(entry.source, ""),
+                    _TYPES.get(entry.type, ""),
+                    entry.default_value,
+                    entry.documentation,
+                )
+                for entry in each.entries
             ]
         return found
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from paceline.model.errors import PacelineError, error_for
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.pages import merged_pages
 from paceline.v1 import admin_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline_client.admin_connection import AdminConnection, checked
@@ -84,7 +85,9 @@ class LogDirAdmin(AdminConnection):
                 timeout_ms=timeout_ms,
             )
         answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).DescribeLogDirs(request, timeout=left_s),
+            lambda channel, left_s: merged_pages(
+                request, lambda page: AdminServiceStub(channel).DescribeLogDirs(page, timeout=left_s), "brokers"
+            ),
             timeout_ms,
             only_reads=True,
         )
@@ -94,7 +97,7 @@ class LogDirAdmin(AdminConnection):
                 error_for(each.error.code, each.error.message) if each.HasField("error") else None,
                 tuple(_log_dir(log_dir) for log_dir in each.log_dirs),
             )
-            for each in answer.brokers
+            for each in _joined(answer.brokers)
         ]
 
     def alter_replica_log_dirs(
@@ -141,6 +144,23 @@ class LogDirAdmin(AdminConnection):
             for each in answer.results
         ]
         return checked(results, raise_errors)
+
+
+def _joined(parts: Iterable[pb.BrokerLogDirs]) -> list[pb.BrokerLogDirs]:
+    """Return one entry per broker, with one entry per directory: pages may divide both."""
+    brokers: dict[int, pb.BrokerLogDirs] = {}
+    for part in parts:
+        broker = brokers.get(part.broker_id)
+        if broker is None:
+            brokers[part.broker_id] = part
+            continue
+        known = {log_dir.path: log_dir for log_dir in broker.log_dirs}
+        for log_dir in part.log_dirs:
+            if log_dir.path in known:
+                known[log_dir.path].replicas.extend(log_dir.replicas)
+            else:
+                broker.log_dirs.append(log_dir)
+    return list(brokers.values())
 
 
 def _log_dir(wire: pb.LogDir) -> LogDirDescription:

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from paceline.model.errors import ElectionNotNeededError, InvalidRequestError, PacelineError, error_for
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.pages import merged_pages
 from paceline.v1 import admin_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline_client.admin_connection import AdminConnection, checked
@@ -212,7 +213,11 @@ class PartitionAdmin(AdminConnection):
         with sendable():
             request = pb.ListPartitionReassignmentsRequest(partitions=named or [], timeout_ms=timeout_ms)
         answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).ListPartitionReassignments(request, timeout=left_s),
+            lambda channel, left_s: merged_pages(
+                request,
+                lambda page: AdminServiceStub(channel).ListPartitionReassignments(page, timeout=left_s),
+                "reassignments",
+            ),
             timeout_ms,
             only_reads=True,
         )

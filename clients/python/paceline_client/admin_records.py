@@ -13,6 +13,7 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.log_service_pb2 import DeleteRecordsPartition, DeleteRecordsRequest
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
@@ -134,7 +135,9 @@ class RecordAdmin(AdminConnection):
         addresses = {info.id: address_of(info.host, info.port) for info in cluster.brokers}
         request = DescribeTopicsRequest(topics=list(dict.fromkeys(tp.topic for tp in topic_partitions)))
         described = self._anywhere(
-            lambda channel, left_s: MetadataServiceStub(channel).DescribeTopics(request, timeout=left_s),
+            lambda channel, left_s: merged_pages(
+                request, lambda page: MetadataServiceStub(channel).DescribeTopics(page, timeout=left_s), "topics"
+            ),
             budget_ms,
         )
         leaders = {

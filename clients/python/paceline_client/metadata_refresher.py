@@ -18,6 +18,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy
 from paceline.v1.errors_pb2 import LeaderHint
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeTopicsRequest
@@ -308,7 +309,11 @@ class MetadataRefresher:
             return False
         described = []
         if topics:
-            answer = stub.DescribeTopics(DescribeTopicsRequest(topics=topics), timeout=ONE_BROKER_TIMEOUT_S)
+            answer = merged_pages(
+                DescribeTopicsRequest(topics=topics),
+                lambda page: stub.DescribeTopics(page, timeout=ONE_BROKER_TIMEOUT_S),
+                "topics",
+            )
             described = list(answer.topics)
         with self._changed:
             self._cluster.update_cluster(cluster)

@@ -134,7 +134,11 @@ def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> No
 
         with Admin(bootstrap) as admin:
             found = admin.describe_configs(name, keys)[name]
-        show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
+        rows = [{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found]
+        if output != "table":
+            for row, entry in zip(rows, found, strict=True):
+                row |= {"type": entry.type, "default": entry.default_value, "documentation": entry.documentation}
+        show(rows, output)
 
 
 @topic.command()

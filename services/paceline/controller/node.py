@@ -307,6 +307,10 @@ class ControllerNode:
         topics = self._components.context.topics
         return [self._describe(name) for name in (names or sorted(topics))]
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return sorted(self._components.context.topics)
+
     def _describe(self, name: str) -> TopicDescription:
         context = self._components.context
         if name not in context.topics or context.is_queued_for_deletion(name):

@@ -7,12 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from paceline.model.config_keys import ConfigKey, ConfigType
 from paceline.model.errors import InvalidConfigError
 
 LEADER_THROTTLED_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_THROTTLED_RATE: Final = "follower.replication.throttled.rate"
 BROKER_DYNAMIC_KEYS: Final = (LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)
 UNLIMITED: Final = 2**63 - 1
+BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
+    LEADER_THROTTLED_RATE: ConfigKey(
+        LEADER_THROTTLED_RATE,
+        ConfigType.INTEGER,
+        str(UNLIMITED),
+        "Bytes per second that a broker sends to throttled followers, over all partitions it leads.",
+    ),
+    FOLLOWER_THROTTLED_RATE: ConfigKey(
+        FOLLOWER_THROTTLED_RATE,
+        ConfigType.INTEGER,
+        str(UNLIMITED),
+        "Bytes per second that a broker copies into throttled replicas, over all partitions it follows.",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from paceline.pipeline.source.fetch_wire import FETCH_METHOD, parse_fetch_answer
 from paceline.pipeline.source.options import ReadOptions
 from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, channel_options
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error, is_timeout
+from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
 
@@ -179,7 +180,8 @@ class Cluster:
         described: list[metadata_service_pb2.TopicDescription] = []
         for first in range(0, max(len(names), 1), MAX_NAMES_PER_LOOKUP):
             asked = metadata_service_pb2.DescribeTopicsRequest(topics=names[first : first + MAX_NAMES_PER_LOOKUP])
-            described.extend(stub.DescribeTopics(asked, timeout=seconds).topics)
+            answer = merged_pages(asked, lambda page: stub.DescribeTopics(page, timeout=seconds), "topics")
+            described.extend(answer.topics)
         found: dict[str, TopicView] = {}
         for topic in described:
             if topic.HasField("error"):

@@ -46,6 +46,7 @@ from paceline.rpc import convert, wire
 from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.nested_limits import refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
+from paceline.rpc.pages import topics_page
 from paceline.rpc.server import parsed, unary
 from paceline.rpc.streams.stream_server import StreamServer, stream_handler
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -399,8 +400,8 @@ class MetadataServicer(WatchServicer):
     ) -> metadata_pb.DescribeTopicsResponse:
         """Describe topics."""
         topics = self._told().snapshot.topics
-        names = list(convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")) or sorted(topics)
-        return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
+        convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")
+        return topics_page(request, lambda: sorted(topics), lambda name: self._topics([name])[0])
 
     def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
         topics = self._core.get().metadata.snapshot.topics

@@ -12,6 +12,7 @@ from paceline.controller.admin.admin_values import (
     AwaitedReason,
     ConfigAlteration,
     ConfigChange,
+    ConfigEntry,
     ConfigOperation,
     ConfigResource,
     ConfigSource,
@@ -34,6 +35,8 @@ from paceline.controller.service.metadata_servicer import (
     topic_error,
 )
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
+from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.control import LiveBroker
 from paceline.model.errors import (
     InvalidRequestError,
@@ -44,6 +47,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
 from paceline.rpc.deadlines import wait_within_deadline
+from paceline.rpc.pages import page_in_key_order, page_in_request_order
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2
 
@@ -182,7 +186,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         moves: list[OngoingReassignment] = await self._ask(
             lambda reply: admin.list_partition_reassignments(wanted, reply), _timeout_ms(request.timeout_ms, context)
         )
-        return admin_pb.ListPartitionReassignmentsResponse(reassignments=[_ongoing(move) for move in moves])
+        found, token = page_in_key_order(
+            moves,
+            lambda move: tuple(move.topic_partition),
+            (str, int),
+            request.page_size,
+            request.page_token,
+            _ongoing,
+        )
+        return admin_pb.ListPartitionReassignmentsResponse(reassignments=found, next_page_token=token)
 
     async def ElectLeaders(  # noqa: N802
         self, request: admin_pb.ElectLeadersRequest, context: Any
@@ -225,19 +237,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         results: list[DescribeConfigsResult] = await self._ask(
             lambda reply: admin.describe_configs(resources, reply), _timeout_ms(request.timeout_ms, context)
         )
-        return admin_pb.DescribeConfigsResponse(
-            resources=[
-                admin_pb.DescribeConfigsResult(
-                    resource=_wire_resource(result.resource),
-                    error=_config_error(result.error),
-                    entries=[
-                        admin_pb.ConfigEntry(key=entry.key, value=entry.value, source=CONFIG_SOURCES[entry.source])
-                        for entry in result.entries
-                    ],
-                )
-                for result in results
-            ]
-        )
+        found, token = page_in_request_order(results, request.page_size, request.page_token, _described_configs)
+        return admin_pb.DescribeConfigsResponse(resources=found, next_page_token=token)
 
     async def IncrementalAlterConfigs(  # noqa: N802
         self, request: admin_pb.IncrementalAlterConfigsRequest, context: Any
@@ -267,8 +268,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         named = convert.bounded(request.broker_ids, MAX_TOPICS, "brokers")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         brokers = self._live_brokers()
-        found = await describe_log_dirs(brokers, named or sorted(brokers), partitions, timeout_s)
-        return admin_pb.DescribeLogDirsResponse(brokers=found)
+        found, token = await describe_log_dirs(
+            brokers, list(named), partitions, timeout_s, request.page_size, request.page_token
+        )
+        return admin_pb.DescribeLogDirsResponse(brokers=found, next_page_token=token)
 
     async def AlterReplicaLogDirs(  # noqa: N802
         self, request: admin_pb.AlterReplicaLogDirsRequest, context: Any
@@ -368,6 +371,26 @@ def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:
             )
             for awaited in move.waiting_for
         ],
+    )
+
+
+def _described_configs(result: DescribeConfigsResult) -> admin_pb.DescribeConfigsResult:
+    return admin_pb.DescribeConfigsResult(
+        resource=_wire_resource(result.resource),
+        error=_config_error(result.error),
+        entries=[_config_entry(entry) for entry in result.entries],
+    )
+
+
+def _config_entry(entry: ConfigEntry) -> admin_pb.ConfigEntry:
+    known = TOPIC_KEY_DESCRIPTIONS.get(entry.key) or BROKER_KEY_DESCRIPTIONS[entry.key]
+    return admin_pb.ConfigEntry(
+        key=entry.key,
+        value=entry.value,
+        source=CONFIG_SOURCES[entry.source],
+        type=admin_pb.ConfigType.Value(f"CONFIG_TYPE_{known.type.name}"),
+        default_value=known.default,
+        documentation=known.documentation,
     )
 
 

@@ -4,7 +4,8 @@ It is a go-between here and decides nothing: a caller reaches one controller, no
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -12,10 +13,11 @@ import grpc
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1.replica_manager_service_pb2_grpc import ReplicaManagerServiceStub
 from paceline.model.control import LiveBroker
-from paceline.model.errors import BrokerNotAvailableError, PacelineError
+from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
 from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_aio_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.pages import PageLimit, decode_token, encode_token
 from paceline.v1 import admin_service_pb2 as pb
 
 CONTROL: Final = "CONTROL"
@@ -26,11 +28,70 @@ T = TypeVar("T")
 
 async def describe_log_dirs(
     brokers: Mapping[int, LiveBroker],
-    wanted: Iterable[int],
+    named: Sequence[int],
+    partitions: Sequence[pb.TopicPartition],
+    timeout_s: float,
+    page_size: int,
+    token: str,
+) -> tuple[list[pb.BrokerLogDirs], str]:
+    """Return one page and the token of the next one: an entry per broker, every live one when none is named.
+
+    A broker that is not live, or does not answer in time, has an error. Brokers are asked only until the page is full.
+
+    Raises:
+        InvalidRequestError: the size or the token cannot be.
+    """
+    limit = PageLimit(page_size)
+    after = decode_token(token, int, str, str, int)
+    order = list(dict.fromkeys(named)) if named else sorted(brokers)
+    start = 0
+    if after:
+        start = next((index for index, broker_id in enumerate(order) if broker_id == after[0]), -1)
+        if start < 0:
+            if named:
+                raise InvalidRequestError("the page token belongs to another request")
+            start, after = bisect_right(order, after[0]), ()
+    page: list[pb.BrokerLogDirs] = []
+    for first in range(start, len(order), BROKERS_AT_ONCE):
+        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, timeout_s):
+            position = after[1:] if after and answer.broker_id == after[0] else ()
+            entry, reached = _part(answer, position, limit)
+            page.append(entry)
+            if reached:
+                return page, encode_token(*reached)
+    return page, ""
+
+
+def _part(
+    answer: pb.BrokerLogDirs, after: tuple[Any, ...], limit: PageLimit
+) -> tuple[pb.BrokerLogDirs, tuple[Any, ...]]:
+    """Return what fits of a broker's answer behind a position, and the last position when not all of it fits."""
+    part = pb.BrokerLogDirs(broker_id=answer.broker_id)
+    if answer.HasField("error"):
+        part.error.CopyFrom(answer.error)
+    paths = [log_dir.path for log_dir in answer.log_dirs]
+    first = paths.index(after[0]) if after and after[0] in paths else 0
+    reached = (answer.broker_id, *(after or ("", "", 0)))
+    for log_dir in answer.log_dirs[first:]:
+        target = part.log_dirs.add(path=log_dir.path)
+        if log_dir.HasField("error"):
+            target.error.CopyFrom(log_dir.error)
+        for replica in log_dir.replicas:
+            if after and log_dir.path == after[0] and (replica.topic, replica.partition) <= after[1:]:
+                continue
+            if not limit.admits(replica.ByteSize()):
+                return part, reached
+            target.replicas.append(replica)
+            reached = (answer.broker_id, log_dir.path, replica.topic, replica.partition)
+    return part, ()
+
+
+async def _described(
+    brokers: Mapping[int, LiveBroker],
+    wanted: Sequence[int],
     partitions: Sequence[pb.TopicPartition],
     timeout_s: float,
 ) -> list[pb.BrokerLogDirs]:
-    """Return one entry per broker wanted; one that is not live, or does not answer in time, has an error."""
     request = control_pb.DescribeLogDirsRequest(partitions=partitions)
 
     async def ask(broker_id: int) -> pb.BrokerLogDirs:
@@ -41,7 +102,7 @@ async def describe_log_dirs(
             return pb.BrokerLogDirs(broker_id=broker_id, error=convert.log_dir_error_to_proto(answer))
         return pb.BrokerLogDirs(broker_id=broker_id, log_dirs=answer.log_dirs)
 
-    return await _all([ask(broker_id) for broker_id in dict.fromkeys(wanted)])
+    return await _all([ask(broker_id) for broker_id in wanted])
 
 
 async def alter_replica_log_dirs(

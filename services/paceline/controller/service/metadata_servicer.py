@@ -24,6 +24,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert
 from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
+from paceline.rpc.pages import topics_page
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
 from paceline.v1 import errors_pb2
@@ -144,8 +145,9 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
         """Describe topics."""
-        names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
-        return metadata_pb.DescribeTopicsResponse(topics=self._topics(names))
+        convert.bounded(request.topics, MAX_TOPICS, "topics")
+        self._check_active()
+        return topics_page(request, self._handle.get().topic_names, lambda name: self._topics([name])[0])
 
     def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
         self._check_active()

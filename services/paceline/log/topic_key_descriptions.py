@@ -1,0 +1,56 @@
+"""What each topic key means, for those who ask a cluster for its configuration."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from paceline.log.log_config import TOPIC_KEYS, LogConfig
+from paceline.model.config_keys import ConfigKey, ConfigType
+
+_LISTS: Final = frozenset(
+    {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+_RATIOS: Final = frozenset({"min.cleanable.dirty.ratio"})
+_BOOLEANS: Final = frozenset({"preallocate", "unclean.leader.election.enable"})
+_TEXTS: Final = frozenset({"compression.type", "message.timestamp.type"})
+
+_DOCUMENTATION: Final[Mapping[str, str]] = {
+    "segment.bytes": "Size in bytes at which the active segment file is closed and a new one begins.",
+    "segment.ms": "Age in milliseconds at which the active segment is closed, even if it is not full.",
+    "segment.jitter.ms": "Most milliseconds subtracted at random from segment.ms, so that rolls spread out.",
+    "segment.index.bytes": "Size in bytes of the offset index of a segment; a full index closes the segment.",
+    "index.interval.bytes": "Bytes of records between two entries of the offset index.",
+    "retention.ms": "Milliseconds that records are kept under cleanup.policy=delete; -1 keeps them for ever.",
+    "retention.bytes": "Bytes of a partition that are kept under cleanup.policy=delete; -1 sets no limit.",
+    "cleanup.policy": "delete removes old segments, compact keeps the last record of each key; both may be given.",
+    "file.delete.delay.ms": "Milliseconds between the removal of a segment from the log and the deletion of its files.",
+    "delete.retention.ms": "Milliseconds that compaction keeps tombstones, which are records without a value.",
+    "min.compaction.lag.ms": "Milliseconds that a record stays uncompacted after it was written.",
+    "max.compaction.lag.ms": "Milliseconds after which a record is due for compaction, however small the rest is.",
+    "min.cleanable.dirty.ratio": "Part of the log, 0 to 1, that has to be uncompacted before compaction starts.",
+    "flush.messages": "Records after which the log is forced to disk; by default the operating system decides.",
+    "flush.ms": "Milliseconds after which the log is forced to disk; by default the operating system decides.",
+    "preallocate": "Whether the file of a new segment is allocated in full at once.",
+    "max.message.bytes": "Size in bytes of the largest batch that may be appended, after compression.",
+    "compression.type": "Codec of stored batches: uncompressed, gzip, snappy, lz4, zstd; producer keeps the sent one.",
+    "message.timestamp.type": "CreateTime keeps the producer's timestamp, LogAppendTime stores the broker's.",
+    "message.timestamp.difference.max.ms": "Most milliseconds between a record's and the broker's time.",
+    "min.insync.replicas": "In-sync replicas that a write with acks ALL needs; with fewer it is refused.",
+    "unclean.leader.election.enable": "Whether a replica out of sync may lead when no other is online; that loses records.",
+    "leader.replication.throttled.replicas": "Replicas throttled at the leader: partition:broker, or *.",
+    "follower.replication.throttled.replicas": "Replicas throttled at the follower: partition:broker, or *.",
+}
+
+
+def _type(key: str) -> ConfigType:
+    if key in _LISTS:
+        return ConfigType.LIST
+    if key in _BOOLEANS:
+        return ConfigType.BOOLEAN
+    if key in _RATIOS:
+        return ConfigType.DOUBLE
+    return ConfigType.STRING if key in _TEXTS else ConfigType.INTEGER
+
+
+TOPIC_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
+    key: ConfigKey(key, _type(key), LogConfig().value_text(key), _DOCUMENTATION[key]) for key in TOPIC_KEYS
+}
