@@ -103,11 +103,18 @@ class StubClient:
 
     def describe_topics(self, timeout_s: float = 120.0) -> list[metadata_service_pb2.TopicDescription]:
         """Return every topic as the first of the bootstrap addresses knows it."""
-        request = metadata_service_pb2.DescribeTopicsRequest()
 
         def ask(address: str) -> list[metadata_service_pb2.TopicDescription]:
             stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
-            return list(stub.DescribeTopics(request, timeout=5.0).topics)
+            topics: list[metadata_service_pb2.TopicDescription] = []
+            token = ""
+            while True:
+                request = metadata_service_pb2.DescribeTopicsRequest(page_token=token)
+                answer = stub.DescribeTopics(request, timeout=5.0)
+                topics += answer.topics
+                token = answer.next_page_token
+                if not token:
+                    return topics
 
         return self._until(timeout_s, "describing all topics", lambda: self._any(ask))
 
