@@ -35,7 +35,7 @@ _DOCUMENTATION: Final[Mapping[str, str]] = {
     "message.timestamp.type": "CreateTime keeps the producer's timestamp, LogAppendTime stores the broker's.",
     "message.timestamp.difference.max.ms": "Most milliseconds between a record's and the broker's time.",
     "min.insync.replicas": "In-sync replicas that a write with acks ALL needs; with fewer it is refused.",
-    "unclean.leader.election.enable": "Whether a replica out of sync may lead when no other is online; that loses records.",
+    "unclean.leader.election.enable": "Whether a replica out of sync may lead when no other is online, losing records.",
     "leader.replication.throttled.replicas": "Replicas throttled at the leader: partition:broker, or *.",
     "follower.replication.throttled.replicas": "Replicas throttled at the follower: partition:broker, or *.",
 }
