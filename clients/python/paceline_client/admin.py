@@ -119,6 +119,10 @@ class PartitionReplicasDescription:
     removing_replicas: tuple[int, ...] = ()
     min_insync_replicas: int = 1
     under_replicated: bool = False
+    bytes_in: int = 0
+    """Bytes that producers have appended since this broker was told to host the partition; starts over with it."""
+    bytes_out: int = 0
+    """Bytes that consumers have read there, counted in the same way."""
 
 
 class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
@@ -427,4 +431,6 @@ def _replicas(wire: PartitionReplicas) -> PartitionReplicasDescription:
         tuple(wire.removing_replicas),
         wire.min_insync_replicas,
         wire.under_replicated,
+        wire.bytes_in,
+        wire.bytes_out,
     )

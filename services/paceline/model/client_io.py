@@ -225,3 +225,7 @@ class PartitionReplicasView:
     removing_replicas: tuple[int, ...] = ()
     min_insync_replicas: int = 1
     under_replicated: bool = False
+    bytes_in: int = 0
+    """Bytes that producers have appended at this leader since it was told to host the partition."""
+    bytes_out: int = 0
+    """Bytes that consumers have read at this leader, counted in the same way."""

@@ -359,6 +359,8 @@ class PartitionReplicas(google.protobuf.message.Message):
     REMOVING_REPLICAS_FIELD_NUMBER: builtins.int
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: builtins.int
     UNDER_REPLICATED_FIELD_NUMBER: builtins.int
+    BYTES_IN_FIELD_NUMBER: builtins.int
+    BYTES_OUT_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """Topic name."""
     partition: builtins.int
@@ -381,6 +383,12 @@ class PartitionReplicas(google.protobuf.message.Message):
     """How many in-sync replicas a write with acks ALL needs."""
     under_replicated: builtins.bool
     """Whether the in-sync set is smaller than the assignment, replicas being added left out."""
+    bytes_in: builtins.int
+    """Bytes that producers have appended on this broker since it was told to host the partition. Only rises while the
+    broker runs; a number below an earlier one means a new count.
+    """
+    bytes_out: builtins.int
+    """Bytes that consumers have read on this broker, counted in the same way."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""
@@ -425,9 +433,11 @@ class PartitionReplicas(google.protobuf.message.Message):
         removing_replicas: collections.abc.Iterable[builtins.int] | None = ...,
         min_insync_replicas: builtins.int = ...,
         under_replicated: builtins.bool = ...,
+        bytes_in: builtins.int = ...,
+        bytes_out: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "adding_replicas", b"adding_replicas", "error", b"error", "high_watermark", b"high_watermark", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "leader_epoch_start_offset", b"leader_epoch_start_offset", "log_start_offset", b"log_start_offset", "maximal_isr", b"maximal_isr", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "topic", b"topic", "topic_id", b"topic_id", "under_replicated", b"under_replicated", "zk_version", b"zk_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "adding_replicas", b"adding_replicas", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "error", b"error", "high_watermark", b"high_watermark", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "leader_epoch_start_offset", b"leader_epoch_start_offset", "log_start_offset", b"log_start_offset", "maximal_isr", b"maximal_isr", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "topic", b"topic", "topic_id", b"topic_id", "under_replicated", b"under_replicated", "zk_version", b"zk_version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
 
 global___PartitionReplicas = PartitionReplicas

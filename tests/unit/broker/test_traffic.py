@@ -92,3 +92,18 @@ def test_the_numbers_of_a_deleted_partition_are_gone() -> None:
     cluster.stop_replica(1, 1, delete=True)
     cluster.time.run_for(100)
     assert (manager.traffic.topics, partition_numbers_of(manager, 10)) == ({}, [])
+
+
+def test_a_leader_tells_the_load_of_each_partition() -> None:
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1, 2, 3), (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    cluster[1].produce(b"a", b"bb")
+    cluster.time.run_for(1_000)
+    (quiet,) = cluster[1].node.describe_replicas(TP.topic, [0])
+    assert quiet.bytes_in == snapshot_of(cluster[1].node.replica_manager).bytes_in_total > 0
+    assert quiet.bytes_out == 0, "copies of followers are no load of consumers"
+    cluster[1].consume(0)
+    cluster.time.run_for(1_000)
+    (read,) = cluster[1].node.describe_replicas(TP.topic, [0])
+    assert read.bytes_out == read.bytes_in == quiet.bytes_in

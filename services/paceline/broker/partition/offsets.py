@@ -158,6 +158,8 @@ def _view(partitions: HostedReplicas, topic_partition: TopicPartition, now_ms: i
         removing_replicas=partition.removing_replicas,
         min_insync_replicas=log.config.min_insync_replicas,
         under_replicated=partition.is_under_replicated,
+        bytes_in=partition.bytes_in,
+        bytes_out=partition.bytes_out,
     )
 
 

@@ -39,6 +39,8 @@ class Partition:
     __slots__ = (
         "_host",
         "adding_replicas",
+        "bytes_in",
+        "bytes_out",
         "controller_epoch",
         "followers",
         "in_sync_at_epoch",
@@ -90,6 +92,10 @@ class Partition:
         """Epoch of the controller that told it so."""
         self.told_ms = NEVER
         """When the controller, or an ISR write, last confirmed that this broker leads."""
+        self.bytes_in = 0
+        """Bytes that producers have appended here, in whichever leader epoch."""
+        self.bytes_out = 0
+        """Bytes that consumers have read here."""
 
     @property
     def is_leader(self) -> bool:

@@ -217,6 +217,9 @@ class FetchHandler:
             topic = read.position.topic_partition.topic
             if reader.replica_id is None:
                 traffic.fetched(topic, len(read.batches), read.error is not None)
+                partition = self._hosted(read.position.topic_partition) if read.batches else None
+                if partition is not None:
+                    partition.bytes_out += len(read.batches)
             elif read.batches:
                 traffic.sent_to_follower(topic, len(read.batches), read.to_added_replica)
 

@@ -127,6 +127,8 @@ class ProduceHandler:
             return None, None
         records = 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
         self.traffic.produced(topic_partition.topic, len(item.batch), records)
+        if records:
+            partition.bytes_in += len(item.batch)
         result.base_offset = appended.base_offset
         result.log_append_time_ms = appended.log_append_time_ms
         result.log_start_offset = appended.log_start_offset

@@ -509,6 +509,8 @@ def partition_replicas_to_proto(
         removing_replicas=view.removing_replicas,
         min_insync_replicas=view.min_insync_replicas,
         under_replicated=view.under_replicated,
+        bytes_in=view.bytes_in,
+        bytes_out=view.bytes_out,
     )
 
 
@@ -549,6 +551,8 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
         removing_replicas=tuple(message.removing_replicas),
         min_insync_replicas=message.min_insync_replicas,
         under_replicated=message.under_replicated,
+        bytes_in=message.bytes_in,
+        bytes_out=message.bytes_out,
     )
 
 

@@ -743,8 +743,13 @@ type PartitionReplicas struct {
 	MinInsyncReplicas int32 `protobuf:"varint,16,opt,name=min_insync_replicas,json=minInsyncReplicas,proto3" json:"min_insync_replicas,omitempty"`
 	// Whether the in-sync set is smaller than the assignment, replicas being added left out.
 	UnderReplicated bool `protobuf:"varint,17,opt,name=under_replicated,json=underReplicated,proto3" json:"under_replicated,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Bytes that producers have appended on this broker since it was told to host the partition. Only rises while the
+	// broker runs; a number below an earlier one means a new count.
+	BytesIn int64 `protobuf:"varint,18,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	// Bytes that consumers have read on this broker, counted in the same way.
+	BytesOut      int64 `protobuf:"varint,19,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PartitionReplicas) Reset() {
@@ -894,6 +899,20 @@ func (x *PartitionReplicas) GetUnderReplicated() bool {
 		return x.UnderReplicated
 	}
 	return false
+}
+
+func (x *PartitionReplicas) GetBytesIn() int64 {
+	if x != nil {
+		return x.BytesIn
+	}
+	return 0
+}
+
+func (x *PartitionReplicas) GetBytesOut() int64 {
+	if x != nil {
+		return x.BytesOut
+	}
+	return 0
 }
 
 // ReplicaProgress is what a leader knows of one replica.
@@ -1815,7 +1834,7 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x18DescribeReplicasResponse\x12>\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1e.paceline.v1.PartitionReplicasR\n" +
-	"partitions\"\xa8\x05\n" +
+	"partitions\"\xe0\x05\n" +
 	"\x11PartitionReplicas\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +
@@ -1836,7 +1855,9 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x0fadding_replicas\x18\x0e \x03(\x05R\x0eaddingReplicas\x12+\n" +
 	"\x11removing_replicas\x18\x0f \x03(\x05R\x10removingReplicas\x12.\n" +
 	"\x13min_insync_replicas\x18\x10 \x01(\x05R\x11minInsyncReplicas\x12)\n" +
-	"\x10under_replicated\x18\x11 \x01(\bR\x0funderReplicatedB\b\n" +
+	"\x10under_replicated\x18\x11 \x01(\bR\x0funderReplicated\x12\x19\n" +
+	"\bbytes_in\x18\x12 \x01(\x03R\abytesIn\x12\x1b\n" +
+	"\tbytes_out\x18\x13 \x01(\x03R\bbytesOutB\b\n" +
 	"\x06_error\"\xa6\x04\n" +
 	"\x0fReplicaProgress\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12)\n" +
