@@ -9,7 +9,7 @@ import pytest
 from paceline.pipeline.data_source import spark_schema
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.session import SETTINGS
-from paceline.pipeline.source.options import parse_options
+from paceline.pipeline.source.options import parse_batch_options
 from tests.support.spark import spark  # noqa: F401
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import encode, simple_records
@@ -259,24 +259,6 @@ def test_lost_data_is_an_error_and_can_be_allowed(spark: Any, served: ServedClus
     assert read(spark, served, subscribe="trimmed", startingOffsets=start, failOnDataLoss="false").count() == 60
 
 
-def test_streaming_and_writing_are_refused_with_a_clear_error(
-    spark: Any,  # noqa: F811
-    served: ServedCluster,
-    tmp_path: Any,
-) -> None:
-    servers = {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "numbers"}
-
-    def stream() -> None:
-        query = spark.readStream.format("paceline").options(**servers).load().writeStream.format("noop")
-        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination(60)
-
-    assert "readStream is not supported by the paceline source yet" in failure(stream)
-    frame = spark.range(1).selectExpr("CAST('v' AS BINARY) AS value")
-    for mode in ("append", "overwrite"):
-        writer = frame.write.format("paceline").mode(mode).options(**servers)
-        assert "writing to paceline is not supported yet" in failure(writer.save)
-
-
 # --- the session
 
 
@@ -311,6 +293,6 @@ def test_workers_are_used_again_and_keep_their_channels(spark: Any, served: Serv
 
 
 def test_the_options_of_the_fixture_are_valid(served: ServedCluster) -> None:
-    assert parse_options({"kafka.bootstrap.servers": served.bootstrap, "subscribe": "numbers"}).max_tasks == 8
+    assert parse_batch_options({"kafka.bootstrap.servers": served.bootstrap, "subscribe": "numbers"}).max_tasks == 8
     with pytest.raises(InvalidOptionError):
-        parse_options({})
+        parse_batch_options({})

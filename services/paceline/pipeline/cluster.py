@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -23,7 +23,6 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.source.fetch_wire import FETCH_METHOD, parse_fetch_answer
-from paceline.pipeline.source.options import ReadOptions
 from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, channel_options
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error, is_timeout
 from paceline.rpc.pages import merged_pages
@@ -101,10 +100,30 @@ class TopicView:
     """Leader's broker id per partition, None where there is none."""
 
 
+class Connection(Protocol):
+    """How to reach a cluster: the part that the options of a read and of a write have in common."""
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]:
+        """``host:port`` of some brokers."""
+
+    @property
+    def client_id(self) -> str:
+        """The name that brokers see."""
+
+    @property
+    def metadata_retries(self) -> int | None:
+        """Further attempts of a metadata call; None: as many as fit its deadline."""
+
+    @property
+    def metadata_retry_interval_ms(self) -> int:
+        """Pause between them."""
+
+
 class Cluster:
     """One cluster, reached through its bootstrap servers. Opens nothing until the first call."""
 
-    def __init__(self, options: ReadOptions, more_servers: Sequence[str] = ()) -> None:
+    def __init__(self, options: Connection, more_servers: Sequence[str] = ()) -> None:
         """``more_servers`` are asked when none of the bootstrap servers answers."""
         self._bootstrap = (*options.bootstrap_servers, *more_servers)
         self._client_id = options.client_id
@@ -222,23 +241,29 @@ class Cluster:
         Moved leaders are followed and missing ones waited for, within the metadata deadline.
 
         Raises:
+            UnknownTopicOrPartitionError: a topic is not described any more.
             PacelineError: a partition failed for good, or the deadline passed; the last cause.
         """
         found: dict[TopicPartition, int | None] = {}
         left = sorted(set(partitions))
         first = True
+        times_missing = 0
 
         def ask(seconds: float | None) -> None:
-            nonlocal left, first
+            nonlocal left, first, times_missing
             if not first or any(self.leader_address(tp) is None for tp in left):
-                self.refresh(sorted({tp.topic for tp in left}), seconds)
+                names = {tp.topic for tp in left}
+                missing = names - set(self.refresh(sorted(names), seconds))
+                times_missing = times_missing + 1 if missing else 0
+                if missing:
+                    raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(sorted(missing))}")
             first = False
             failure = self._list_offsets_once(left, spec, timestamps_ms or {}, found, seconds or RPC_TIMEOUT_S)
             left = [tp for tp in left if tp not in found]
             if failure is not None:
                 raise failure
 
-        call_with_retry(self._policy, ask)
+        call_with_retry(self._policy, ask, is_over=lambda: times_missing >= UNKNOWN_TOPIC_ATTEMPTS)
         return found
 
     def _list_offsets_once(
@@ -258,43 +283,31 @@ class Cluster:
                 failure = LeaderNotAvailableError(f"{tp} has no leader")
             else:
                 by_leader.setdefault(address, []).append(tp)
+        calls = []
         for address, owned in by_leader.items():
-            for first in range(0, len(owned), MAX_PARTITIONS_PER_LOOKUP):
-                chunk = owned[first : first + MAX_PARTITIONS_PER_LOOKUP]
-                failure = self._ask_leader(address, chunk, spec, timestamps_ms, found, seconds) or failure
+            for at in range(0, len(owned), MAX_PARTITIONS_PER_LOOKUP):
+                chunk = owned[at : at + MAX_PARTITIONS_PER_LOOKUP]
+                calls.append((address, chunk, self._start_list_offsets(address, chunk, spec, timestamps_ms, seconds)))
+        for address, chunk, call in calls:
+            failure = _take_offsets(address, chunk, call, found) or failure
         return failure
 
-    def _ask_leader(
+    def _start_list_offsets(
         self,
         address: str,
         partitions: Sequence[TopicPartition],
         spec: int,
         timestamps_ms: Mapping[TopicPartition, int],
-        found: dict[TopicPartition, int | None],
         seconds: float,
-    ) -> PacelineError | None:
+    ) -> Any:
+        """Send the look-up to one leader, so that those of several leaders run at the same time; return its future."""
         request = log_service_pb2.ListOffsetsRequest()
         for tp in partitions:
             request.partitions.add(
                 topic=tp.topic, partition=tp.partition, spec=spec, timestamp_ms=timestamps_ms.get(tp, 0)
             )
         stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
-        try:
-            answer = stub.ListOffsets(request, timeout=min(RPC_TIMEOUT_S, seconds))
-        except grpc.RpcError as error:
-            return named_failure(f"{address}: {partitions[0]}", error)
-        failure: PacelineError | None = None
-        for result in answer.partitions:
-            tp = TopicPartition(result.topic, result.partition)
-            if result.HasField("error"):
-                failure = error_for(result.error.code, f"{tp}: {result.error.message}")
-                if not failure.retriable:
-                    raise failure
-            else:
-                found[tp] = result.offset if result.HasField("offset") else None
-        if failure is None and any(tp not in found for tp in partitions):
-            failure = UnknownServerError(f"{address} did not answer every partition")
-        return failure
+        return stub.ListOffsets.future(request, timeout=min(RPC_TIMEOUT_S, seconds))
 
     def start_fetch(self, address: str, request: log_service_pb2.FetchRequest, seconds: float) -> Any:
         """Send a fetch and return its call: a future whose result is a `fetch_wire.FetchAnswer`."""
@@ -307,3 +320,25 @@ class Cluster:
 
     def _channel(self, address: str) -> Any:
         return channels_of_this_process(self._client_id).get(address)
+
+
+def _take_offsets(
+    address: str, partitions: Sequence[TopicPartition], call: Any, found: dict[TopicPartition, int | None]
+) -> PacelineError | None:
+    """Wait for a leader's answer, put what succeeded into ``found`` and return a retriable failure of the rest."""
+    try:
+        answer = call.result()
+    except grpc.RpcError as error:
+        return named_failure(f"{address}: {partitions[0]}", error)
+    failure: PacelineError | None = None
+    for result in answer.partitions:
+        tp = TopicPartition(result.topic, result.partition)
+        if result.HasField("error"):
+            failure = error_for(result.error.code, f"{tp}: {result.error.message}")
+            if not failure.retriable:
+                raise failure
+        else:
+            found[tp] = result.offset if result.HasField("offset") else None
+    if failure is None and any(tp not in found for tp in partitions):
+        failure = UnknownServerError(f"{address} did not answer every partition")
+    return failure

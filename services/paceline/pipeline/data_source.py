@@ -21,8 +21,14 @@ from pyspark.sql.types import (
 )
 
 from paceline.pipeline.errors import InvalidOptionError, UnsupportedOperationError
-from paceline.pipeline.source.options import parse_options
+from paceline.pipeline.source.options import (
+    ReadOptions,
+    parse_batch_options,
+    parse_schema_options,
+    parse_stream_options,
+)
 from paceline.pipeline.source.reader import PacelineReader, PushdownReader
+from paceline.pipeline.source.stream_reader import PacelineStreamReader
 
 FORMAT = "paceline"
 
@@ -54,28 +60,23 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the columns chosen by the options; every option is checked here, before a job starts."""
-        return spark_schema(parse_options(self.options).columns)
+        return spark_schema(parse_schema_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "PacelineReader":
         """Return the reader; one with filter push-down only if asked for, as Spark refuses it otherwise (trap 4)."""
-        options = parse_options(self.options)
-        own = spark_schema(options.columns)
-        if schema != own:
-            raise InvalidOptionError(
-                f"the schema is fixed ({own.simpleString()}) and cannot be set; choose columns with the option columns"
-            )
+        options = parse_batch_options(self.options)
+        _check_schema(schema, options)
         return PushdownReader(options) if options.pushdown else PacelineReader(options)
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
-        """Refuse: there is no streaming read yet."""
-        raise UnsupportedOperationError(
-            "readStream is not supported by the paceline source yet; read in batches with spark.read, "
-            "startingOffsets and endingOffsets"
-        )
+    def streamReader(self, schema: StructType) -> PacelineStreamReader:  # noqa: N802
+        """Return the reader of a streaming query."""
+        options = parse_stream_options(self.options)
+        _check_schema(schema, options)
+        return PacelineStreamReader(options)
 
     def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
         """Refuse: reading through the driver is never a good idea (trap 20)."""
-        self.streamReader(schema)
+        raise UnsupportedOperationError("the driver does not read records itself; Spark uses streamReader")
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse: there is no sink yet."""
@@ -84,3 +85,11 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
         """Refuse: there is no sink yet."""
         self.writer(schema, overwrite)
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    own = spark_schema(options.columns)
+    if schema != own:
+        raise InvalidOptionError(
+            f"the schema is fixed ({own.simpleString()}) and cannot be set; choose columns with the option columns"
+        )

@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.errors import InvalidOptionError
+from paceline.pipeline.given_options import MAX_INT64
 
 EARLIEST_MARK: Final = -2
 """Stands for the earliest offset in JSON."""
 LATEST_MARK: Final = -1
 """Stands for the latest offset in JSON."""
-MAX_INT64: Final = 2**63 - 1
+TOPIC_ID_KEY: Final = "topicId"
+"""Beside the partitions in the offsets of a streaming query, so that those can be given as starting offsets."""
 _PARTITION_DIGITS: Final = 10
 
 
@@ -56,13 +58,13 @@ class AtTimestamps:
 OffsetSpec = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
 
 
-def parse_offsets(option: str, text: str, refused: str, refused_mark: int) -> OffsetSpec:
+def parse_offsets(option: str, text: str, refused: str | None, refused_mark: int) -> OffsetSpec:
     """Return the meaning of ``startingOffsets`` or ``endingOffsets``.
 
     Args:
         option: name of the option, for messages.
         text: ``earliest``, ``latest`` or ``{"topic": {"0": 23, "1": -2}}``.
-        refused: the word a batch query may not use here.
+        refused: the word a batch query may not use here; None in a streaming query, which may use both.
         refused_mark: the same as a number in JSON.
 
     Raises:
@@ -77,7 +79,7 @@ def parse_offsets(option: str, text: str, refused: str, refused_mark: int) -> Of
         return Latest()
     offsets = _parse_partitions(option, text, lowest=EARLIEST_MARK)
     for tp, offset in offsets.items():
-        if offset == refused_mark:
+        if refused is not None and offset == refused_mark:
             raise InvalidOptionError(f"{option} for {tp} may not be {offset} ({refused}) in a batch query")
     return AtOffsets(option, offsets)
 
@@ -130,6 +132,8 @@ def _parse_partitions(option: str, text: str, lowest: int) -> dict[TopicPartitio
         if not isinstance(by_partition, dict):
             raise InvalidOptionError(f"{option} needs an object of partitions for {topic!r}, like {example}")
         for number, value in by_partition.items():
+            if number == TOPIC_ID_KEY and isinstance(value, str):
+                continue
             is_number = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= MAX_INT64
             is_index = number.isascii() and number.isdigit() and len(number) <= _PARTITION_DIGITS
             if not (is_index and is_number):

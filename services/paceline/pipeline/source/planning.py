@@ -22,6 +22,7 @@ from paceline.pipeline.source.offset_specs import (
     AtTimestamp,
     AtTimestamps,
     Earliest,
+    Latest,
     OffsetSpec,
 )
 from paceline.pipeline.source.options import ReadOptions
@@ -46,12 +47,12 @@ def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | N
         PacelineError: the cluster could not be asked in time.
     """
     pushed = pushed or PushedFilters()
-    topics, partitions = _resolve(options, cluster)
+    topics, partitions = resolve_partitions(options, cluster)
     if not partitions:
         return []
-    earliest = _all_found(cluster.list_offsets(partitions, EARLIEST))
-    latest = _all_found(cluster.list_offsets(partitions, LATEST))
-    starts = _starts(options, cluster, partitions, earliest, latest)
+    earliest = all_found(cluster.list_offsets(partitions, EARLIEST))
+    latest = all_found(cluster.list_offsets(partitions, LATEST))
+    starts = resolve_starts(options, cluster, partitions, earliest, latest)
     ends = _ends(options, cluster, partitions, latest)
     _check_order(options, starts, ends)
     ranges = []
@@ -71,8 +72,15 @@ def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | N
     )
 
 
-def _resolve(options: ReadOptions, cluster: Cluster) -> tuple[dict[str, TopicView], list[TopicPartition]]:
-    """Return the topics and the sorted partitions that the subscription means."""
+def resolve_partitions(
+    options: ReadOptions, cluster: Cluster, must_exist: bool = True
+) -> tuple[dict[str, TopicView], list[TopicPartition]]:
+    """Return the topics and the sorted partitions that the subscription means.
+
+    Raises:
+        UnknownTopicOrPartitionError: a named topic or partition does not exist; left out unless ``must_exist``.
+        PacelineError: the cluster could not be asked in time.
+    """
     subscription = options.subscription
     if subscription.pattern is not None:
         pattern = re.compile(subscription.pattern)
@@ -87,35 +95,40 @@ def _resolve(options: ReadOptions, cluster: Cluster) -> tuple[dict[str, TopicVie
     names = subscription.topics or tuple(sorted({tp.topic for tp in subscription.partitions}))
     found = cluster.describe_topics(names)
     missing = [name for name in names if name not in found]
-    if missing:
+    if missing and must_exist:
         raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(missing)}")
     if not subscription.partitions:
         return found, _partitions_of(found)
     for tp in subscription.partitions:
-        if tp.partition not in found[tp.topic].leaders:
+        if must_exist and tp.partition not in found[tp.topic].leaders:
             raise UnknownTopicOrPartitionError(
                 f"assign names {tp}, but {tp.topic} has {len(found[tp.topic].leaders)} partitions"
             )
-    return found, list(subscription.partitions)
+    there = [tp for tp in subscription.partitions if tp.topic in found and tp.partition in found[tp.topic].leaders]
+    return found, there
 
 
 def _partitions_of(topics: Mapping[str, TopicView]) -> list[TopicPartition]:
     return sorted(TopicPartition(name, number) for name, topic in topics.items() for number in topic.leaders)
 
 
-def _all_found(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+def all_found(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
     return {tp: 0 if offset is None else offset for tp, offset in offsets.items()}
 
 
-def _starts(
+def resolve_starts(
     options: ReadOptions, cluster: Cluster, partitions: Sequence[TopicPartition], earliest: _Offsets, latest: _Offsets
 ) -> dict[TopicPartition, int]:
+    """Return the first offset to read of each partition, as the options say, whether the log has it or not."""
     spec = options.starting
     if isinstance(spec, Earliest):
         return dict(earliest)
+    if isinstance(spec, Latest):
+        return dict(latest)
     if isinstance(spec, AtOffsets):
         _check_names(spec.option, spec.offsets, partitions)
-        return {tp: earliest[tp] if at == EARLIEST_MARK else at for tp, at in spec.offsets.items()}
+        marks = {EARLIEST_MARK: earliest, LATEST_MARK: latest}
+        return {tp: marks[at][tp] if at in marks else at for tp, at in spec.offsets.items()}
     starts = {}
     for tp, offset in _at_times(cluster, spec, partitions, latest).items():
         if offset is None and not options.timestamp_strategy_latest:
@@ -231,10 +244,19 @@ def _with_sizes(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetR
         records[each.topic] = records.get(each.topic, 0) + each.records
         if each.topic not in largest or each.records > largest[each.topic].records:
             largest[each.topic] = each
-    sampled = sorted(records, key=lambda topic: (-records[topic], topic))[:SAMPLED_TOPICS]
-    sizes = {topic: _sample_record_bytes(cluster, largest[topic]) for topic in sampled}
+    in_order = sorted(records, key=lambda topic: (-records[topic], topic))
+    sizes = bytes_per_record(cluster, {topic: largest[topic] for topic in in_order})
+    return [_replaced(each, each.start, sizes[each.topic]) for each in ranges]
+
+
+def bytes_per_record(cluster: Cluster, ranges: Mapping[str, OffsetRange]) -> dict[str, float]:
+    """Return the mean stored size of a record by topic, from a small fetch at the start of a range of each.
+
+    Only the first few topics are sampled; the others get the mean of those.
+    """
+    sizes = {topic: _sample_record_bytes(cluster, each) for topic, each in list(ranges.items())[:SAMPLED_TOPICS]}
     usual = sum(sizes.values()) / len(sizes) if sizes else DEFAULT_RECORD_BYTES
-    return [_replaced(each, each.start, sizes.get(each.topic, usual)) for each in ranges]
+    return {topic: sizes.get(topic, usual) for topic in ranges}
 
 
 def _sample_record_bytes(cluster: Cluster, each: OffsetRange) -> float:

@@ -49,21 +49,28 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the task's records as Arrow record batches; nothing for the partition Spark makes of an empty plan."""
-        return self._read(partition) if isinstance(partition, OffsetRangesPartition) else iter(())
+        return read_ranges(self._options, partition)
 
-    def _read(self, partition: OffsetRangesPartition) -> "Iterator[pa.RecordBatch]":
-        from paceline.pipeline.cluster import Cluster
-        from paceline.pipeline.decode.records import decode_index
-        from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 
-        cluster = Cluster(self._options, partition.servers)
-        fetcher = RangeFetcher(cluster, partition.ranges, self._options)
-        answers = prefetched(fetcher)
-        try:
-            for index in answers:
-                yield from decode_index(index, self._options.columns)
-        finally:
-            answers.close()  # type: ignore[attr-defined]
+def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    """Yield the records of a task, the next answer being fetched while the last one is decoded.
+
+    Spark makes an input partition of its own of an empty plan; that one holds nothing.
+    """
+    if not isinstance(partition, OffsetRangesPartition):
+        return
+    from paceline.pipeline.cluster import Cluster
+    from paceline.pipeline.decode.records import decode_index
+    from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
+
+    cluster = Cluster(options, partition.servers)
+    fetcher = RangeFetcher(cluster, partition.ranges, options)
+    answers = prefetched(fetcher)
+    try:
+        for index in answers:
+            yield from decode_index(index, options.columns)
+    finally:
+        answers.close()  # type: ignore[attr-defined]
 
 
 class PushdownReader(PacelineReader):

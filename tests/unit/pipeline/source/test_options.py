@@ -8,13 +8,21 @@ from paceline.model.errors import InvalidConfigError
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.source.offset_specs import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
-from paceline.pipeline.source.options import KNOWN, ReadOptions, parse_options
+from paceline.pipeline.source.options import (
+    BATCH_ONLY,
+    KNOWN,
+    STREAM_ONLY,
+    ReadOptions,
+    parse_batch_options,
+    parse_schema_options,
+    parse_stream_options,
+)
 
 MINIMAL = {"paceline.bootstrap.servers": "a:1", "subscribe": "t"}
 
 
 def parsed(**more: str) -> ReadOptions:
-    return parse_options(MINIMAL | {name.replace("__", "."): value for name, value in more.items()})
+    return parse_batch_options(MINIMAL | {name.replace("__", "."): value for name, value in more.items()})
 
 
 def test_the_least_that_must_be_given() -> None:
@@ -34,16 +42,16 @@ def test_options_travel_to_the_executors() -> None:
 
 
 def test_names_are_compared_without_case_and_kafka_is_an_alias() -> None:
-    options = parse_options({"KAFKA.Bootstrap.Servers": " b:2 , c:3,", "SUBSCRIBE": "u, t,u", "maxtasks": "3"})
+    options = parse_batch_options({"KAFKA.Bootstrap.Servers": " b:2 , c:3,", "SUBSCRIBE": "u, t,u", "maxtasks": "3"})
     assert options.bootstrap_servers == ("b:2", "c:3")
     assert options.subscription.topics == ("t", "u")
     assert options.max_tasks == 3
 
 
 def test_the_alias_may_repeat_a_value_but_not_contradict_it() -> None:
-    assert parse_options(MINIMAL | {"kafka.bootstrap.servers": "a:1"}).bootstrap_servers == ("a:1",)
+    assert parse_batch_options(MINIMAL | {"kafka.bootstrap.servers": "a:1"}).bootstrap_servers == ("a:1",)
     with pytest.raises(InvalidOptionError, match="given twice"):
-        parse_options(MINIMAL | {"kafka.bootstrap.servers": "b:1"})
+        parse_batch_options(MINIMAL | {"kafka.bootstrap.servers": "b:1"})
 
 
 def test_every_documented_option_is_accepted() -> None:
@@ -72,8 +80,8 @@ def test_every_documented_option_is_accepted() -> None:
         "fetchOffset.numRetries": "0",
         "fetchOffset.retryIntervalMs": "9",
     }
-    assert set(values) | {"subscribePattern", "assign"} == set(KNOWN)
-    options = parse_options(values)
+    assert set(values) | {"subscribePattern", "assign", "metadata", *STREAM_ONLY} == set(KNOWN)
+    options = parse_batch_options(values)
     assert options == ReadOptions(
         ("a:1",),
         options.subscription,
@@ -105,13 +113,13 @@ def test_every_documented_option_is_accepted() -> None:
 )
 def test_exactly_one_way_to_name_topics_must_be_given(given: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"exactly one of subscribe, subscribePattern and assign.*{says}"):
-        parse_options({"paceline.bootstrap.servers": "a:1"} | given)
+        parse_batch_options({"paceline.bootstrap.servers": "a:1"} | given)
 
 
 def test_a_pattern_and_an_assignment_are_understood() -> None:
     servers = {"kafka.bootstrap.servers": "a:1"}
-    assert parse_options(servers | {"subscribePattern": "order.*"}).subscription.pattern == "order.*"
-    assigned = parse_options(servers | {"assign": '{"b": [1, 0, 1], "a": [2]}'}).subscription.partitions
+    assert parse_batch_options(servers | {"subscribePattern": "order.*"}).subscription.pattern == "order.*"
+    assigned = parse_batch_options(servers | {"assign": '{"b": [1, 0, 1], "a": [2]}'}).subscription.partitions
     assert assigned == (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
 
 
@@ -127,7 +135,7 @@ def test_a_pattern_and_an_assignment_are_understood() -> None:
 )
 def test_an_unknown_option_is_an_error_that_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"no option '{name}'; did you mean '{nearest}'"):
-        parse_options(MINIMAL | {name: "x"})
+        parse_batch_options(MINIMAL | {name: "x"})
 
 
 @pytest.mark.parametrize(
@@ -147,14 +155,14 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest(name: str, nearest
 )
 def test_a_refused_option_comes_with_advice(name: str, advice: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"{name} is refused: .*{advice}"):
-        parse_options(MINIMAL | {name: "x"})
+        parse_batch_options(MINIMAL | {name: "x"})
 
 
 def test_a_table_in_the_catalog_is_refused_with_advice() -> None:
     """What Spark 4.3 hands over for CREATE TABLE; SELECT from that table would come with no options at all."""
     added = {"foo": "bar", "option.subscribe": "t", "owner": "me", "provider": "paceline", "comment": "c"}
     with pytest.raises(InvalidOptionError, match=r"CREATE TABLE is refused.*CREATE TEMPORARY VIEW"):
-        parse_options(added | MINIMAL)
+        parse_batch_options(added | MINIMAL)
 
 
 @pytest.mark.parametrize(
@@ -214,12 +222,12 @@ def test_a_malformed_value_is_an_error_that_names_the_option(name: str, value: s
 @pytest.mark.parametrize("text", ["[0]", '{"t": 0}', '{"t": [-1]}', '{"t": ["0"]}', "{}", '{"t": []}', "t:0"])
 def test_a_malformed_assignment_is_refused(text: str) -> None:
     with pytest.raises(InvalidOptionError, match="assign"):
-        parse_options({"paceline.bootstrap.servers": "a:1", "assign": text})
+        parse_batch_options({"paceline.bootstrap.servers": "a:1", "assign": text})
 
 
 def test_a_broken_pattern_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="subscribePattern"):
-        parse_options({"paceline.bootstrap.servers": "a:1", "subscribePattern": "a("})
+        parse_batch_options({"paceline.bootstrap.servers": "a:1", "subscribePattern": "a("})
 
 
 def test_the_more_exact_start_and_end_win_as_in_spark() -> None:
@@ -242,7 +250,7 @@ def test_start_end_and_assign_must_name_the_same_partitions() -> None:
     with pytest.raises(InvalidOptionError, match="only one of them names t-1"):
         parsed(startingOffsets='{"t": {"0": 1}}', endingOffsets='{"t": {"0": 1, "1": 2}}')
     with pytest.raises(InvalidOptionError, match="only one of them names t-1"):
-        parse_options(
+        parse_batch_options(
             {"paceline.bootstrap.servers": "a:1", "assign": '{"t": [0, 1]}', "startingOffsets": '{"t": {"0": 1}}'}
         )
 
@@ -252,3 +260,50 @@ def test_headers_come_when_asked_for() -> None:
     assert parsed(columns="headers").columns == ("headers",)
     with pytest.raises(InvalidOptionError, match="includeHeaders is false"):
         parsed(columns="headers", includeHeaders="false")
+
+
+def test_every_option_of_a_stream_is_accepted() -> None:
+    options = parse_stream_options(
+        MINIMAL
+        | {
+            "startingOffsets": "latest",
+            "maxOffsetsPerTrigger": "100",
+            "minOffsetsPerTrigger": "10",
+            "maxTriggerDelay": "2m",
+            "maxBytesPerTrigger": "1000",
+            "metadataRefreshMs": "50",
+        }
+    )
+    assert options.starting == Latest()
+    assert (options.max_offsets_per_trigger, options.min_offsets_per_trigger) == (100, 10)
+    assert (options.max_trigger_delay_ms, options.max_bytes_per_trigger) == (120_000, 1000)
+    assert options.metadata_refresh_ms == 50
+
+
+def test_a_stream_starts_at_the_end_by_default_and_holds_back_for_a_quarter_of_an_hour() -> None:
+    options = parse_stream_options(MINIMAL)
+    assert (options.starting, options.max_trigger_delay_ms) == (Latest(), 900_000)
+
+
+@pytest.mark.parametrize("name", BATCH_ONLY)
+def test_a_stream_has_no_options_of_a_batch(name: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"{name} is refused: a streaming query does not have it"):
+        parse_stream_options(MINIMAL | {name: "latest"})
+
+
+@pytest.mark.parametrize("name", STREAM_ONLY)
+def test_a_batch_has_no_options_of_a_stream(name: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"{name} is refused: only a streaming query has it"):
+        parse_batch_options(MINIMAL | {name: "1"})
+
+
+def test_a_minimum_above_the_maximum_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="minOffsetsPerTrigger 5 is above maxOffsetsPerTrigger 4"):
+        parse_stream_options(MINIMAL | {"maxOffsetsPerTrigger": "4", "minOffsetsPerTrigger": "5"})
+
+
+def test_the_schema_is_known_before_the_kind_of_query() -> None:
+    assert parse_schema_options(MINIMAL | {"startingOffsets": "latest", "columns": "value"}).columns == ("value",)
+    assert parse_schema_options(MINIMAL | {"endingOffsets": "latest", "columns": "value"}).columns == ("value",)
+    with pytest.raises(InvalidOptionError, match="exactly one of subscribe"):
+        parse_schema_options({"paceline.bootstrap.servers": "a:1"})

@@ -34,7 +34,7 @@ from paceline.pipeline import cluster as cluster_module
 from paceline.pipeline.cluster import Cluster, channels_of_this_process, close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import DataLossError, InvalidOptionError
-from paceline.pipeline.source.options import parse_options
+from paceline.pipeline.source.options import parse_batch_options
 from paceline.pipeline.source.planning import plan_tasks
 from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 from paceline.pipeline.source.reader import OffsetRangesPartition, PacelineReader, PushdownReader
@@ -559,7 +559,7 @@ def test_constructors_open_no_connection() -> None:
     close_channels()
     source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     made = source.reader(source.schema())
-    Cluster(parse_options(source.options))
+    Cluster(parse_batch_options(source.options))
     pickle.loads(pickle.dumps((source, made)))
     assert cluster_module._channels == {}
 
@@ -586,7 +586,7 @@ def test_channels_of_another_process_are_never_used() -> None:
 def test_planning_tolerates_a_failed_size_sample() -> None:
     partition = ServedPartition(log(10), errors=[ErrorCode.KAFKA_STORAGE_ERROR])
     with ServedCluster({("t", 0): partition}) as served:
-        options = parse_options({"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t"})
+        options = parse_batch_options({"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t"})
         [[only]] = plan_tasks(options, Cluster(options))
         assert only.bytes_per_record == 1024.0
         [[only]] = plan_tasks(options, Cluster(options))
@@ -595,7 +595,7 @@ def test_planning_tolerates_a_failed_size_sample() -> None:
 
 def test_the_next_answer_is_fetched_while_the_last_is_worked_on() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(2_000))}) as served:
-        options = parse_options(
+        options = parse_batch_options(
             {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t", "paceline.fetch.max.bytes": "5000"}
         )
         cluster = Cluster(options)

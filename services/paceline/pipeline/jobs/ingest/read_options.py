@@ -1,7 +1,7 @@
 """The options with which an ingest reads: those of the data source."""
 
 from paceline.pipeline.jobs.ingest.config import IngestConfig
-from paceline.pipeline.source.options import ReadOptions, parse_options
+from paceline.pipeline.source.options import ReadOptions, parse_batch_options
 
 
 def read_options(config: IngestConfig) -> ReadOptions:
@@ -10,7 +10,7 @@ def read_options(config: IngestConfig) -> ReadOptions:
     Raises:
         InvalidOptionError: the bootstrap servers are malformed.
     """
-    return parse_options(
+    return parse_batch_options(
         {
             "paceline.bootstrap.servers": ",".join(config.bootstrap_servers),
             "subscribe": ",".join(config.topics),

@@ -1,0 +1,145 @@
+"""Options as Spark hands them over, under their documented names, with a reader for each kind of value.
+
+Names are compared without case, ``kafka.`` may stand for ``paceline.``, an unknown name is an error that suggests the
+nearest one, and a refused one says what to do instead.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from paceline.model.errors import InvalidTopicError
+from paceline.model.identifiers import validate_topic_name
+from paceline.pipeline.errors import InvalidOptionError
+
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+
+_PLAINTEXT = "connections are plaintext in this version; remove it"
+_NO_TABLE = (
+    "CREATE TABLE is refused: Spark keeps a table's options to itself when the table is read; use CREATE TEMPORARY VIEW"
+)
+_REFUSED_PREFIXES: Final = ("paceline.security.", "paceline.ssl.", "paceline.sasl.")
+
+_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class GivenOptions:
+    """The options that were given, by canonical name."""
+
+    def __init__(self, options: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str]) -> None:
+        """Check the names.
+
+        Args:
+            options: as Spark hands them over.
+            known: every name that is understood, as documented.
+            refused: advice by name in lower case, for names that are understood and refused.
+
+        Raises:
+            InvalidOptionError: a name is unknown or refused, or given twice with different values.
+        """
+        self._values: dict[str, str] = {}
+        if "provider" in {given.lower() for given in options}:
+            # Spark adds properties of the table when one is created, "provider" always; reading it, it gives nothing.
+            raise InvalidOptionError(_NO_TABLE)
+        for given, value in options.items():
+            name = _canonical_name(given, known, refused)
+            if name in self._values and self._values[name] != value:
+                raise InvalidOptionError(f"{name} is given twice with different values, once as {given}")
+            self._values[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self._values.get(name)
+        if text is None:
+            return default
+        if text.strip().lower() not in {"true", "false"}:
+            raise InvalidOptionError(f"{name} must be true or false, not {text!r}")
+        return text.strip().lower() == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """Return the given choice in lower case, the first one when not given."""
+        text = self._values.get(name, choices[0]).strip().lower()
+        if text not in choices:
+            raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {self._values[name]!r}")
+        return text
+
+    def count(self, name: str) -> int | None:
+        """Return a number of at least 0, None when not given."""
+        return None if name not in self._values else self._integer(name, 0, MAX_INT32)
+
+    def number(self, name: str, largest: int) -> int | None:
+        """Return a positive number, None when not given."""
+        return None if name not in self._values else self._integer(name, 1, largest)
+
+    def _integer(self, name: str, smallest: int, largest: int) -> int:
+        text = self._values[name]
+        try:
+            number = int(text.strip())
+        except ValueError:
+            raise InvalidOptionError(f"{name} must be a whole number, not {text!r}") from None
+        if not smallest <= number <= largest:
+            raise InvalidOptionError(f"{name} must be {smallest} to {largest}, not {number}")
+        return number
+
+    def servers(self) -> tuple[str, ...]:
+        text = self._values.get("paceline.bootstrap.servers", "")
+        servers = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not servers:
+            raise InvalidOptionError("paceline.bootstrap.servers must be given: host:port, comma separated")
+        for server in servers:
+            host, colon, port = server.rpartition(":")
+            if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+                raise InvalidOptionError(f"paceline.bootstrap.servers: {server!r} is not host:port")
+        return servers
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return a time like ``15m``, ``30s`` or ``500`` (milliseconds), None when not given."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        match = _DURATION.fullmatch(text.strip().lower())
+        if match is None:
+            raise InvalidOptionError(f"{name} must be a time like 500ms, 30s or 15m, not {text!r}")
+        return int(match[1]) * _UNIT_MS[match[2] or "ms"]
+
+
+def _canonical_name(given: str, known: Sequence[str], refused: Mapping[str, str]) -> str:
+    lower = given.lower()
+    if lower.startswith("kafka."):
+        lower = "paceline." + lower.removeprefix("kafka.")
+    canonical = {name.lower(): name for name in known}
+    if lower in canonical:
+        return canonical[lower]
+    if lower in refused:
+        raise InvalidOptionError(f"option {given} is refused: {refused[lower]}")
+    if lower.startswith(_REFUSED_PREFIXES):
+        raise InvalidOptionError(f"option {given} is refused: {_PLAINTEXT}")
+    raise InvalidOptionError(f"there is no option {given!r}{nearest(lower, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that suggests the known name nearest to a wrong one."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else f"; there are {', '.join(by_lower.values())}"
+
+
+def check_topics(option: str, topics: Iterable[str]) -> None:
+    """Check topic names.
+
+    Raises:
+        InvalidOptionError: one of them is not legal.
+    """
+    for topic in topics:
+        try:
+            validate_topic_name(topic)
+        except InvalidTopicError as error:
+            raise InvalidOptionError(f"{option}: {error}") from error

@@ -1,0 +1,291 @@
+"""The driver's part of a streaming query: where it begins, how far the next batch reaches, and the ranges of its tasks.
+
+One planner lives as long as the query and remembers topics, sizes and what it answered. Everything Spark needs after a
+restart is in the offsets that it keeps, see `stream_offset`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.cluster import EARLIEST, LATEST, Cluster, TopicView
+from paceline.pipeline.errors import DataLossError
+from paceline.pipeline.source.admission import MinimumHold, Offsets, limit_ends
+from paceline.pipeline.source.offset_ranges import OffsetRange, pack
+from paceline.pipeline.source.options import ReadOptions
+from paceline.pipeline.source.planning import (
+    all_found,
+    bytes_per_record,
+    resolve_partitions,
+    resolve_starts,
+)
+from paceline.pipeline.source.stream_offset import StreamOffset
+
+IDLE_POLL_MS: Final = 100
+"""An idle query without a trigger interval would ask for the latest offsets 30 times a second; it asks this often."""
+SIZES_VALID_MS: Final = 30_000
+
+
+class StreamPlanner:
+    """Plans the batches of one streaming query."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        cluster: Cluster,
+        now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._topics: dict[str, TopicView] = {}
+        self._partitions: list[TopicPartition] = []
+        self._described_ms: int | None = None
+        self._asked_ms: int | None = None
+        self._was_idle = False
+        self._latest: StreamOffset | None = None
+        self._released: StreamOffset | None = None
+        self._target: StreamOffset | None = None
+        self._first_offsets: dict[tuple[str, TopicPartition], int] = {}
+        self._sizes: dict[str, tuple[int, float]] = {}
+        minimum = options.min_offsets_per_trigger
+        self._hold = None if minimum is None else MinimumHold(minimum, options.max_trigger_delay_ms)
+
+    def initial(self) -> StreamOffset:
+        """Return where a new query starts.
+
+        Raises:
+            UnknownTopicOrPartitionError: a named topic or partition does not exist.
+            InvalidOptionError: the starting offsets do not name the partitions of the topics.
+            PacelineError: the cluster could not be asked in time.
+        """
+        self._describe(must_exist=True)
+        earliest = all_found(self._cluster.list_offsets(self._partitions, EARLIEST))
+        latest = all_found(self._cluster.list_offsets(self._partitions, LATEST))
+        starts = resolve_starts(self._options, self._cluster, self._partitions, earliest, latest)
+        for tp, start in starts.items():
+            if not earliest[tp] <= start <= latest[tp]:
+                self._lose(
+                    f"{tp}: the query starts at {start}, the log has {earliest[tp]} to {latest[tp]}",
+                    earliest[tp],
+                    latest[tp],
+                )
+        bounded = {tp: min(max(start, earliest[tp]), latest[tp]) for tp, start in starts.items()}
+        return StreamOffset(bounded, self._ids())
+
+    def latest(
+        self, start: StreamOffset, max_records: int | None, max_bytes: int | None, min_records: int | None
+    ) -> StreamOffset:
+        """Return where the next batch ends; ``start`` itself when nothing is to be read yet.
+
+        Args:
+            start: end of the batch before.
+            max_records: limit of the batch, None for no limit.
+            max_bytes: the same in bytes, by the mean size of a topic's records.
+            min_records: hold the batch back while fewer are there; the option's delay counts.
+
+        Raises:
+            DataLossError: a partition read before is gone or has become shorter, and ``failOnDataLoss`` is true.
+            PacelineError: the cluster could not be asked in time.
+        """
+        ends = self._keep_missing(start, self._ask_latest(start))
+        begins = self._begins(start, ends)
+        offsets = dict(ends.offsets)
+        for tp, begin in begins.items():
+            if offsets[tp] < begin:
+                self._lose(f"{tp}: read up to {begin}, the log ends at {offsets[tp]}", 0, offsets[tp])
+        new_records = sum(max(0, offsets[tp] - begin) for tp, begin in begins.items())
+        self._was_idle = new_records == 0
+        if min_records is not None and self._hold is not None and self._target is None:
+            self._hold.min_records = min_records
+            now_ms = self._now_ms()
+            if new_records and self._hold.should_hold(new_records, now_ms):
+                self._was_idle = True
+                return start
+            if new_records:
+                self._hold.release(now_ms)
+        limited: Offsets = offsets
+        if max_records is not None:
+            limited = limit_ends(begins, limited, max_records)
+        if max_bytes is not None:
+            weights = self._bytes_per_record(begins, limited)
+            limited = limit_ends(begins, limited, max_bytes, weights)
+        found = StreamOffset(dict(limited), ends.topic_ids)
+        self._released = start if found == start else found
+        return self._released
+
+    def prepare_available_now(self) -> None:
+        """Fix the end of the query at what is there now."""
+        self._target = None
+        self._target = self._ask_latest(None)
+
+    def report_latest(self) -> StreamOffset | None:
+        """Return the end of what was there when the query last looked."""
+        return self._latest
+
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[list[OffsetRange]]:
+        """Return the ranges of each task of the batch from ``start`` to ``end``.
+
+        Raises:
+            DataLossError: a partition that is new to the query has lost its first records already, or the log ends
+                before ``end``, and ``failOnDataLoss`` is true.
+            PacelineError: the cluster could not be asked in time.
+        """
+        if any(self._cluster.topic(topic) is None for topic in {tp.topic for tp in end.offsets}):
+            self._cluster.describe_topics(sorted({tp.topic for tp in end.offsets}))
+        begins = self._begins(start, end)
+        ends = dict(end.offsets)
+        if end is not self._released and end != self._released:
+            # A batch of the run before this one: the log may have become shorter since.
+            self._clip_to_log(begins, ends, end.topic_ids)
+        changed = [tp for tp, begin in begins.items() if begin < ends[tp]]
+        sizes = self._bytes_per_record({tp: begins[tp] for tp in changed}, ends)
+        ranges = [
+            OffsetRange(
+                tp.topic,
+                tp.partition,
+                begins[tp],
+                ends[tp],
+                end.topic_ids.get(tp.topic, ""),
+                self._cluster.leader_address(tp) or "",
+                sizes[tp.topic],
+            )
+            for tp in changed
+        ]
+        return pack(
+            ranges,
+            self._options.max_tasks,
+            self._options.target_task_bytes,
+            self._options.min_partitions,
+            self._options.max_records_per_partition,
+        )
+
+    def some_servers(self) -> tuple[str, ...]:
+        """Return brokers that tasks may ask beside the bootstrap servers."""
+        return self._cluster.some_servers()
+
+    def _ask_latest(self, start: StreamOffset | None) -> StreamOffset:
+        """Return the end of every partition, of the fixed target if there is one."""
+        if self._target is not None:
+            return self._target
+        now_ms = self._now_ms()
+        if self._was_idle and self._asked_ms is not None and now_ms - self._asked_ms < IDLE_POLL_MS:
+            self._sleep((self._asked_ms + IDLE_POLL_MS - now_ms) / 1000)
+        if self._described_ms is None or self._now_ms() - self._described_ms >= self._options.metadata_refresh_ms:
+            self._describe(must_exist=False)
+        try:
+            offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
+        except UnknownTopicOrPartitionError:
+            # Deleted since it was last described.
+            self._describe(must_exist=False)
+            offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
+        if start is not None and any(offsets.get(tp, 0) < offset for tp, offset in start.offsets.items()):
+            # Shorter than what was read: the topic may be another one since it was last described.
+            self._describe(must_exist=False)
+            offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
+        self._asked_ms = self._now_ms()
+        self._latest = StreamOffset(offsets, self._ids())
+        return self._latest
+
+    def _keep_missing(self, start: StreamOffset, end: StreamOffset) -> StreamOffset:
+        """Keep the place of partitions that are not described any more, when losing them is allowed.
+
+        A broker that has just started may not know a topic for a moment; were its place forgotten, the query would read
+        the topic from its beginning again.
+        """
+        gone = sorted(
+            tp
+            for tp in start.offsets
+            if tp not in end.offsets and end.topic_ids.get(tp.topic) in (None, start.topic_ids.get(tp.topic), "")
+        )
+        if not gone:
+            return end
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        self._lose(f"{gone[0]}{more} does not exist any more")
+        ids = {tp.topic: start.topic_ids.get(tp.topic, "") for tp in gone}
+        return StreamOffset({**end.offsets, **{tp: start.offsets[tp] for tp in gone}}, {**ids, **end.topic_ids})
+
+    def _describe(self, must_exist: bool) -> None:
+        self._topics, self._partitions = resolve_partitions(self._options, self._cluster, must_exist)
+        self._described_ms = self._now_ms()
+
+    def _ids(self) -> dict[str, str]:
+        return {name: topic.topic_id for name, topic in self._topics.items()}
+
+    def _begins(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
+        """Return the first offset to read of every partition in ``end``.
+
+        A partition that ``start`` does not have is new and read from its beginning, so is that of another topic of the
+        same name.
+        """
+        recreated = {
+            topic
+            for topic, topic_id in end.topic_ids.items()
+            if topic_id and start.topic_ids.get(topic, topic_id) not in ("", topic_id)
+        }
+        for topic in sorted(recreated):
+            self._lose(f"topic {topic} was deleted and created again while the query runs")
+        begins: dict[TopicPartition, int] = {}
+        new: list[TopicPartition] = []
+        for tp in end.offsets:
+            if tp in start.offsets and tp.topic not in recreated:
+                begins[tp] = start.offsets[tp]
+            else:
+                new.append(tp)
+        begins.update(self._first_offsets_of(new, end.topic_ids))
+        return begins
+
+    def _first_offsets_of(self, new: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> Offsets:
+        """Return where new partitions begin: at 0, or where their log starts when losing records is allowed."""
+        keys = {tp: (topic_ids.get(tp.topic, ""), tp) for tp in new}
+        unknown = [tp for tp, key in keys.items() if key not in self._first_offsets]
+        if unknown:
+            for tp, first in all_found(self._cluster.list_offsets(unknown, EARLIEST)).items():
+                if first > 0:
+                    self._lose(f"{tp} is new to the query and starts at offset {first} instead of 0", first)
+                self._first_offsets[keys[tp]] = first
+        return {tp: self._first_offsets[key] for tp, key in keys.items()}
+
+    def _clip_to_log(
+        self, begins: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], topic_ids: Mapping[str, str]
+    ) -> None:
+        """Move ends back to the end of the log; a topic that is gone is left to the tasks, which report it."""
+        there = [
+            tp
+            for tp in begins
+            if begins[tp] < ends[tp]
+            and (topic := self._cluster.topic(tp.topic)) is not None
+            and topic.topic_id == topic_ids.get(tp.topic, topic.topic_id)
+            and tp.partition in topic.leaders
+        ]
+        for tp, last in all_found(self._cluster.list_offsets(there, LATEST)).items():
+            if last < ends[tp]:
+                self._lose(f"{tp}: the batch ends at {ends[tp]}, the log ends at {last}", 0, last)
+                ends[tp] = last
+
+    def _bytes_per_record(self, begins: Offsets, ends: Offsets) -> dict[str, float]:
+        """Return the mean stored size of a record by topic, sampled once in a while from the largest partition."""
+        now_ms = self._now_ms()
+        largest: dict[str, OffsetRange] = {}
+        for tp, begin in begins.items():
+            topic, size = tp.topic, ends[tp] - begin
+            if size > 0 and (topic not in largest or size > largest[topic].records):
+                leader = self._cluster.leader_address(tp) or ""
+                largest[topic] = OffsetRange(topic, tp.partition, begin, ends[tp], "", leader)
+        stale = {
+            topic: each
+            for topic, each in largest.items()
+            if topic not in self._sizes or now_ms - self._sizes[topic][0] >= SIZES_VALID_MS
+        }
+        for topic, mean_bytes in bytes_per_record(self._cluster, stale).items():
+            self._sizes[topic] = (now_ms, mean_bytes)
+        return {topic: self._sizes[topic][1] for topic in largest}
+
+    def _lose(self, lost: str, first: int = 0, last: int = 0) -> None:
+        """Fail for lost records unless the query may lose them."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{lost}; set failOnDataLoss to false to read what is left", first, last)

@@ -1,0 +1,112 @@
+"""The streaming reader that Spark calls: one on the driver for the life of the query, and copies in the tasks.
+
+Spark calls `initialOffset` twice before the first batch, so the answer is kept. It has no limit that combines a minimum
+with a maximum or with a delay, so Spark is given one limit and the planner applies the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from paceline.pipeline.source.options import ReadOptions
+from paceline.pipeline.source.reader import OffsetRangesPartition, read_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.pipeline.source.stream_planner import StreamPlanner
+
+
+class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads topics batch after batch."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._planner: StreamPlanner | None = None
+        self._initial: dict[str, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query starts, the same on every call."""
+        if self._initial is None:
+            self._initial = self._driver().initial().to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that Spark hands back to `latestOffset` unless the trigger asks for everything."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends."""
+        from paceline.pipeline.source.stream_offset import StreamOffset
+
+        options = self._options
+        limits: tuple[int | None, int | None, int | None] = (None, None, None)
+        if not isinstance(limit, ReadAllAvailable):
+            limits = (
+                limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_offsets_per_trigger,
+                limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes_per_trigger,
+                limit.min_rows if isinstance(limit, ReadMinRows) else options.min_offsets_per_trigger,
+            )
+        begin = StreamOffset.from_json(start)
+        end = self._driver().latest(begin, *limits)
+        return start if end is begin else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the end of what is there, which Spark shows in the query's progress."""
+        latest = self._driver().report_latest()
+        return None if latest is None else latest.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query at what is there now."""
+        self._driver().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one input partition per task of the batch."""
+        from paceline.pipeline.source.stream_offset import StreamOffset
+
+        planner = self._driver()
+        tasks = planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return [OffsetRangesPartition(ranges, planner.some_servers()) for ranges in tasks]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield the task's records as Arrow record batches."""
+        return read_ranges(self._options, partition)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: Spark's checkpoint keeps the offsets."""
+
+    def stop(self) -> None:
+        """Close the connections of the driver's process for this query."""
+        if self._planner is not None:
+            from paceline.pipeline.cluster import close_channels
+
+            self._planner = None
+            close_channels()
+
+    def _driver(self) -> "StreamPlanner":
+        if self._planner is None:
+            from paceline.pipeline.cluster import Cluster
+            from paceline.pipeline.source.stream_planner import StreamPlanner
+
+            self._planner = StreamPlanner(self._options, Cluster(self._options))
+        return self._planner
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to the driver: tasks get the options alone."""
+        return {"_options": self._options, "_planner": None, "_initial": None}
