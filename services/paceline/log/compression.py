@@ -1,8 +1,7 @@
 """The codecs of record batches: none, gzip, snappy, lz4 and zstd, with a limit on what may come out.
 
-A batch of a kilobyte can expand to gigabytes, so every decoder stops at a limit (spec/reliability.md H4). Snappy
-comes in two framings: the xerial stream of the Java and Python clients, and one bare block from librdkafka.
-Source: spec/log-format.md section 3.
+A batch of a kilobyte can expand to gigabytes, so every decoder stops at a limit. Snappy comes in two framings: the
+xerial stream of the Java and Python clients, and one bare block from librdkafka.
 """
 
 import struct
@@ -20,11 +19,19 @@ MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 MAX_EXPANSION: Final = 1024
 """Nor to more than this many times its compressed size, once it is above a mebibyte."""
 
+MAX_PARTS: Final = 4_096
+"""A block may consist of at most this many gzip members or xerial blocks: each costs microseconds, even when empty.
+
+Clients write one gzip member, and xerial blocks of 32 KiB, of which `MAX_DECOMPRESSED_BYTES` holds 2,048.
+"""
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 _GZIP_WINDOW = 31
+_GZIP_STEP_BYTES = 16 * 1024
+"""Input given to zlib at a time; it copies what it leaves over, once for each member."""
 _LZ4_FAST = 0
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
@@ -76,7 +83,8 @@ def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padd
 
     Raises:
         CorruptMessageError: the stream is cut, damaged or followed by something else.
-        MessageTooLargeError: it expands beyond `MAX_DECOMPRESSED_BYTES` or `MAX_EXPANSION`.
+        MessageTooLargeError: it expands beyond `MAX_DECOMPRESSED_BYTES` or `MAX_EXPANSION`, or has more than
+            `MAX_PARTS` parts.
     """
     limit = expansion_limit(len(data))
     try:
@@ -97,6 +105,10 @@ def _too_large(limit: int) -> MessageTooLargeError:
     return MessageTooLargeError(f"the batch expands to more than {limit} bytes")
 
 
+def _too_many_parts(parts: str) -> MessageTooLargeError:
+    return MessageTooLargeError(f"the batch consists of more than {MAX_PARTS} {parts}")
+
+
 def _check_lz4_blocks(data: bytes | memoryview) -> None:
     """Refuse frames with linked blocks, which Kafka's own readers cannot read (KIP-57)."""
     if len(data) > 4 and not data[4] & _LZ4_INDEPENDENT_BLOCKS:
@@ -104,20 +116,25 @@ def _check_lz4_blocks(data: bytes | memoryview) -> None:
 
 
 def _gunzip(data: bytes | memoryview, limit: int) -> bytes:
+    """Return what all members expand to; each step reads one window, so the cost stays linear in the members."""
+    view = memoryview(data)
     pieces = []
-    rest = bytes(data)
-    while True:
+    position = 0
+    for _member in range(MAX_PARTS):
         decoder = zlib.decompressobj(_GZIP_WINDOW)
-        piece = decoder.decompress(rest, limit + 1)
-        limit -= len(piece)
-        if limit < 0:
-            raise _too_large(limit + len(piece))
-        if not decoder.eof:
-            raise CorruptMessageError("the gzip member is cut")
-        pieces.append(piece)
-        rest = decoder.unused_data
-        if not rest:
+        while not decoder.eof:
+            window = view[position : position + _GZIP_STEP_BYTES]
+            if not window:
+                raise CorruptMessageError("the gzip member is cut")
+            piece = decoder.decompress(window, limit + 1)
+            limit -= len(piece)
+            if limit < 0:
+                raise _too_large(limit + len(piece))
+            position += len(window) - len(decoder.unused_data)
+            pieces.append(piece)
+        if position == len(view):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    raise _too_many_parts("gzip members")
 
 
 def _compress_xerial(data: bytes) -> bytes:
@@ -145,6 +162,8 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
         limit -= len(piece)
         pieces.append(piece)
         position += length
+        if len(pieces) > MAX_PARTS:
+            raise _too_many_parts("xerial blocks")
     return b"".join(pieces)
 
 

@@ -1,6 +1,9 @@
 """RecordBatch: the known bytes, codecs, and everything a hostile producer may try."""
 
+import gzip
+import random
 import struct
+import time
 import zlib
 
 import cramjam
@@ -10,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.log.batch_validation import prepare_client_batch
-from paceline.log.compression import MAX_DECOMPRESSED_BYTES, Codec, compress, decompress
+from paceline.log.compression import MAX_DECOMPRESSED_BYTES, MAX_PARTS, Codec, compress, decompress
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.record_batch import (
     HEADER_BYTES,
@@ -108,6 +111,37 @@ def test_lz4_frames_have_independent_blocks_and_linked_ones_are_refused() -> Non
 
 def test_gzip_reads_members_one_after_the_other() -> None:
     assert bytes(decompress(Codec.GZIP, compress(Codec.GZIP, b"one") + compress(Codec.GZIP, b"two"))) == b"onetwo"
+
+
+@pytest.mark.parametrize("size", [16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 100_000])
+def test_gzip_members_may_end_anywhere_between_two_reads(size: int) -> None:
+    member = compress(Codec.GZIP, random.Random(7).randbytes(size))
+    data = member * 3
+    assert bytes(decompress(Codec.GZIP, data)) == gzip.decompress(data)
+
+
+def xerial(blocks: int) -> bytes:
+    """Return a xerial stream of empty blocks."""
+    return compress(Codec.SNAPPY, b"") + (b"\x00\x00\x00\x01" + b"\x00") * blocks
+
+
+@pytest.mark.parametrize(("codec", "part"), [(Codec.GZIP, gzip.compress(b"")), (Codec.SNAPPY, xerial(1)[16:])])
+def test_a_block_of_too_many_empty_parts_is_refused_before_it_takes_long(codec: Codec, part: bytes) -> None:
+    prefix = xerial(0) if codec is Codec.SNAPPY else b""
+    assert decompress(codec, prefix + part * MAX_PARTS) == b""
+    with pytest.raises(MessageTooLargeError, match=f"more than {MAX_PARTS}"):
+        decompress(codec, prefix + part * (MAX_PARTS + 1))
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_many_empty_frames_take_time_in_proportion_to_their_bytes(codec: Codec) -> None:
+    frame = compress(codec, b"")
+    seconds = []
+    for frames in (20_000, 200_000):
+        begin = time.process_time()
+        assert decompress(codec, frame * frames) == b""
+        seconds.append(time.process_time() - begin)
+    assert seconds[1] < 30 * max(seconds[0], 0.001)
 
 
 def test_decoding_several_batches_leaves_out_an_incomplete_tail() -> None:
