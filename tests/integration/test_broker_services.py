@@ -18,6 +18,7 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.internal_servicer import ReplicationServicer
 from paceline.broker.service.log_servicer import ByteBudget, LogServicer
+from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.broker.service.servers import CONTROL_THREADS, BrokerServers
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
@@ -581,6 +582,7 @@ async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -
             AnswerBudget(1),
             1,
             LoopFairness(),
+            RecordCodec(),
         ).handlers(),
         replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(CoreHandle()).handlers(),
     }

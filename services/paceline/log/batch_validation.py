@@ -40,6 +40,9 @@ from paceline.model.errors import (
     RecordListTooLargeError,
 )
 
+MAX_BATCH_RECORDS: Final = 200_000
+"""A batch may hold at most this many records, so that checking and reading it takes tens of milliseconds at most."""
+
 _CLIENT_BITS: Final = CODEC_BITS | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -151,12 +154,13 @@ def _check_size(size: int, max_message_bytes: int) -> None:
 
 
 def check_client_header(header: BatchHeader) -> None:
-    """Check what a producer may not set. Section 4.3, steps 1 and 2.
+    """Check what a producer may not set.
 
     Raises:
         InvalidRecordError: base offset set, count and last offset delta disagree, no record, control or unknown
             attribute bits, or producer fields that do not go together.
         InvalidTimestampError: the producer claims log append time.
+        MessageTooLargeError: more than `MAX_BATCH_RECORDS` records.
         UnsupportedCompressionTypeError: the codec is not known.
     """
     if header.base_offset != 0:
@@ -164,6 +168,10 @@ def check_client_header(header: BatchHeader) -> None:
     if header.record_count == 0 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRecordError(
             f"the batch says {header.record_count} records and last offset delta {header.last_offset_delta}"
+        )
+    if header.record_count > MAX_BATCH_RECORDS:
+        raise MessageTooLargeError(
+            f"the batch says {header.record_count} records, at most {MAX_BATCH_RECORDS} are allowed; send smaller ones"
         )
     if header.attributes & ~_CLIENT_BITS:
         raise InvalidRecordError(f"attribute bits {header.attributes & 0xFFFF:#x} are not known")

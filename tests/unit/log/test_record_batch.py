@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.log.batch_validation import prepare_client_batch
+from paceline.log.batch_validation import MAX_BATCH_RECORDS, prepare_client_batch
 from paceline.log.compression import MAX_DECOMPRESSED_BYTES, MAX_PARTS, Codec, compress, decompress
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.record_batch import (
@@ -125,7 +125,11 @@ def xerial(blocks: int) -> bytes:
     return compress(Codec.SNAPPY, b"") + (b"\x00\x00\x00\x01" + b"\x00") * blocks
 
 
-@pytest.mark.parametrize(("codec", "part"), [(Codec.GZIP, gzip.compress(b"")), (Codec.SNAPPY, xerial(1)[16:])])
+@pytest.mark.parametrize(
+    ("codec", "part"),
+    [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.SNAPPY, xerial(1)[16:])],
+    ids=["gzip", "snappy"],
+)
 def test_a_block_of_too_many_empty_parts_is_refused_before_it_takes_long(codec: Codec, part: bytes) -> None:
     prefix = xerial(0) if codec is Codec.SNAPPY else b""
     assert decompress(codec, prefix + part * MAX_PARTS) == b""
@@ -163,7 +167,7 @@ HOSTILE = {
     "base offset set": (batch(b"a", base_offset=7), InvalidRecordError),
     "no records": (changed(changed(batch(b"a"), ">i", 57, 0), ">i", 23, 0), InvalidRecordError),
     "negative count": (changed(batch(b"a"), ">i", 57, -1), CorruptMessageError),
-    "huge count": (changed(changed(batch(b"a"), ">i", 57, 2**31 - 1), ">i", 23, 2**31 - 2), CorruptMessageError),
+    "huge count": (changed(changed(batch(b"a"), ">i", 57, 2**31 - 1), ">i", 23, 2**31 - 2), MessageTooLargeError),
     "negative delta": (changed(batch(b"a"), ">i", 23, -5), CorruptMessageError),
     "delta and count disagree": (changed(batch(b"a", b"b"), ">i", 23, 5), InvalidRecordError),
     "one record too many": (changed(changed(batch(b"a", b"b"), ">i", 57, 1), ">i", 23, 0), CorruptMessageError),
@@ -244,6 +248,13 @@ def test_a_batch_above_the_limits_is_refused() -> None:
     with pytest.raises(RecordListTooLargeError):
         prepare_client_batch(raw, LogConfig(segment_bytes=len(raw) - 1), NOW_MS)
     assert prepare_client_batch(raw, LogConfig(max_message_bytes=len(raw)), NOW_MS).size == len(raw)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_of_too_many_records_is_refused_however_few_bytes_it_has(codec: Codec) -> None:
+    raw = encode_batch((NewRecord(1, None, None) for _ in range(MAX_BATCH_RECORDS + 1)), codec=codec)
+    with pytest.raises(MessageTooLargeError, match=f"at most {MAX_BATCH_RECORDS}"):
+        prepare_client_batch(raw, LogConfig(max_message_bytes=len(raw)), NOW_MS)
 
 
 def test_a_compacted_topic_needs_keys() -> None:

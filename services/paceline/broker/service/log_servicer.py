@@ -15,7 +15,7 @@ import grpc
 from paceline import __version__
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.service.core_port import CoreHandle
-from paceline.broker.service.record_codec import Places, decode_on_loop, encode_on_loop
+from paceline.broker.service.record_codec import Places, RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.model.client_io import (
     DeleteRecordsResult,
@@ -170,6 +170,7 @@ class LogServicer:
         answers: AnswerBudget,
         fetch_max_bytes: int,
         turns: LoopFairness,
+        codec: RecordCodec,
     ) -> None:
         self._core = core
         self._fairness = turns
@@ -178,6 +179,7 @@ class LogServicer:
         self._budget = budget
         self._answers = answers
         self._places = Places()
+        self._codec = codec
         self._fetch_max_bytes = fetch_max_bytes
 
     def add_to(self, server: Any) -> None:
@@ -248,7 +250,7 @@ class LogServicer:
             if batch is None:
                 if part.head.WhichOneof("data") != "records":
                     raise InvalidRequestError(f"there are no records for {topic_partition}")
-                batch = await encode_on_loop(part.head.records, self._scheduler.wall_ms())
+                batch = await self._codec.encode(part.head.records, self._scheduler.wall_ms())
             epoch = part.head.current_leader_epoch if part.head.HasField("current_leader_epoch") else None
             data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch, epoch))
         convert.refuse_duplicates([one.topic_partition for one in data])
@@ -304,7 +306,7 @@ class LogServicer:
         if budget <= 0:
             return 0
         try:
-            records, size = await decode_on_loop(batches, offset, budget)
+            records, size = await self._codec.decode(batches, offset, budget)
         except PacelineError as failure:
             message.error.CopyFrom(
                 errors_pb2.PartitionError(code=int(failure.code), message=str(failure))  # type: ignore[arg-type]

@@ -6,10 +6,19 @@ And the order of requests while that is done in a thread.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from paceline.log import record_batch
-from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_PRODUCER_ID, NO_SEQUENCE, NewRecord
+from paceline.log.compression import Codec
+from paceline.log.record_batch import (
+    MAX_INT32,
+    MAX_INT64,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    CompiledRecord,
+    NewRecord,
+)
 from paceline.model.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -23,6 +32,10 @@ WORTH_A_THREAD_BYTES: Final = 256 * 1024
 """Above this, encoding or decoding would hold up the event loop by more than a millisecond or two."""
 
 _RECORD_OVERHEAD_BYTES = 16
+_RECORD_EFFORT_BYTES = 64
+"""A record costs as much time as so many bytes of a large one, however small it is."""
+_EXPANSION = 256
+"""A compressed batch is taken to grow so many times: what it says of itself is its writer's word."""
 
 _MAX_EPOCH: Final = 2**15 - 1
 _NO_PRODUCER_EPOCH: Final = -1
@@ -83,53 +96,83 @@ def _new_records(records: record_pb2.RecordList, wall_ms: int) -> Iterator[NewRe
         )
 
 
-async def encode_on_loop(records: record_pb2.RecordList, wall_ms: int) -> bytes:
-    """The same, in a thread when it is much."""
-    if records.ByteSize() > WORTH_A_THREAD_BYTES:
-        return await asyncio.to_thread(encode, records, wall_ms)
-    return encode(records, wall_ms)
-
-
 def decode(batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
     """Return (records from ``first_offset`` on, their size in bytes); an incomplete last batch is left out.
 
-    Ends when ``budget_bytes`` are reached, since compressed batches may grow a thousandfold; the first record is
-    returned however large it is. Control records are skipped.
+    Records are decoded one after the other until ``budget_bytes`` are reached: a batch may hold millions, and
+    compressed ones may grow a thousandfold. The first record is returned however large it is. Control records are
+    skipped.
+
+    Raises:
+        CorruptMessageError: a stored batch cannot be read.
     """
     found = record_pb2.RecordList()
     size = 0
     for position, header in record_batch.iterate_headers(batches):
         if header.is_control or header.last_offset < first_offset:
             continue
-        for record in record_batch.decode_batch(memoryview(batches)[position : position + header.size]):
-            if record.offset < first_offset:
-                continue
-            message = record_pb2.Record(
-                key=record.key,
-                value=record.value,
-                headers=[record_pb2.Header(key=key, value=value) for key, value in record.headers],
-                timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
-                offset=record.offset,
-            )
-            size += message.ByteSize() + _RECORD_OVERHEAD_BYTES
-            if size > budget_bytes and found.records:
-                return found, size
-            found.records.append(message)
+        batch = memoryview(batches)[position : position + header.size]
+        try:
+            for record in record_batch.compiled_records(batch, header):
+                if record.offset < first_offset:
+                    continue
+                message = _message(record)
+                size += message.ByteSize() + _RECORD_OVERHEAD_BYTES
+                if size > budget_bytes and found.records:
+                    return found, size
+                found.records.append(message)
+        except record_batch.DECODING_ERRORS as error:
+            raise CorruptMessageError(f"the records at offset {header.base_offset} cannot be read: {error}") from error
     return found, size
 
 
-async def decode_on_loop(batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
-    """The same, in a thread when it is much.
+def _message(record: CompiledRecord) -> record_pb2.Record:
+    timestamp = record.timestamp
+    return record_pb2.Record(
+        key=record.key,
+        value=record.value,
+        headers=[record_pb2.Header(key=key, value=value) for key, value in record.headers],
+        timestamp_ms=timestamp if timestamp is not None and timestamp >= 0 else None,
+        offset=record.offset,
+    )
 
-    Raises:
-        CorruptMessageError: a stored batch cannot be read.
+
+def _decoding_effort(batches: bytes) -> int:
+    """Return bytes that stand for the time it takes to decode the batches: expanded, and counting their records."""
+    effort = 0
+    for _, header in record_batch.iterate_headers(batches):
+        expanded = header.size if header.codec is Codec.NONE else _EXPANSION * header.size
+        effort += max(expanded, _RECORD_EFFORT_BYTES * header.record_count)
+    return effort
+
+
+class RecordCodec:
+    """Encodes and decodes structured records, in one thread of its own when it is much.
+
+    One thread and not many: each more that runs Python delays the threads of control requests by a turn of the
+    interpreter. All methods are for the event loop's thread.
     """
-    try:
-        if len(batches) > WORTH_A_THREAD_BYTES:
-            return await asyncio.to_thread(decode, batches, first_offset, budget_bytes)
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record-codec")
+
+    async def encode(self, records: record_pb2.RecordList, wall_ms: int) -> bytes:
+        """Return one batch, as `encode` does."""
+        if records.ByteSize() > WORTH_A_THREAD_BYTES:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, encode, records, wall_ms)
+        return encode(records, wall_ms)
+
+    async def decode(self, batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
+        """Return records and their size, as `decode` does."""
+        if _decoding_effort(batches) > WORTH_A_THREAD_BYTES:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, decode, batches, first_offset, budget_bytes
+            )
         return decode(batches, first_offset, budget_bytes)
-    except UnicodeDecodeError as failure:
-        raise CorruptMessageError(f"a header name is not UTF-8: {failure}") from None
+
+    def close(self) -> None:
+        """End the thread after the work it has begun."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Places:

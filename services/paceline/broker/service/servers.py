@@ -7,6 +7,7 @@ from collections.abc import Callable
 from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.internal_servicer import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
 from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, LogServicer, MetadataServicer
+from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
@@ -48,6 +49,7 @@ class BrokerServers:
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
         self._fairness = LoopFairness()
+        self._record_codec = RecordCodec()
         # Producers that keep the broker busy with large requests do not keep those waiting who ask for little.
         self._produce_limiter, self._other_limiter = ReceiveLimiter(self._fairness), ReceiveLimiter(self._fairness)
         self._aio: list[AioRpcServer] = []
@@ -95,6 +97,7 @@ class BrokerServers:
         if self._control is not None:
             # Its handlers wait for the event loop, so the loop must not wait for them.
             await asyncio.to_thread(self._control.stop, grace_s)
+        self._record_codec.close()
 
     def _aio_server(self, name: str) -> AioRpcServer:
         keys = self._settings.keys
@@ -116,7 +119,14 @@ class BrokerServers:
     def _client_services(self, name: str) -> list[Service]:
         fetch_max_bytes = self._settings.keys.fetch_max_bytes
         log = LogServicer(
-            self._core, name, self._scheduler, self._budget, self._answers, fetch_max_bytes, self._fairness
+            self._core,
+            name,
+            self._scheduler,
+            self._budget,
+            self._answers,
+            fetch_max_bytes,
+            self._fairness,
+            self._record_codec,
         )
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
         return [
