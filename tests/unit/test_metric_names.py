@@ -69,6 +69,7 @@ def served() -> set[str]:
     fields = {field.name: 0 for field in dataclasses.fields(MetricsSnapshot)}
     metrics.refresh(_numbers(MetricsSnapshot(**fields)))
     own = {metric.name + ("_total" if metric.type == "counter" else "") for metric in metrics.registry.collect()}
+    own = {name for name in own if not name.startswith(("process_", "python_"))}
     return {name.removeprefix("paceline_") for name in own} | set(FAMILIES)
 
 

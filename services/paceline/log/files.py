@@ -5,8 +5,12 @@ behind the scenes. Every method raises ``OSError`` (``FileNotFoundError`` where 
 fails; whoever calls turns that into a failed log directory. No method follows a symbolic link.
 """
 
+import errno
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a machine, that has too many files and connections open: its storage is well."""
 
 
 class FileKind(Enum):

@@ -2,6 +2,7 @@
 
 # Paths are plain strings here, and descriptors are the point.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH108
+import contextlib
 import fcntl
 import os
 import shutil
@@ -11,8 +12,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from paceline.log.files import DirectoryEntry, FileKind, FileLock
+from paceline.log.files import NO_DESCRIPTOR, DirectoryEntry, FileKind, FileLock
 
+_RESERVED_DESCRIPTORS = 16
+_OPEN_RETRIES = 50
+_OPEN_RETRY_S = 0.02
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -25,6 +29,33 @@ class _Handle:
         self.descriptor = descriptor
         self.users = 0
         self.evicted = False
+
+
+class _Reserve:
+    """Descriptors of this process that are given up when a file cannot be opened without them."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[int] = []
+        self._mutex = threading.Lock()
+
+    def fill(self) -> None:
+        """Hold as many as there are to be, or as can be had."""
+        if len(self._held) < self._size:
+            with self._mutex, contextlib.suppress(OSError):
+                while len(self._held) < self._size:
+                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def free(self) -> bool:
+        """Give up all; return whether there were any."""
+        with self._mutex:
+            held, self._held = self._held, []
+        for descriptor in held:
+            os.close(descriptor)
+        return bool(held)
+
+
+_RESERVE = _Reserve(_RESERVED_DESCRIPTORS)
 
 
 class OsFileLock(FileLock):
@@ -44,7 +75,8 @@ class OsFiles:
     """Files of the operating system. Safe to use from several threads.
 
     At most ``max_open_files`` descriptors stay open while idle, so ten thousand partitions do not need ten thousand
-    descriptors; those in use at the same moment may go beyond it.
+    descriptors; those in use at the same moment may go beyond it. A process that has run out of descriptors is no
+    failure of its storage: some are held in reserve, and idle ones are closed, before opening a file fails.
     """
 
     def __init__(self, max_open_files: int = 1024, observe_sync: Callable[[float], None] = lambda _: None) -> None:
@@ -55,6 +87,7 @@ class OsFiles:
         """How often names were taken away: a file opened meanwhile may be one that its path means no more."""
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._mutex = threading.Lock()
+        _RESERVE.fill()
 
     def exists(self, path: str) -> bool:
         """Whether the name exists; a dangling link counts as existing."""
@@ -86,17 +119,17 @@ class OsFiles:
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
         try:
-            os.mkdir(path, 0o755)
+            os.mkdir(path, 0o700)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
         except FileNotFoundError:
-            os.makedirs(path, 0o755, exist_ok=True)
+            os.makedirs(path, 0o700, exist_ok=True)
 
     def create(self, path: str) -> None:
         """Create or empty a file."""
         self._forget(path)
-        descriptor = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, 0o644)
+        descriptor = self._open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
         self._remember(path, descriptor)
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
@@ -177,7 +210,7 @@ class OsFiles:
 
     def sync_directory(self, path: str) -> None:
         """Flush a directory's names to the device."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -185,7 +218,7 @@ class OsFiles:
 
     def lock(self, path: str) -> FileLock | None:
         """Take the lock without waiting."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -201,6 +234,33 @@ class OsFiles:
             for handle in handles:
                 self._evict(handle)
 
+    def _open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        """Open a file; when the process has no descriptor left, free what this cache holds and try again for a second.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        for _retry in range(_OPEN_RETRIES):
+            try:
+                descriptor = os.open(path, flags, mode)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR:
+                    raise
+                if not (self._close_idle() or _RESERVE.free()):
+                    time.sleep(_OPEN_RETRY_S)  # whatever holds the others may close some
+            else:
+                _RESERVE.fill()
+                return descriptor
+        return os.open(path, flags, mode)
+
+    def _close_idle(self) -> bool:
+        """Close the cached descriptors that are not in use; return whether there were any."""
+        with self._mutex:
+            idle = [path for path, handle in self._handles.items() if handle.users == 0]
+            for path in idle:
+                self._evict(self._handles.pop(path))
+        return bool(idle)
+
     def _acquire(self, path: str, *, create: bool) -> _Handle:
         with self._mutex:
             handle = self._handles.get(path)
@@ -210,7 +270,7 @@ class OsFiles:
                 return handle
             names_gone = self._names_gone
         flags = _OPEN_FLAGS | os.O_CREAT if create else _OPEN_FLAGS
-        return self._remember(path, os.open(path, flags, 0o644), 1, names_gone)
+        return self._remember(path, self._open(path, flags, 0o600), 1, names_gone)
 
     def _remember(self, path: str, descriptor: int, users: int = 0, names_gone: int | None = None) -> _Handle:
         handle = _Handle(descriptor)

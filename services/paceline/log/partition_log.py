@@ -18,7 +18,7 @@ from paceline.log.batch_validation import PreparedBatch, check_replicated_batche
 from paceline.log.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
 from paceline.log.damage import DamagedLogError
 from paceline.log.durability import Durability, FlushTask
-from paceline.log.files import Files, join, write_atomically
+from paceline.log.files import NO_DESCRIPTOR, Files, join, write_atomically
 from paceline.log.leader_epoch_cache import LeaderEpochCache
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.log_directory import LogDirectory
@@ -44,6 +44,7 @@ from paceline.model.errors import (
     InvalidRecordError,
     KafkaStorageError,
     OffsetOutOfRangeError,
+    ThrottledError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -485,6 +486,7 @@ class PartitionLog:
             DamagedLogError: what stands at ``offset`` is not what was written. Never is anything returned whose
                 checksum does not match.
             KafkaStorageError: storage failed; the directory is offline.
+            ThrottledError: the process has no file descriptor left.
         """
         self._check_online()
         end = self._log_end_offset
@@ -501,7 +503,7 @@ class PartitionLog:
         except CorruptMessageError as error:
             raise self._damaged(error) from error
         except OSError as error:
-            self._fail(error)
+            self._fail_read(error)
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.
@@ -509,6 +511,7 @@ class PartitionLog:
         Raises:
             DamagedLogError: what stands in the file is no batch.
             KafkaStorageError: storage failed; the directory is offline.
+            ThrottledError: the process has no file descriptor left.
         """
         self._check_online()
         try:
@@ -517,7 +520,7 @@ class PartitionLog:
         except CorruptMessageError as error:
             raise self._damaged(error) from error
         except OSError as error:
-            self._fail(error)
+            self._fail_read(error)
 
     # -- truncation --------------------------------------------------------------------------------------------
 
@@ -750,6 +753,12 @@ class PartitionLog:
     def _fail(self, error: OSError) -> NoReturn:
         self._directory.fail(error)
         raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
+
+    def _fail_read(self, error: OSError) -> NoReturn:
+        """Raise the error of a read: a process without descriptors says nothing about its storage."""
+        if error.errno in NO_DESCRIPTOR:
+            raise ThrottledError(f"{self.topic_partition}: {error}") from error
+        self._fail(error)
 
     def _damaged(self, error: CorruptMessageError) -> DamagedLogError:
         return DamagedLogError(f"the log of {self.topic_partition} is damaged: {error}")

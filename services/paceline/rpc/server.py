@@ -30,6 +30,8 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 16 * 1024
 LOOKAHEAD_BYTES: Final = 256 * 1024
 MIN_PING_INTERVAL_MS: Final = 10_000
+MAX_CONNECTIONS: Final = 10_000
+"""At one listener; a further one is accepted and closed at once."""
 MAX_STREAMS_PER_CONNECTION: Final = 1_000
 MAX_CALLS: Final = 10_000
 """At one listener, long polls and watches included."""
@@ -86,7 +88,9 @@ def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M], max_
     return grpc.unary_unary_rpc_method_handler(handler)
 
 
-def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[tuple[str, int]]:
+def server_options(
+    max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES, max_connections: int = MAX_CONNECTIONS
+) -> list[tuple[str, int]]:
     """Return the options of a server.
 
     Requests above the limit end with RESOURCE_EXHAUSTED before our code runs (hostile input H1). Clients may ping every
@@ -96,6 +100,7 @@ def server_options(max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> list[t
         ("grpc.max_receive_message_length", max_request_bytes),
         ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
         ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+        ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
@@ -134,6 +139,7 @@ class AioRpcServer:
         limiter_of: Callable[[str], ReceiveLimiter] | None = None,
         max_streams: int = MAX_STREAMS,
         turns: LoopFairness | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         """Make the server.
 
@@ -148,6 +154,7 @@ class AioRpcServer:
                 the same.
             max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
             turns: taken by what is large on streams; ``limiter_of`` has its own for calls.
+            max_connections: connections that may be open at once; further ones are closed.
         """
         self.listener = listener
         self.port = 0
@@ -157,7 +164,7 @@ class AioRpcServer:
         )
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
-            options=server_options(max_request_bytes),
+            options=server_options(max_request_bytes, max_connections),
             maximum_concurrent_rpcs=max_calls + max_streams + ROOM_FOR_HEALTH,
         )
         self._health = health.aio.HealthServicer()
@@ -232,6 +239,7 @@ class ThreadPoolRpcServer:
         max_request_bytes: int = MAX_RESPONSE_BYTES,
         observe: RequestObserver = _ignore,
         threads: int = 4,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.listener = listener
         self.port = 0
@@ -240,7 +248,7 @@ class ThreadPoolRpcServer:
         self._server = grpc.server(
             self._pool,
             interceptors=[ErrorInterceptor(observe, MAX_INTERNAL_FIELDS)],
-            options=server_options(max_request_bytes),
+            options=server_options(max_request_bytes, max_connections),
         )
         # Watch streams of the health service must not hold the few control threads: experimental_non_blocking.
         self._health = _ThreadedHealth(experimental_non_blocking=True)

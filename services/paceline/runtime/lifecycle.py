@@ -5,6 +5,7 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from enum import IntEnum
@@ -64,6 +65,22 @@ def raise_open_file_limit(wanted: int = 65_536) -> int:
     raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     return raised
+
+
+def open_file_limit() -> int:
+    """Return how many file descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def descriptor_shares(limit: int, listeners: int, max_connections: int) -> tuple[int, int]:
+    """Return (connections each listener may hold, files the log may keep open) of so many file descriptors.
+
+    Connections must never use up what files need: a log that cannot open its next segment has to stop. A quarter is
+    for idle files, at most 1,024 of them, and an eighth for files in use, ZooKeeper and connections to other processes.
+    """
+    files = min(1_024, limit // 4)
+    return min(max_connections, max(1, (limit - files - limit // 8) // max(1, listeners))), files
 
 
 def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[str], None]) -> None:

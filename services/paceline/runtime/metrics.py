@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from paceline import __version__
+from paceline.runtime.connection_count import ConnectionCount
 from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -139,12 +140,16 @@ class Families:
 
 
 class Metrics:
-    """One registry per process; names begin with ``paceline_``."""
+    """One registry per process; names begin with ``paceline_``, those of the process itself with ``process_``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.families = Families()
         self.registry.register(self.families)
+        self.connections = ConnectionCount()
+        self.registry.register(self.connections)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, tuple[Counter, float]] = {}
         for name, note in GAUGES.items():

@@ -1,7 +1,11 @@
 """The door to real files: descriptors are bounded, links are not followed, the lock excludes."""
 
+import contextlib
+import errno
 import os
+import resource
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ from paceline.log.files import DirectoryEntry, FileKind, read_all, write_atomica
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
+from paceline.model.errors import ThrottledError
 from paceline.model.identifiers import TopicPartition
 from tests.unit.log.helpers import NOW_MS, TP, batch, records_of
 
@@ -212,3 +217,68 @@ def test_a_flush_under_way_does_not_tie_a_new_file_to_one_that_is_gone(
     files.make_directory(folder)
     files.append(path, b"new")
     assert Path(path).read_bytes() == b"new"
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Hold every descriptor this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    largest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (largest + 40, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_files_are_still_opened_when_connections_hold_all_other_descriptors(tmp_path: Path) -> None:
+    files, root = OsFiles(), str(tmp_path)
+    files.append(f"{root}/known", b"k")
+    with without_descriptors():
+        for number in range(10):
+            files.append(f"{root}/{number}", b"x")
+        files.sync_directory(root)
+        assert files.read_at(f"{root}/known", 0, 1) == b"k"
+    assert files.read_at(f"{root}/9", 0, 1) == b"x"
+    files.close()
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_a_read_without_descriptors_does_not_take_the_log_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = LogManager(OsFiles(), [f"{tmp_path}/data"], LogConfig(), on_dir_failure=lambda _path, _error: None)
+    manager.load(NOW_MS)
+    log = manager.get_or_create(TP, None, True)
+    log.append_as_leader(batch(b"a"), 0, NOW_MS)
+    with monkeypatch.context() as patched:
+
+        def no_descriptor(*_arguments: object) -> bytes:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patched.setattr(OsFiles, "read_at", no_descriptor)
+        with pytest.raises(ThrottledError):
+            log.read(0, 1_000, 1)
+    assert not log.directory.is_offline
+    assert len(log.read(0, 1_000, 1)) > 0
+
+
+def test_data_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    old_mask = os.umask(0)
+    try:
+        files, root = OsFiles(), f"{tmp_path}/log"
+        files.make_directory(root)
+        files.make_directory(f"{root}/t-0")
+        files.create(f"{root}/t-0/created")
+        files.append(f"{root}/t-0/appended", b"x")
+        files.lock(f"{root}/.lock")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in [Path(root), *Path(root).rglob("*")]}
+    finally:
+        os.umask(old_mask)
+    assert modes == {"log": 0o700, "t-0": 0o700, "created": 0o600, "appended": 0o600, ".lock": 0o600}

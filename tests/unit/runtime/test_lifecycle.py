@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from paceline.runtime.lifecycle import ExitCode, raise_open_file_limit
+from paceline.runtime.lifecycle import ExitCode, descriptor_shares, raise_open_file_limit
 
 TIMEOUT_S = 120
 
@@ -105,6 +105,14 @@ def test_a_process_dies_with_its_parent() -> None:
         assert readable, "the child outlives its parent"
     finally:
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("limit", [256, 1_024, 65_536, sys.maxsize])
+@pytest.mark.parametrize("listeners", [1, 4])
+def test_connections_and_idle_files_together_leave_descriptors_for_the_rest(limit: int, listeners: int) -> None:
+    connections, files = descriptor_shares(limit, listeners, 10_000)
+    assert 0 < connections <= 10_000
+    assert listeners * connections + files <= limit - limit // 8
 
 
 def test_the_limit_of_open_files_is_raised_and_never_lowered() -> None:

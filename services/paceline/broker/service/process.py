@@ -43,7 +43,14 @@ from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.model.state_change import StateChange
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
+from paceline.runtime.lifecycle import (
+    ExitCode,
+    StartupError,
+    descriptor_shares,
+    exit_now_after,
+    on_stop_signals,
+    open_file_limit,
+)
 from paceline.runtime.logging import StateChangeWriter
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
@@ -128,8 +135,9 @@ class BrokerProcess:
         self._summary(report, metrics_port, time.monotonic() - begin)
 
     async def _load_logs(self) -> LoadReport:
+        _, max_open_files = descriptor_shares(open_file_limit(), 1, 1)
         logs = LogManager(
-            OsFiles(observe_sync=self._metrics.log_flush_seconds.observe),
+            OsFiles(max_open_files, self._metrics.log_flush_seconds.observe),
             self._settings.log_dirs,
             LogConfig.from_properties(self._settings.topic_defaults),
             on_dir_failure=self._log_dir_failed,

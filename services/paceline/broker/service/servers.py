@@ -17,7 +17,7 @@ from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Ser
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import ExitCode, StartupError
+from paceline.runtime.lifecycle import ExitCode, StartupError, descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import BrokerSettings
 from paceline.v1 import metadata_service_pb2_grpc
@@ -52,6 +52,9 @@ class BrokerServers:
         self._record_codec = RecordCodec()
         # Producers that keep the broker busy with large requests do not keep those waiting who ask for little.
         self._produce_limiter, self._other_limiter = ReceiveLimiter(self._fairness), ReceiveLimiter(self._fairness)
+        self._max_connections, _ = descriptor_shares(
+            open_file_limit(), len(settings.listeners), settings.keys.max_connections
+        )
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -78,6 +81,7 @@ class BrokerServers:
         self.advertised = tuple(
             Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
         )
+        self._metrics.connections.watch(bound, self._max_connections)
         for server in self._aio:
             await server.start()
         if self._control is not None:
@@ -111,6 +115,7 @@ class BrokerServers:
             limiter_of=None if replication else self._limiter_of,
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
             turns=self._fairness,
+            max_connections=self._max_connections,
         )
 
     def _limiter_of(self, method: str) -> ReceiveLimiter:
@@ -151,4 +156,5 @@ class BrokerServers:
             [Service("paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server))],
             observe=self._metrics.observe_request,
             threads=CONTROL_THREADS,
+            max_connections=self._max_connections,
         )

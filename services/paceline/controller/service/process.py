@@ -32,7 +32,14 @@ from paceline.model.state_change import StateChange
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals
+from paceline.runtime.lifecycle import (
+    ExitCode,
+    StartupError,
+    descriptor_shares,
+    exit_now_after,
+    on_stop_signals,
+    open_file_limit,
+)
 from paceline.runtime.logging import StateChangeWriter
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
@@ -68,6 +75,9 @@ class ControllerServers:
         self._scheduler = scheduler
         self._metrics = metrics
         self._hub = hub or WatchHub(secrets.token_hex(6))
+        self._max_connections, _ = descriptor_shares(
+            open_file_limit(), len(settings.listeners), settings.keys.max_connections
+        )
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -94,6 +104,7 @@ class ControllerServers:
         self.advertised = tuple(
             Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
         )
+        self._metrics.connections.watch(bound, self._max_connections)
         for server in self._aio:
             await server.start()
         if self._control is not None:
@@ -131,6 +142,7 @@ class ControllerServers:
             max_request_bytes=self._settings.keys.socket_request_max_bytes,
             observe=self._metrics.observe_request,
             with_reflection=self._settings.keys.reflection_enable,
+            max_connections=self._max_connections,
         )
 
     def _control_server(self) -> ThreadPoolRpcServer:
@@ -141,6 +153,7 @@ class ControllerServers:
             [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
             observe=self._metrics.observe_request,
             threads=CONTROL_THREADS,
+            max_connections=self._max_connections,
         )
 
 

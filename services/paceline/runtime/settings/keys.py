@@ -39,6 +39,9 @@ class CommonKeys(SecurityKeys):
     listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free one")
     advertised_listeners: OptionalText = key(None, "", "what others are told; default: the listeners")
     socket_request_max_bytes: int = key(16 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
+    max_connections: int = key(
+        10_000, "connections", "open at one listener; further ones are closed at once", ge=16, le=1_000_000
+    )
     metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
     metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
     metrics_partitions_max: int = key(
