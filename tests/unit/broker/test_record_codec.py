@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from paceline.broker.service import record_codec as servicer_records
+from paceline.broker.service import record_codec
 from paceline.broker.service.record_codec import RecordCodec, decode
 from paceline.log.compression import Codec
 from paceline.log.record_batch import NewRecord, encode_batch
@@ -66,7 +66,7 @@ async def test_decoding_leaves_the_event_loop_where_batches_expand_to_much(
         threads.append(threading.current_thread())
         return decode(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(servicer_records, "decode", noted)
+    monkeypatch.setattr(record_codec, "decode", noted)
     codec = RecordCodec()
     await codec.decode(batch, 0, 1_000)
     codec.close()
