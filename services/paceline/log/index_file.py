@@ -28,11 +28,16 @@ class IndexFile(Generic[EntryT]):
         self._files = files
         self._path = path
         self._base_offset = base_offset
-        self._max_entries = max(1, max_index_bytes // self.layout.size)
+        self._max_entries = 1
+        self.set_max_bytes(max_index_bytes)
         self._entries: list[EntryT] | None = None
         self._count = 0
         self._pending = bytearray()
         self._exists = False
+
+    def set_max_bytes(self, max_index_bytes: int) -> None:
+        """Limit the index to so many bytes, and to one entry at least; entries that are there stay."""
+        self._max_entries = max(1, max_index_bytes // self.layout.size)
 
     @property
     def path(self) -> str:

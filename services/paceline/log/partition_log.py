@@ -68,7 +68,7 @@ class PartitionLog:
         self._directory = directory
         self._path = path
         self.topic_partition = topic_partition
-        self.config = config
+        self._config = config
         self.topic_id = topic_id
         self._topic_id_written = topic_id_written
         self.epochs = LeaderEpochCache(files, join(path, LEADER_EPOCH_CHECKPOINT))
@@ -85,6 +85,17 @@ class PartitionLog:
         self._retired = False
 
     # -- state -------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        """Present settings; new ones hold for the active segment's indexes, too, while it is empty."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        if len(self._segments) and not self._segments.active.size:
+            self._segments.active.set_index_limits(config.index_interval_bytes, config.segment_index_bytes)
 
     @property
     def path(self) -> str:

@@ -80,6 +80,12 @@ class Segment(BatchFile):
         self.created_ms: int | None = None
         """Wall clock of the first append in this process that knew it."""
 
+    def set_index_limits(self, index_interval_bytes: int, max_index_bytes: int) -> None:
+        """Change how dense the index entries are and how many there may be; for a segment without batches."""
+        self._index_interval_bytes = index_interval_bytes
+        self.offset_index.set_max_bytes(max_index_bytes)
+        self.time_index.set_max_bytes(max_index_bytes)
+
     def start_new(self) -> None:
         """Begin as an empty segment without files; the first append makes them."""
         self.offset_index.start_new()

@@ -42,6 +42,9 @@ class Follower:
 
     def follow(self, epoch: int = 0, tp: TopicPartition = TP, leader: int = 2) -> None:
         self.cluster.send(1, self.cluster.partition(leader, epoch, (2,), tp=tp))
+        # The first records wait for the topic's settings.
+        manager = self.broker.node.replica_manager
+        self.cluster.time.run_until(lambda: manager.topic_config(tp.topic) is not None, 1_000)
 
     @property
     def request(self) -> ReplicaFetchRequest:

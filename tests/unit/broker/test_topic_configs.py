@@ -297,3 +297,62 @@ def test_a_produce_to_a_topic_with_unreadable_settings_is_refused_at_once_and_sa
     (refused,) = cluster[1].produce(b"a")
     assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert "settings of topic orders" in refused.failure.message
+
+
+def leader_with_small_segments() -> BrokerCluster:
+    cluster = BrokerCluster((1, 2))
+    configure(cluster, announce=False, segment_bytes="300", index_interval_bytes="100")
+    cluster.decide(1, 0, (1,), replicas=(1,), is_new=True)
+    cluster.time.run_for(10)
+    for number in range(40):
+        (answer,) = cluster[1].produce(b"%d" % number, acks=RequiredAcks.LEADER)
+        assert answer.failure is None
+    return cluster
+
+
+@pytest.mark.parametrize("zookeeper_is_slow", [False, True])
+def test_a_new_followers_first_records_are_appended_under_its_topics_settings(zookeeper_is_slow: bool) -> None:
+    cluster = leader_with_small_segments()
+    leader = cluster[1].log()
+    assert leader.segment_count >= 10
+    if zookeeper_is_slow:
+        cluster[2].zookeeper.link.cut()
+    cluster.decide(1, 1, (1,), replicas=(1, 2))
+    if zookeeper_is_slow:
+        cluster.time.run_for(3_000)
+        assert cluster[2].log().log_end_offset == 0
+        cluster[2].zookeeper.link.heal()
+    cluster.until_in_sync(1, 2)
+    for broker_id in (1, 2):
+        cluster[broker_id].log().flush()
+    follower = cluster[2].log()
+    assert [segment.base_offset for segment in follower.segments] == [one.base_offset for one in leader.segments]
+    for name, content in cluster[1].files.contents.items():
+        if name.endswith((".log", ".index")) and "/orders-0/" in name:
+            assert bytes(cluster[2].files.contents[name]) == bytes(content), name
+
+
+def test_a_new_follower_does_not_wait_for_settings_until_it_is_out_of_sync() -> None:
+    cluster = leader_with_small_segments()
+    cluster[2].zookeeper.link.cut()
+    cluster.decide(1, 1, (1,), replicas=(1, 2))
+    cluster.time.run_for(cluster[2].config.replica_lag_time_max_ms)
+    assert cluster[2].log().log_end_offset == 40
+
+
+def test_a_new_follower_does_not_wait_for_settings_that_cannot_be_read() -> None:
+    cluster = leader_with_small_segments()
+    cluster.zk(SetData(znodes.topic_config_path(TP.topic), b"what is this?"))
+    cluster.decide(1, 1, (1,), replicas=(1, 2))
+    cluster.time.run_for(100)
+    assert cluster[2].log().log_end_offset == 40
+
+
+def test_a_follower_that_is_stopped_while_it_waits_for_settings_fetches_nothing() -> None:
+    cluster = leader_with_small_segments()
+    cluster[2].zookeeper.link.cut()
+    cluster.decide(1, 1, (1,), replicas=(1, 2))
+    cluster.stop_replica(2, 1, delete=False)
+    cluster[2].zookeeper.link.heal()
+    cluster.time.run_for(60_000)
+    assert cluster[2].log().log_end_offset == 0

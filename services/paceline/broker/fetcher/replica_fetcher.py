@@ -63,6 +63,9 @@ class FetcherHost(Protocol):
     def follower_quota(self) -> ReplicationQuota:
         """What throttled replicas may take in."""
 
+    def is_unread(self, topic: str) -> bool:
+        """Whether the topic's settings are still to be read for the first time."""
+
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
 
@@ -92,10 +95,13 @@ class FetchState:
         "partition",
         "sent_log_start_offset",
         "sent_offset",
+        "since_ms",
     )
 
-    def __init__(self, partition: Partition, log: ReplicaLog) -> None:
+    def __init__(self, partition: Partition, log: ReplicaLog, now_ms: float) -> None:
         self.partition = partition
+        self.since_ms = now_ms
+        """When fetching began, on the scheduler's clock."""
         self.leader_epoch = partition.leader_epoch
         self.fetch_offset = 0
         self.last_fetched_epoch: int | None = None
@@ -184,7 +190,7 @@ class ReplicaFetcher:
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
             partition.truncate_to(log.high_watermark, "no leader epoch is known")
         self.remove(topic_partition)
-        self._states[topic_partition] = FetchState(partition, log)
+        self._states[topic_partition] = FetchState(partition, log, self._scheduler.now_ms())
         self._name_again(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> FetchState | None:
@@ -374,10 +380,11 @@ class ReplicaFetcher:
         if result.error is not ErrorCode.NONE:
             if result.error not in _NOT_YET_ERRORS:
                 state.delay_ms = None
-            elif state.delay_ms is None:
-                state.delay_ms = self._config.replica_fetch_backoff_ms / _FIRST_DELAY_DIVISOR
             else:
-                state.delay_ms *= 2
+                self._lengthen_delay(state)
+            return False
+        if result.batches and self._awaits_settings(state, log):
+            self._lengthen_delay(state)
             return False
         state.delay_ms = None
         if result.diverging_epoch is not None:
@@ -395,6 +402,20 @@ class ReplicaFetcher:
         self._moved(state, log)
         state.lag = max(0, result.high_watermark - state.fetch_offset)
         return True
+
+    def _lengthen_delay(self, state: FetchState) -> None:
+        first_ms = self._config.replica_fetch_backoff_ms / _FIRST_DELAY_DIVISOR
+        state.delay_ms = first_ms if state.delay_ms is None else state.delay_ms * 2
+
+    def _awaits_settings(self, state: FetchState, log: ReplicaLog) -> bool:
+        """Whether the log's first records have to wait until the topic's settings are read.
+
+        Its segments would have the size that the broker's defaults say. After half of ``replica.lag.time.max.ms`` a
+        copy counts for more.
+        """
+        if log.size_bytes or not self._host.is_unread(state.partition.topic_partition.topic):
+            return False
+        return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 
     def _moved(self, state: FetchState, log: ReplicaLog) -> bool:
         """Fetch from the log's end next; return whether the leader has to be told something new."""

@@ -366,6 +366,10 @@ class ReplicaManager:
         """Whether the topic's settings have been read, so that its partitions may commit."""
         return self.topic_config(topic) is not None
 
+    def is_unread(self, topic: str) -> bool:
+        """Whether the topic's settings are still to be read for the first time."""
+        return self.topic_configs.is_unread(topic)
+
     def deletion_is_known(self, topic: str) -> bool:
         """Whether everything is known that decides which records of the topic may be deleted."""
         return self.topic_configs.deletion_is_known(topic)
