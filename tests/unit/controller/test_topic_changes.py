@@ -10,7 +10,7 @@ from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
-from paceline.coordination.interface import Create, Delete, Request
+from paceline.coordination.interface import Create, Delete, Request, SetData
 from paceline.model.assignment import ReplicaAssignment
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
@@ -74,3 +74,57 @@ def test_a_topic_made_anew_by_hand_is_not_deleted_in_its_namesakes_place(steps: 
     cluster.settle()
     assert cluster.data(path)["topic_id"] == "t" * 22
     assert cluster.state("t-0").startswith("1/0")
+
+
+def without_id(cluster: Cluster) -> None:
+    """Rewrite the topic's node as Kafka's tools before 2.8 do."""
+    cluster.zk(SetData(znodes.topic_path("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
+
+
+def test_an_id_that_a_tool_drops_is_written_back_from_the_controllers_memory() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("t", assignments=((1, 2),)))
+    cluster.settle()
+    topic_id = cluster.data(znodes.topic_path("t"))["topic_id"]
+    without_id(cluster)
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("t"))["topic_id"] == topic_id
+    assert cluster.controller.describe_topics(["t"])[0].topic_id == topic_id
+    assert cluster.state("t-0") == "1/0 isr [1, 2] ce 1 v0", "nothing else has changed"
+
+
+@pytest.mark.parametrize("stands_by", [True, False])
+def test_an_id_that_was_dropped_before_a_failover_is_not_replaced(stands_by: bool) -> None:
+    """Brokers would set every replica's log aside as an earlier topic's. A controller that stood by has the id."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("t", assignments=((1, 2),)))
+    cluster.settle()
+    topic_id = cluster.data(znodes.topic_path("t"))["topic_id"]
+    if stands_by:
+        assert cluster.start_controller(CONTROLLER_ID + 1).is_warm
+    client, node = cluster.controller_clients[CONTROLLER_ID], cluster.controllers.pop(CONTROLLER_ID)
+    session_id = client.session_id
+    client.crash()
+    node.stop()
+    without_id(cluster)
+    cluster.server.expire(session_id)
+    cluster.settle()
+    if not stands_by:
+        cluster.start_controller(CONTROLLER_ID + 1)
+        cluster.settle()
+    assert cluster.data(znodes.topic_path("t")).get("topic_id") == (topic_id if stands_by else None)
+    assert cluster.controllers[CONTROLLER_ID + 1].describe_topics(["t"])[0].topic_id == (topic_id if stands_by else "")
+    assert cluster.state("t-0").startswith("1/0")
+
+
+def test_a_topic_without_states_gets_a_new_id() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.zk(Create(znodes.topic_path("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
+    cluster.settle()
+    assert len(cluster.data(znodes.topic_path("t"))["topic_id"]) == 22

@@ -68,7 +68,8 @@ def _load(
     context.brokers.update((yield from components.storage.brokers()))
     topics = yield from components.storage.topic_names()
     gone: set[str] = set()
-    nodes = yield from read_topics(components, topics, gone)
+    mirrored = {} if mirror is None else {topic: known.topic_id for topic, known in mirror.topics.items()}
+    nodes = yield from read_topics(components, topics, gone, mirrored)
     topic_partitions = add_topics(components, [topic for topic in topics if topic not in gone], nodes)
     context.being_reassigned.update(
         TopicPartition(topic, partition)

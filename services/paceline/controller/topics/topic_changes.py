@@ -4,7 +4,7 @@ Source: spec/controller.md section 11; Kafka 2.8 KafkaController.processTopicCha
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, Replica, ReplicaState
@@ -61,6 +61,9 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
             continue
         if node.topic_id and not old_id:
             context.topic_ids[topic] = node.topic_id
+        elif old_id and not node.topic_id:
+            # Kafka's tools before 2.8 rewrite the node without the id that they do not know.
+            yield from _give_id(components, topic, old_id, node)
         added = [p for p in sorted(node.partitions) if not context.knows(TopicPartition(topic, p))]
         if context.is_queued_for_deletion(topic):
             if added:
@@ -74,25 +77,42 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
 
 
 def read_topics(
-    components: ControllerComponents, topics: Sequence[str], gone: set[str]
+    components: ControllerComponents,
+    topics: Sequence[str],
+    gone: set[str],
+    known_ids: Mapping[str, str | None] | None = None,
 ) -> Flow[dict[str, znodes.TopicAssignment]]:
-    """Read topic nodes; one without a topic id is given one, in ZooKeeper first.
+    """Read topic nodes; a new topic without a topic id gets one, in ZooKeeper first.
+
+    An id is never replaced, for brokers would set their logs aside as another topic's. A topic with partition states
+    has had an id, and Kafka's tools before 2.8 have rewritten its node without it: it gets the one from ``known_ids``.
+    When that is not known the topic is left without one, and brokers go by the ids of their logs.
 
     Topics without a node are added to ``gone``: nothing watches them, so they must not pass for known. When they are
-    made again the list of topics may look as before.
+    re-created the list of topics may look as before.
     """
     nodes = yield from components.storage.topic_nodes(topics, gone)
     for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
         node = nodes.pop(topic)
-        topic_id = new_id(components.rng)
-        try:
-            yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
-        except UnexpectedResponseError as error:
-            # Gone meanwhile, or so large that an id does not fit: no reason to keep all others waiting.
-            LOG.warning("topic %s is ignored, it cannot be given an id: %s", topic, error)
-            continue
-        nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
+        states = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
+        topic_id = (known_ids or {}).get(topic) if states else new_id(components.rng)
+        if topic_id is None:
+            LOG.warning("topic id was removed from ZooKeeper and is not known here: topic=%s", topic)
+            nodes[topic] = node
+        elif (yield from _give_id(components, topic, topic_id, node)):
+            nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
     return nodes
+
+
+def _give_id(components: ControllerComponents, topic: str, topic_id: str, node: znodes.TopicAssignment) -> Flow[bool]:
+    """Write a topic's id into its node; return whether that was possible."""
+    try:
+        yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
+    except UnexpectedResponseError as error:
+        # Deleted meanwhile, or so large that an id does not fit: no reason to keep all others waiting.
+        LOG.warning("topic cannot be given an id: topic=%s id=%s cause=%s", topic, topic_id, error)
+        return False
+    return True
 
 
 def add_topics(
