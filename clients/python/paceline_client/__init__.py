@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from paceline.model.errors import ErrorCode, PacelineError
     from paceline.model.identifiers import TopicPartition
     from paceline.model.state_change import StateChange, StateChangeKind
+    from paceline.model.tls import TlsFiles
     from paceline_client.admin import (
         Admin,
         ClusterDescription,
@@ -104,6 +105,7 @@ __all__ = [
     "ReplicaOnDisk",
     "StateChange",
     "StateChangeKind",
+    "TlsFiles",
     "TopicDescription",
     "TopicPartition",
     "TopicResult",
@@ -155,6 +157,7 @@ _HOMES = {
     "ReplicaOnDisk": "paceline_client.admin_log_dirs",
     "StateChange": "paceline.model.state_change",
     "StateChangeKind": "paceline.model.state_change",
+    "TlsFiles": "paceline.model.tls",
     "TopicDescription": "paceline_client.metadata",
     "TopicPartition": "paceline.model.identifiers",
     "TopicResult": "paceline_client.admin",

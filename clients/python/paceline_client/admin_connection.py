@@ -16,9 +16,11 @@ from paceline.model.errors import (
     PacelineError,
     RequestTimedOutError,
 )
+from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.rpc.security.client_tls import client_credentials
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import address_of, parse_bootstrap
@@ -44,6 +46,7 @@ class AdminConnection:
         *,
         default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Make an admin client; it connects with the first call.
 
@@ -51,14 +54,15 @@ class AdminConnection:
             bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead ones are skipped.
             default_timeout_ms: longest wait of calls that change something.
             describe_timeout_ms: longest wait of calls that only look.
+            tls: certificate files; by default those that ``PACELINE_SSL_CA_FILE`` and the like name, else plaintext.
 
         Raises:
-            InvalidRequestError: the addresses cannot be parsed.
+            InvalidRequestError: the addresses cannot be parsed, or a certificate file cannot be used.
         """
         self._bootstrap = parse_bootstrap(bootstrap)
         self._timeout_ms = default_timeout_ms
         self._describe_timeout_ms = describe_timeout_ms
-        self._channels = ChannelCache()
+        self._channels = ChannelCache(tls=client_credentials(tls))
         self._controller = ""
         self._known: list[str] = []
         self._closed = False

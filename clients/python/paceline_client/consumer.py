@@ -17,7 +17,9 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache
+from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.errors import ClientClosedError, sendable
 from paceline_client.fetch_request import FetchConfig
@@ -60,6 +62,7 @@ class Consumer:
         request_timeout_ms: int = 30_000,
         default_api_timeout_ms: int = 60_000,
         client_id: str | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Make a consumer; it does not wait for the cluster.
 
@@ -80,6 +83,7 @@ class Consumer:
             default_api_timeout_ms: longest wait of calls without a timeout of their own; also how long a partition may
                 be out of reach before `poll` says so.
             client_id: name of the threads.
+            tls: certificate files; by default those that ``PACELINE_SSL_CA_FILE`` and the like name, else plaintext.
 
         Raises:
             InvalidRequestError: a setting is not valid.
@@ -108,7 +112,7 @@ class Consumer:
         self._topics: tuple[str, ...] = ()
         self._closed = False
         self._pid = os.getpid()
-        self._channels = ChannelCache()
+        self._channels = ChannelCache(tls=client_credentials(tls))
         self._metadata = MetadataRefresher(
             addresses, self._channels, on_change=self._metadata_changed, name=f"{name}-metadata"
         )

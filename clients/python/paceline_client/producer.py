@@ -15,7 +15,9 @@ from paceline.log.record_batch import MAX_INT32
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache
+from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.accumulator import Accumulator
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
@@ -92,6 +94,7 @@ class Producer:
         retry_backoff_max_ms: int = 1_000,
         client_id: str | None = None,
         seed: int | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Make a producer.
 
@@ -113,6 +116,7 @@ class Producer:
             retry_backoff_max_ms: longest pause.
             client_id: name of the threads.
             seed: makes the choice of partitions for records without a key repeatable.
+            tls: certificate files; by default those that ``PACELINE_SSL_CA_FILE`` and the like name, else plaintext.
 
         Raises:
             InvalidRequestError: a setting is not valid.
@@ -154,7 +158,7 @@ class Producer:
         self._routes_version = -1
         self._closed = False
         self._pid = os.getpid()
-        self._channels = ChannelCache()
+        self._channels = ChannelCache(tls=client_credentials(tls))
         self._metadata = MetadataRefresher(
             addresses, self._channels, on_change=self._metadata_changed, name=f"{self._name}-metadata"
         )

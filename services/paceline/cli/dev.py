@@ -29,9 +29,13 @@ def dev() -> None:
 @click.option("--controllers", type=click.IntRange(1, 9), default=2, show_default=True)
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="settings file")
 @click.option("--racks", metavar="A,B,...", help="racks of the brokers, in turn")
-def up(directory: Path, brokers: int, controllers: int, config: Path | None, racks: str | None) -> None:
+@click.option("--secure", is_flag=True, help="TLS on every listener; prints the exports that clients need")
+def up(directory: Path, brokers: int, controllers: int, config: Path | None, racks: str | None, secure: bool) -> None:
     """Start a cluster and return when it serves."""
+    from dataclasses import astuple
+
     from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, alive, read_state
+    from paceline.rpc.security.client_tls import FILE_VARIABLES
 
     state = read_state(directory)
     processes = [] if state is None else [state["zookeeper"], *state["nodes"]]
@@ -43,6 +47,7 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
         brokers=brokers,
         controllers=controllers,
         detached=True,
+        secure=secure,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
     )
     try:
@@ -50,8 +55,12 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
     except (LocalClusterError, OSError) as error:
         click.echo(str(error), err=True)
         raise SystemExit(LOCAL_FAILURE) from None
-    click.echo(f"up: bootstrap servers {cluster.bootstrap}")
-    if directory != DEV_DIRECTORY:
+    click.echo(f"up: bootstrap servers {cluster.bootstrap}", err=secure)
+    if cluster.client_tls is not None:
+        click.echo(f"export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}")
+        for name, path in zip(FILE_VARIABLES, astuple(cluster.client_tls), strict=True):
+            click.echo(f"export {name}={shlex.quote(str(path))}")
+    if directory != DEV_DIRECTORY and not secure:
         click.echo(f"other commands find it with: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
     click.echo(f"stop it with: {_down(directory)}", err=True)
 

@@ -113,11 +113,17 @@ def register_broker(
     raise ZooKeeperRequestError(response.code, path)
 
 
-def get_or_create_cluster_id(rng: random.Random) -> Flow[str]:
-    """Return the cluster id; the first broker of a cluster makes it up."""
+def get_or_create_cluster_id(new: random.Random | str) -> Flow[str]:
+    """Return the cluster id of ZooKeeper; the first process of a cluster writes it.
+
+    Args:
+        new: the id to write, or the chance to make one of.
+    """
     path = znodes.CLUSTER_ID
     yield from ensure_paths(znodes.parent_paths(path))
-    created, read = yield Zk([Create(path, znodes.encode_cluster_id(new_id(rng))), GetData(path)])
+    created, read = yield Zk(
+        [Create(path, znodes.encode_cluster_id(new if isinstance(new, str) else new_id(new))), GetData(path)]
+    )
     expect(created, path, ZkCode.NODE_EXISTS)
     expect(read, path)
     return znodes.decode_cluster_id(path, read.data)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.dev.ports import PortPlan, choose_plan
+from paceline.model.identity import Identity, Role
+from paceline.model.tls import TlsFiles
+from paceline.rpc.channels import Options, open_channel
+from paceline.rpc.security.client_tls import client_credentials
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 
@@ -29,6 +34,7 @@ _PACKAGED = _HERE.with_name("dev.properties")
 CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
 """The one settings file of local clusters and containers; a wheel carries it beside this module."""
 _STOP_SECONDS = 40.0
+_VALIDITY = timedelta(days=365)
 
 
 class LocalClusterError(Exception):
@@ -77,6 +83,8 @@ class LocalCluster:
     detached: bool = False
     ports: PortPlan | None = None
     heap_mib: int = 128
+    secure: bool = False
+    """Whether every listener speaks TLS, with certificates in ``certs`` below the directory."""
     racks: Sequence[str] = ()
     """Racks of the brokers, in turn; then consumers that say their rack read from a replica there."""
     nodes: dict[str, Node] = field(default_factory=dict, init=False)
@@ -104,6 +112,8 @@ class LocalCluster:
                 self.directory / "zookeeper", port=plan.zookeeper, heap_mib=self.heap_mib, detached=self.detached
             )
             self.zookeeper.start()
+            if self.secure:
+                self._make_certificates(plan)
             self._plan_nodes(plan)
             say(f"starting {self.controllers} controllers and {self.brokers} brokers")
             for node in self.nodes.values():
@@ -117,6 +127,21 @@ class LocalCluster:
         except BaseException:
             self.stop(force=True)
             raise
+
+    @property
+    def certificates(self) -> Path:
+        """Folder of the certificates of a secure cluster."""
+        return self.directory / "certs"
+
+    @property
+    def client_tls(self) -> TlsFiles | None:
+        """Certificate files of the client ``admin``, None when the cluster is not secure."""
+        return self.client_files("admin") if self.secure else None
+
+    def client_files(self, name: str) -> TlsFiles:
+        """Return the paths of a client's certificate files."""
+        folder = self.certificates
+        return TlsFiles(folder / "ca.crt", folder / f"client-{name}.crt", folder / f"client-{name}.key")
 
     @property
     def bootstrap(self) -> str:
@@ -211,12 +236,12 @@ class LocalCluster:
 
         self._wait_until(node, timeout_s, f"did not know {self.brokers} brokers", why_not)
 
-    @staticmethod
-    def _wait_until(node: Node, timeout_s: float, what: str, why_not: Callable[[grpc.Channel], str]) -> None:
+    def _wait_until(self, node: Node, timeout_s: float, what: str, why_not: Callable[[grpc.Channel], str]) -> None:
         """Ask a process until it has no reason left why not."""
         deadline = time.monotonic() + timeout_s
         last = "no answer yet"
-        with grpc.insecure_channel(node.client_address, _FAST_RECONNECT) as channel:
+        tls = client_credentials(self.client_tls, {})
+        with open_channel(node.client_address, tls=tls, more_options=_FAST_RECONNECT) as channel:
             while time.monotonic() < deadline:
                 if not node.running:
                     code = node.process.returncode if node.process else None
@@ -266,6 +291,37 @@ class LocalCluster:
                 }
             self._add("broker", index + 1, ports.listeners, ports.metrics, more)
 
+    def _make_certificates(self, plan: PortPlan) -> None:
+        """Make the authority once, and certificates of every node and of the client ``admin`` at every start."""
+        from paceline.security.certificates import CA_CERTIFICATE, CertificateAuthority, CertificateError
+
+        try:
+            if (self.certificates / CA_CERTIFICATE).exists():
+                authority = CertificateAuthority.load(self.certificates)
+            else:
+                authority = CertificateAuthority.create(self.certificates)
+            names = [(Role.CONTROLLER, FIRST_CONTROLLER_ID + index) for index in range(len(plan.controllers))]
+            names += [(Role.BROKER, index + 1) for index in range(len(plan.brokers))]
+            for role, node_id in names:
+                identity = Identity(authority.trust_domain, role, str(node_id))
+                authority.issue(identity, (HOST, "localhost"), self.certificates, _VALIDITY)
+            admin = Identity(authority.trust_domain, Role.CLIENT, "admin")
+            authority.issue(admin, (), self.certificates, _VALIDITY)
+        except CertificateError as failure:
+            raise LocalClusterError(str(failure)) from None
+
+    def _security_settings(self, kind: str, node_id: int) -> dict[str, str]:
+        if not self.secure:
+            return {}
+        stem = self.certificates / f"{kind}-{node_id}"
+        return {
+            "listener.security.protocol.map": "CLIENT:SSL,EXTERNAL:SSL,REPLICATION:SSL,CONTROL:SSL",
+            "ssl.ca.file": str(self.certificates / "ca.crt"),
+            "ssl.certificate.file": f"{stem}.crt",
+            "ssl.key.file": f"{stem}.key",
+            "super.users": "User:admin",
+        }
+
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:
         folder = self.directory / f"{kind}-{node_id}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -276,6 +332,7 @@ class LocalCluster:
             "metrics.port": str(metrics),
             "state.change.log.path": str(folder / "state-change.log"),
             **more,
+            **self._security_settings(kind, node_id),
             **self.settings,
         }
         argv = [sys.executable, "-m", f"paceline.{kind}", "--config", str(self.config_file)]
@@ -303,6 +360,7 @@ class LocalCluster:
         state = {
             "bootstrap": self.bootstrap,
             "controllers": self.controller_addresses,
+            "tls": _tls_state(self.client_tls),
             "zookeeper": {"connect": self.zookeeper_connect, "pid": self.zookeeper.pid},
             "nodes": [
                 {
@@ -333,12 +391,18 @@ def _launch(argv: list[str], log_path: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
-_FAST_RECONNECT = [
+_FAST_RECONNECT: Options = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 250),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+
+def _tls_state(files: TlsFiles | None) -> dict[str, str] | None:
+    if files is None:
+        return None
+    return {"ca": str(files.ca), "certificate": str(files.certificate), "key": str(files.key)}
 
 
 def log_tail(node: Node, lines: int = 25) -> str:

@@ -29,6 +29,7 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -210,6 +211,12 @@ class InvalidRequiredAcksError(PacelineError):
     """The acks value is unknown."""
 
     code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class ClusterAuthorizationError(PacelineError):
+    """The caller's certificate does not allow the call."""
+
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class InvalidTimestampError(PacelineError):

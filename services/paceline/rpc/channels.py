@@ -7,6 +7,9 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from paceline.rpc.security.credentials import TlsCredentials
+from paceline.rpc.security.reopening_channel import ReopeningChannel
+
 CLIENT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """What our own client channels accept; servers keep answers under 1 MiB unless asked for more."""
 REPLICATION_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -46,21 +49,48 @@ def channel_options(max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_conne
     return options
 
 
-def open_channel(address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_connection: bool = False) -> Any:
-    """Return a blocking channel to ``host:port``; it connects with the first call."""
-    return grpc.insecure_channel(address, channel_options(max_message_bytes, own_connection))
+def open_channel(
+    address: str,
+    max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES,
+    own_connection: bool = False,
+    tls: TlsCredentials | None = None,
+    more_options: Options = [],  # noqa: B006 - never changed
+) -> Any:
+    """Return a blocking channel to ``host:port``; it connects with the first call.
+
+    Args:
+        address: ``host:port``.
+        max_message_bytes: see `channel_options`.
+        own_connection: see `channel_options`.
+        tls: certificates; None for plaintext.
+        more_options: options of gRPC beyond ours; theirs win.
+    """
+    options = [*channel_options(max_message_bytes, own_connection), *more_options]
+    if tls is None:
+        return grpc.insecure_channel(address, options)
+    return ReopeningChannel(tls, lambda credentials: grpc.secure_channel(address, credentials, options))
 
 
-def open_aio_channel(address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES) -> Any:
-    """Return an asyncio channel to ``host:port``."""
-    return grpc.aio.insecure_channel(address, channel_options(max_message_bytes))
+def open_aio_channel(
+    address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, tls: TlsCredentials | None = None
+) -> Any:
+    """Return an asyncio channel to ``host:port`` for a few calls: it keeps the certificates of its beginning."""
+    options = channel_options(max_message_bytes)
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, tls.current().channel_credentials(), options)
 
 
 class ChannelCache:
-    """One blocking channel per address, opened on first use; safe to share between threads."""
+    """One blocking channel per address, opened on first use; safe to share between threads.
 
-    def __init__(self, open_one: Callable[[str], Any] = open_channel) -> None:
-        self._open_one = open_one
+    Args:
+        open_one: opens a channel; by default `open_channel` does.
+        tls: certificates for it; None for plaintext.
+    """
+
+    def __init__(self, open_one: Callable[[str], Any] | None = None, tls: TlsCredentials | None = None) -> None:
+        self._open_one = open_one or (lambda address: open_channel(address, tls=tls))
         self._channels: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._closed = False

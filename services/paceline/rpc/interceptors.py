@@ -23,6 +23,7 @@ from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, refuse_too_
 from paceline.rpc.admission.nested_limits import MAX_ELEMENTS, refuse_too_many_elements
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
+from paceline.rpc.security.guard import Guard
 from paceline.rpc.streams.stream_server import MAX_STREAMS, Answer, OpenStreams, answer_behind
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
@@ -98,6 +99,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         max_streams: int = MAX_STREAMS,
         turns: LoopFairness | None = None,
         max_calls: int | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """Make it.
 
@@ -108,7 +110,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             max_streams: streams of exchanges that may be open at once.
             turns: taken by large requests and answers of exchanges.
             max_calls: calls at once; further ones are throttled, all but questions after health.
+            guard: admits callers; by default the one of a PLAINTEXT listener.
         """
+        self._guard = guard or Guard("")
         self._calls = Calls(max_calls)
         self._health_checks = Calls(None)
         self._observe = observe
@@ -136,7 +140,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             answer = answer_behind(handler)
             if answer is not None:
                 return self._exchanges(method, answer)
-            return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else handler
+            # The library's reflection; no other stream of requests is served.
+            return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
         parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
         receive_limiter = self._limiter_of(method)
         # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
@@ -156,6 +161,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
+                caller = self._guard.admit(method, context)
+                self._guard.check(method, caller, None, context)
                 with self._calls:
                     async for response in handler.stream_stream(requests, context):
                         yield response
@@ -174,7 +181,13 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         async def handle(_requests: Any, context: Any) -> None:
             begin = time.perf_counter()
             try:
-                await self.streams.serve(answer, context, measured)
+                caller = self._guard.admit(method, context)
+
+                async def checked(request: bytes, of: Any) -> Any:
+                    self._guard.check(method, caller, request, of)
+                    return await answer(request, of)
+
+                await self.streams.serve(checked, context, measured)
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
 
@@ -188,10 +201,14 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         async def handle(_requests: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
+                caller = self._guard.admit(method, context)
                 with calls:
-                    request = await _received(receive_limiter, context)
+                    data = await _received(receive_limiter, context)
                     begin = time.perf_counter()
-                    response = await inner(parse(request), context)
+                    request = parse(data)
+                    del data
+                    self._guard.check(method, caller, request, context)
+                    response = await inner(request, context)
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
@@ -210,10 +227,12 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
+                caller = self._guard.admit(method, context)
                 with self._calls:
-                    request = await _received(receive_limiter, context)
+                    request = parse(await _received(receive_limiter, context))
                     begin = time.perf_counter()
-                    async for response in inner(parse(request), context):
+                    self._guard.check(method, caller, request, context)
+                    async for response in inner(request, context):
                         yield response
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
@@ -248,17 +267,22 @@ async def _received(receive_limiter: ReceiveLimiter, context: Any) -> Any:
 class ErrorInterceptor(grpc.ServerInterceptor):
     """For thread-pool servers."""
 
-    def __init__(self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS) -> None:
-        """``max_fields`` bounds a request's fields, list elements counted."""
+    def __init__(
+        self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS, guard: Guard | None = None
+    ) -> None:
+        """``max_fields`` bounds a request's fields, list elements counted; ``guard`` admits callers."""
+        self._guard = guard or Guard("")
         self._observe = observe
         self._max_fields = max_fields
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the handler, wrapped."""
         handler = continuation(handler_call_details)
-        if handler is None or handler.request_streaming or _is_non_blocking(handler):
-            return handler
+        if handler is None or handler.request_streaming:
+            return None  # no stream of requests is served here
         method: str = handler_call_details.method
+        if _is_non_blocking(handler):
+            return self._non_blocking(method, handler)
         parse = typed_parser(handler.request_deserializer, self._max_fields)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
@@ -272,7 +296,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         def handle(request: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
-                response = inner(parse(request), context)
+                response = inner(self._admitted(method, parse, request, context), context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
@@ -284,12 +308,35 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         def handle(request: Any, context: Any) -> Iterator[Any]:
             begin = time.perf_counter()
             try:
-                yield from inner(parse(request), context)
+                yield from inner(self._admitted(method, parse, request, context), context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
 
         return handle
+
+    def _admitted(self, method: str, parse: Parse, data: Any, context: Any) -> Any:
+        """Return the request, of a caller that may make it."""
+        caller = self._guard.admit(method, context)
+        request = parse(data)
+        self._guard.check(method, caller, request, context)
+        return request
+
+    def _non_blocking(self, method: str, handler: Any) -> Any:
+        """Guard the health service's Watch; the library answers and measures nothing by itself."""
+
+        def handle(request: Any, context: Any, send_response: Any) -> None:
+            begin = time.perf_counter()
+            try:
+                caller = self._guard.admit(method, context)
+                self._guard.check(method, caller, request, context)
+            except Exception as failure:
+                self._abort(method, begin, failure, context)
+            handler.unary_stream(request, context, send_response)
+
+        handle.experimental_non_blocking = True  # type: ignore[attr-defined]
+        handle.experimental_thread_pool = getattr(handler.unary_stream, "experimental_thread_pool", None)  # type: ignore[attr-defined]
+        return grpc.unary_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
 
     def _abort(self, method: str, begin: float, failure: Exception, context: Any) -> NoReturn:
         if context.code() is not None:  # the handler has aborted by itself; gRPC's own exception only unwinds

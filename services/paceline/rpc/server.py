@@ -23,6 +23,7 @@ from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_too_many_fields
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
+from paceline.rpc.security.guard import Guard
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
@@ -140,6 +141,8 @@ class AioRpcServer:
         max_streams: int = MAX_STREAMS,
         turns: LoopFairness | None = None,
         max_connections: int = MAX_CONNECTIONS,
+        guard: Guard | None = None,
+        credentials: Any = None,
     ) -> None:
         """Make the server.
 
@@ -155,12 +158,15 @@ class AioRpcServer:
             max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
             turns: taken by what is large on streams; ``limiter_of`` has its own for calls.
             max_connections: connections that may be open at once; further ones are closed.
+            guard: admits callers.
+            credentials: of an SSL listener; None for PLAINTEXT.
         """
         self.listener = listener
         self.port = 0
+        self._credentials = credentials
         self._health_names = _Health(services).names
         self._interceptor = AioErrorInterceptor(
-            observe, limiter_of=limiter_of, max_streams=max_streams, turns=turns, max_calls=max_calls
+            observe, limiter_of=limiter_of, max_streams=max_streams, turns=turns, max_calls=max_calls, guard=guard
         )
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
@@ -180,7 +186,7 @@ class AioRpcServer:
         Raises:
             BindError: the port is in use or the host is not ours.
         """
-        self.port = _bind(self._server.add_insecure_port, self.listener, host, port)
+        self.port = _bind(self._server, self._credentials, self.listener, host, port)
         return self.port
 
     async def start(self) -> None:
@@ -240,14 +246,17 @@ class ThreadPoolRpcServer:
         observe: RequestObserver = _ignore,
         threads: int = 4,
         max_connections: int = MAX_CONNECTIONS,
+        guard: Guard | None = None,
+        credentials: Any = None,
     ) -> None:
         self.listener = listener
         self.port = 0
+        self._credentials = credentials
         self._health_names = _Health(services).names
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"{listener.lower()}-rpc")
         self._server = grpc.server(
             self._pool,
-            interceptors=[ErrorInterceptor(observe, MAX_INTERNAL_FIELDS)],
+            interceptors=[ErrorInterceptor(observe, MAX_INTERNAL_FIELDS, guard)],
             options=server_options(max_request_bytes, max_connections),
         )
         # Watch streams of the health service must not hold the few control threads: experimental_non_blocking.
@@ -262,7 +271,7 @@ class ThreadPoolRpcServer:
         Raises:
             BindError: the port is in use or the host is not ours.
         """
-        self.port = _bind(self._server.add_insecure_port, self.listener, host, port)
+        self.port = _bind(self._server, self._credentials, self.listener, host, port)
         return self.port
 
     def start(self) -> None:
@@ -288,10 +297,14 @@ def _reflected(services: Iterable[Service]) -> list[str]:
     return [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
 
 
-def _bind(add_port: Callable[[str], int], listener: str, host: str, port: int) -> int:
+def _bind(server: Any, credentials: Any, listener: str, host: str, port: int) -> int:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    bound: int
     try:
-        bound = add_port(address)
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
     except RuntimeError as failure:
         raise BindError(_why_not(listener, host, port, str(failure))) from None
     if bound == 0:  # releases of grpcio before 1.60 said it this way

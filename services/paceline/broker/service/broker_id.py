@@ -1,19 +1,9 @@
-"""Find the broker's id: the configured one, the one it kept, or a new one; and ask ZooKeeper before the start."""
+"""Find the broker's id: the configured one, the one it kept, or a new one."""
 
-import asyncio
-import time
 from collections.abc import Mapping
-from typing import TypeVar
 
-from paceline.coordination.flow import Flow, FlowRun
-from paceline.coordination.interface import SessionEvent, WatchEvent, ZooKeeper
 from paceline.log.checkpoint import MetaProperties
-from paceline.model.scheduler import Scheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError
-
-T = TypeVar("T")
-
-_POLL_S = 0.05
 
 
 def broker_id_of(configured: int, stored: Mapping[str, MetaProperties | None]) -> int | None:
@@ -43,35 +33,3 @@ def broker_id_of(configured: int, stored: Mapping[str, MetaProperties | None]) -
             ExitCode.USAGE,
         )
     return ids[0]
-
-
-async def ask_zookeeper(zookeeper: ZooKeeper, scheduler: Scheduler, flow: Flow[T], timeout_ms: int) -> T:
-    """Return the outcome of a flow that is run over a session of its own, before the broker has one.
-
-    Raises:
-        TimeoutError: ZooKeeper was not reached, or did not answer, in time.
-        CoordinationError: ZooKeeper refused.
-    """
-    deadline = time.monotonic() + timeout_ms / 1000
-    zookeeper.start(_ignore_session, _ignore_watch)
-    try:
-        while not zookeeper.connected:
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            await asyncio.sleep(_POLL_S)
-        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        run = FlowRun(flow, zookeeper, scheduler, outcome.set_result, outcome.set_exception).start()
-        try:
-            return await asyncio.wait_for(outcome, max(deadline - time.monotonic(), 1.0))
-        finally:
-            run.cancel()
-    finally:
-        zookeeper.close()
-
-
-def _ignore_session(_event: SessionEvent) -> None:
-    """The session serves one question."""
-
-
-def _ignore_watch(_event: WatchEvent) -> None:
-    """No watch is set."""

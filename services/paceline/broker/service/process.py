@@ -25,7 +25,7 @@ from paceline.broker.membership.topic_configs import read_known_settings
 from paceline.broker.metrics import label_families_of
 from paceline.broker.node import BrokerNode
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.service.broker_id import ask_zookeeper, broker_id_of
+from paceline.broker.service.broker_id import broker_id_of
 from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.servers import BrokerServers
 from paceline.broker.service.transport import GrpcBrokerTransport
@@ -34,13 +34,15 @@ from paceline.coordination.flow import Flow
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.coordination.recipes import generate_broker_id
+from paceline.coordination.recipes import generate_broker_id, get_or_create_cluster_id
 from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
+from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
+from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import (
@@ -54,7 +56,9 @@ from paceline.runtime.lifecycle import (
 from paceline.runtime.logging import StateChangeWriter
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.node_identity import check_cluster_id, open_transport_security
 from paceline.runtime.settings import BrokerSettings
+from paceline.runtime.zookeeper_flow import ask_zookeeper
 
 LOG = logging.getLogger("paceline.broker")
 
@@ -79,8 +83,11 @@ class BrokerProcess:
         self._metrics = Metrics()
         self._core = CoreHandle()
         self._hub = WatchHub(secrets.token_hex(6))
-        self._servers = BrokerServers(settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub)
-        self._transport = GrpcBrokerTransport(self._scheduler.post)
+        self._security = open_transport_security(settings.security)
+        self._servers = BrokerServers(
+            settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub, self._security
+        )
+        self._transport = GrpcBrokerTransport(self._scheduler.post, self._security)
         self._state_changes = StateChangeWriter()
         self._broker_id = settings.keys.broker_id
         self._over: asyncio.Future[str | Exception] = loop.create_future()
@@ -119,6 +126,7 @@ class BrokerProcess:
         metrics_port = self._serve_metrics()
         report = await self._load_logs()
         await self._resolve_broker_id()
+        await self._claim_cluster_id()
         self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         node = self._node = self._make_node(self._zookeeper, report)
         node.metadata.revisions.on_change = self._hub.wake
@@ -189,6 +197,18 @@ class BrokerProcess:
         if known is None:
             known = await self._ask_zookeeper(generate_broker_id(self._settings.keys.reserved_broker_max_id))
         self._broker_id = known
+
+    async def _claim_cluster_id(self) -> None:
+        """Check that certificate and ZooKeeper are this broker's, before anything is registered."""
+        identity = self._security.identity
+        if identity is None:
+            return
+        try:
+            self._security.check_node(Role.BROKER, self._broker_id)
+        except CertificateFilesError as failure:
+            raise StartupError(str(failure), ExitCode.USAGE) from None
+        found = await self._ask_zookeeper(get_or_create_cluster_id(cluster_id_of(identity.cluster)))
+        check_cluster_id(identity, found)
 
     def _open_zookeeper(self) -> ZooKeeper:
         keys = self._settings.keys

@@ -13,6 +13,7 @@ from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
 from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -39,8 +40,10 @@ class BrokerServers:
         metrics: Metrics,
         node_id: Callable[[], int],
         hub: WatchHub | None = None,
+        security: TransportSecurity = PLAINTEXT,
     ) -> None:
         self._settings = settings
+        self._security = security
         self._core = core
         self._scheduler = scheduler
         self._metrics = metrics
@@ -116,6 +119,8 @@ class BrokerServers:
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
             turns=self._fairness,
             max_connections=self._max_connections,
+            guard=self._security.guard(name),
+            credentials=self._security.server_credentials(name),
         )
 
     def _limiter_of(self, method: str) -> ReceiveLimiter:
@@ -157,4 +162,6 @@ class BrokerServers:
             observe=self._metrics.observe_request,
             threads=CONTROL_THREADS,
             max_connections=self._max_connections,
+            guard=self._security.guard("CONTROL"),
+            credentials=self._security.server_credentials("CONTROL"),
         )

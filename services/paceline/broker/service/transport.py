@@ -28,6 +28,8 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.rpc import convert, wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.security.credentials import TlsCredentials
+from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.streams.stream_client import StreamClient
 
 LOG = logging.getLogger("paceline.broker.transport")
@@ -35,6 +37,7 @@ LOG = logging.getLogger("paceline.broker.transport")
 Post = Callable[[Callable[[], None]], None]
 T = TypeVar("T")
 
+CONTROL = "CONTROL"
 REPLICATION = "REPLICATION"
 _FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 _FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
@@ -47,8 +50,9 @@ _DEADLINE_CHECK_S = 0.5
 class GrpcBrokerTransport:
     """Implements `broker.ports.BrokerTransport`; its methods are called on the event loop."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, security: TransportSecurity = PLAINTEXT) -> None:
         self._post = post
+        self._security = security
         self._fetchers: dict[tuple[int, int], _Fetcher] = {}
         self._deadlines: _Deadlines | None = None
         self._controllers: dict[str, _Caller] = {}
@@ -113,7 +117,7 @@ class GrpcBrokerTransport:
         caller = self._controllers.get(controller.address)
         if caller is None:
             caller = self._controllers[controller.address] = _Caller(
-                "controlled-shutdown", controller.address, CONTROL_MAX_MESSAGE_BYTES, self._post
+                "controlled-shutdown", self._control_channel(controller), controller.address, self._post
             )
         caller.submit(call, on_done)
 
@@ -137,7 +141,7 @@ class GrpcBrokerTransport:
             self._heart.close()
             self._heart = None
         if self._heart is None:
-            self._heart = _Caller("heartbeat", controller.address, CONTROL_MAX_MESSAGE_BYTES, self._post)
+            self._heart = _Caller("heartbeat", self._control_channel(controller), controller.address, self._post)
         self._heart.submit(call, on_done)
 
     def close(self) -> None:
@@ -155,6 +159,10 @@ class GrpcBrokerTransport:
         if self._deadlines is not None:
             self._deadlines.close()
 
+    def _control_channel(self, controller: Endpoint) -> Any:
+        tls = self._security.credentials(CONTROL)
+        return open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
+
     def _fetcher(self, leader: LiveBroker, fetcher_id: int, on_done: Callable[[Any], None]) -> "_Fetcher | None":
         """Return the fetcher's connection; None, and ``on_done`` is told, when the leader cannot be called at all."""
         endpoint = leader.endpoint(REPLICATION)
@@ -171,7 +179,9 @@ class GrpcBrokerTransport:
             if self._deadlines is None:
                 self._deadlines = _Deadlines()
             name = f"fetcher-{leader.broker_id}-{fetcher_id}"
-            fetcher = self._fetchers[key] = _Fetcher(name, endpoint.address, self._post)
+            fetcher = self._fetchers[key] = _Fetcher(
+                name, endpoint.address, self._post, self._security.credentials(REPLICATION)
+            )
             self._deadlines.add(fetcher)
         return fetcher
 
@@ -179,11 +189,11 @@ class GrpcBrokerTransport:
 class _Fetcher:
     """A connection of its own with a thread that waits for the answers to fetches."""
 
-    def __init__(self, name: str, address: str, post: Post) -> None:
+    def __init__(self, name: str, address: str, post: Post, tls: TlsCredentials | None) -> None:
         self.address = address
         self._name = name
         self._post = post
-        self._channel = open_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True)
+        self._channel = open_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
         self._stream = StreamClient(self._channel, _FETCH_STREAM, name, one_at_a_time=True)
         self._lock = threading.Lock()
         self._caller: _Caller | None = None
@@ -242,9 +252,7 @@ class _Fetcher:
 
     def _calls(self) -> "_Caller":
         if self._caller is None:
-            self._caller = _Caller(
-                f"{self._name}-calls", self.address, REPLICATION_MAX_MESSAGE_BYTES, self._post, self._channel
-            )
+            self._caller = _Caller(f"{self._name}-calls", self._channel, self.address, self._post)
             if self._closed:
                 self._caller.close()
         return self._caller
@@ -309,12 +317,12 @@ class _Deadlines:
 
 
 class _Caller:
-    """A thread that makes calls one after the other, over a channel of its own unless one is given."""
+    """A thread that makes calls over a channel one after the other; closes the channel in the end."""
 
-    def __init__(self, name: str, address: str, max_message_bytes: int, post: Post, channel: Any = None) -> None:
+    def __init__(self, name: str, channel: Any, address: str, post: Post) -> None:
         self.address = address
         self._post = post
-        self._channel = channel or open_channel(address, max_message_bytes, own_connection=True)
+        self._channel = channel
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -48,6 +48,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_key_order, page_in_request_order
+from paceline.rpc.security.credentials import TlsCredentials
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2
 
@@ -91,9 +92,10 @@ CONFIG_OPERATIONS: Final[dict[int, ConfigOperation]] = {
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """Changes to the cluster; bound to one listener."""
 
-    def __init__(self, handle: NodeHandle, listener: str) -> None:
+    def __init__(self, handle: NodeHandle, listener: str, tls: TlsCredentials | None = None) -> None:
         self._handle = handle
         self._listener = listener
+        self._tls = tls
 
     async def CreateTopics(  # noqa: N802
         self, request: admin_pb.CreateTopicsRequest, context: Any
@@ -269,7 +271,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         brokers = self._live_brokers()
         found, token = await describe_log_dirs(
-            brokers, list(named), partitions, timeout_s, request.page_size, request.page_token
+            brokers, list(named), partitions, timeout_s, request.page_size, request.page_token, self._tls
         )
         return admin_pb.DescribeLogDirsResponse(brokers=found, next_page_token=token)
 
@@ -279,7 +281,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Tell brokers in which log directory replicas shall lie."""
         wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
-        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s)
+        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s, self._tls)
         return admin_pb.AlterReplicaLogDirsResponse(results=results)
 
     def _live_brokers(self) -> dict[int, LiveBroker]:

@@ -18,6 +18,7 @@ from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_aio_channel
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.pages import PageLimit, decode_token, encode_token
+from paceline.rpc.security.credentials import TlsCredentials
 from paceline.v1 import admin_service_pb2 as pb
 
 CONTROL: Final = "CONTROL"
@@ -33,6 +34,7 @@ async def describe_log_dirs(
     timeout_s: float,
     page_size: int,
     token: str,
+    tls: TlsCredentials | None = None,
 ) -> tuple[list[pb.BrokerLogDirs], str]:
     """Return one page and the token of the next one: an entry per broker, every live one when none is named.
 
@@ -53,7 +55,7 @@ async def describe_log_dirs(
             start, after = bisect_right(order, after[0]), ()
     page: list[pb.BrokerLogDirs] = []
     for first in range(start, len(order), BROKERS_AT_ONCE):
-        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, timeout_s):
+        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, timeout_s, tls):
             position = after[1:] if after and answer.broker_id == after[0] else ()
             entry, reached = _part(answer, position, limit)
             page.append(entry)
@@ -91,12 +93,13 @@ async def _described(
     wanted: Sequence[int],
     partitions: Sequence[pb.TopicPartition],
     timeout_s: float,
+    tls: TlsCredentials | None,
 ) -> list[pb.BrokerLogDirs]:
     request = control_pb.DescribeLogDirsRequest(partitions=partitions)
 
     async def ask(broker_id: int) -> pb.BrokerLogDirs:
         answer = await _asked(
-            brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s)
+            brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s), tls
         )
         if isinstance(answer, PacelineError):
             return pb.BrokerLogDirs(broker_id=broker_id, error=convert.log_dir_error_to_proto(answer))
@@ -106,7 +109,10 @@ async def _described(
 
 
 async def alter_replica_log_dirs(
-    brokers: Mapping[int, LiveBroker], wishes: Sequence[pb.ReplicaLogDir], timeout_s: float
+    brokers: Mapping[int, LiveBroker],
+    wishes: Sequence[pb.ReplicaLogDir],
+    timeout_s: float,
+    tls: TlsCredentials | None = None,
 ) -> list[pb.AlterReplicaLogDirResult]:
     """Return one result per wish, in their order."""
     by_broker: dict[int, list[int]] = {}
@@ -117,7 +123,7 @@ async def alter_replica_log_dirs(
         mine = [wishes[index] for index in indexes]
         request = control_pb.AlterReplicaLogDirsRequest(replicas=mine)
         answer = await _asked(
-            brokers.get(broker_id), broker_id, lambda stub: stub.AlterReplicaLogDirs(request, timeout=timeout_s)
+            brokers.get(broker_id), broker_id, lambda stub: stub.AlterReplicaLogDirs(request, timeout=timeout_s), tls
         )
         if isinstance(answer, PacelineError):
             results = convert.log_dir_results_to_proto(mine, [answer] * len(mine))
@@ -129,11 +135,13 @@ async def alter_replica_log_dirs(
     return [result for _, result in sorted((pair for pairs in found for pair in pairs), key=lambda pair: pair[0])]
 
 
-async def _asked(broker: LiveBroker | None, broker_id: int, call: Callable[[Any], Awaitable[T]]) -> T | PacelineError:
+async def _asked(
+    broker: LiveBroker | None, broker_id: int, call: Callable[[Any], Awaitable[T]], tls: TlsCredentials | None
+) -> T | PacelineError:
     endpoint = None if broker is None else broker.endpoint(CONTROL)
     if endpoint is None:
         return BrokerNotAvailableError(f"broker {broker_id} is not live")
-    async with open_aio_channel(endpoint.address, CONTROL_MAX_MESSAGE_BYTES) as channel:
+    async with open_aio_channel(endpoint.address, CONTROL_MAX_MESSAGE_BYTES, tls) as channel:
         try:
             return await call(ReplicaManagerServiceStub(channel))
         except grpc.RpcError as failure:

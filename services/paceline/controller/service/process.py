@@ -23,12 +23,16 @@ from paceline.controller.service.standby_transport import GrpcStandbyTransport
 from paceline.controller.service.transport import GrpcControlTransport
 from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
 from paceline.controller.standby.takeover import Takeover
-from paceline.coordination.errors import ZooKeeperDataLostError
+from paceline.coordination.errors import CoordinationError, SessionLostError, ZooKeeperDataLostError
 from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.coordination.recipes import get_or_create_cluster_id
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import Endpoint
+from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
+from paceline.rpc.security.credentials import CertificateFilesError
+from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
@@ -43,7 +47,9 @@ from paceline.runtime.lifecycle import (
 from paceline.runtime.logging import StateChangeWriter
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.node_identity import check_cluster_id, open_transport_security
 from paceline.runtime.settings import ControllerSettings
+from paceline.runtime.zookeeper_flow import ask_zookeeper
 from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 
 LOG = logging.getLogger("paceline.controller")
@@ -69,8 +75,10 @@ class ControllerServers:
         scheduler: AsyncioScheduler,
         metrics: Metrics,
         hub: WatchHub | None = None,
+        security: TransportSecurity = PLAINTEXT,
     ) -> None:
         self._settings = settings
+        self._security = security
         self._handle = handle
         self._scheduler = scheduler
         self._metrics = metrics
@@ -125,7 +133,7 @@ class ControllerServers:
             await asyncio.get_running_loop().run_in_executor(None, self._control.stop, grace_s)
 
     def _client_server(self, name: str) -> AioRpcServer:
-        admin = AdminServicer(self._handle, name)
+        admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
         metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
         return AioRpcServer(
             name,
@@ -143,6 +151,8 @@ class ControllerServers:
             observe=self._metrics.observe_request,
             with_reflection=self._settings.keys.reflection_enable,
             max_connections=self._max_connections,
+            guard=self._security.guard(name),
+            credentials=self._security.server_credentials(name),
         )
 
     def _control_server(self) -> ThreadPoolRpcServer:
@@ -154,6 +164,8 @@ class ControllerServers:
             observe=self._metrics.observe_request,
             threads=CONTROL_THREADS,
             max_connections=self._max_connections,
+            guard=self._security.guard("CONTROL"),
+            credentials=self._security.server_credentials("CONTROL"),
         )
 
 
@@ -168,9 +180,12 @@ class ControllerProcess:
         self._handle = NodeHandle()
         self._handle.tell_office(False)
         self._hub = WatchHub(secrets.token_hex(6))
-        self._servers = ControllerServers(settings, self._handle, self._scheduler, self._metrics, self._hub)
-        self._transport = GrpcControlTransport(self._scheduler.post)
-        self._standby_transport = GrpcStandbyTransport(self._scheduler.post)
+        self._security = open_transport_security(settings.security)
+        self._servers = ControllerServers(
+            settings, self._handle, self._scheduler, self._metrics, self._hub, self._security
+        )
+        self._transport = GrpcControlTransport(self._scheduler.post, self._security)
+        self._standby_transport = GrpcStandbyTransport(self._scheduler.post, self._security)
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._node: ControllerNode | None = None
@@ -205,13 +220,8 @@ class ControllerProcess:
     async def _start(self, begin: float) -> None:
         await self._servers.start()
         metrics_port = self._serve_metrics()
-        kazoo = KazooZooKeeper(
-            self._settings.zookeeper_hosts,
-            self._settings.keys.zookeeper_session_timeout_ms,
-            self._scheduler.post,
-            on_data_lost=self._fatal,
-        )
-        self._zookeeper = MeasuredZooKeeper(kazoo, self._metrics.zk_request_seconds.observe)
+        await self._claim_cluster_id()
+        self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         zookeeper = PatientZooKeeper(self._zookeeper)
         self._node = ControllerNode(
             self._settings.config,
@@ -243,6 +253,41 @@ class ControllerProcess:
             self._settings.zookeeper_hosts, metrics_port,
         )  # fmt: skip
 
+    async def _claim_cluster_id(self) -> None:
+        """Check that certificate and ZooKeeper are this controller's, before it stands for election."""
+        identity = self._security.identity
+        if identity is None:
+            return
+        try:
+            self._security.check_node(Role.CONTROLLER, self._settings.keys.controller_id)
+        except CertificateFilesError as failure:
+            raise StartupError(str(failure), ExitCode.USAGE) from None
+        zookeeper = PatientZooKeeper(self._open_zookeeper())
+        timeout_ms = self._settings.zookeeper_connection_timeout_ms
+        claim = get_or_create_cluster_id(cluster_id_of(identity.cluster))
+        try:
+            found = await ask_zookeeper(zookeeper, self._scheduler, claim, timeout_ms)
+        except (TimeoutError, SessionLostError):
+            raise self._no_zookeeper() from None
+        except CoordinationError as failure:
+            raise StartupError(f"the controller cannot start: {failure}", ExitCode.FATAL) from failure
+        check_cluster_id(identity, found)
+
+    def _open_zookeeper(self) -> KazooZooKeeper:
+        return KazooZooKeeper(
+            self._settings.zookeeper_hosts,
+            self._settings.keys.zookeeper_session_timeout_ms,
+            self._scheduler.post,
+            on_data_lost=self._fatal,
+        )
+
+    def _no_zookeeper(self) -> StartupError:
+        return StartupError(
+            f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
+            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms)",
+            ExitCode.ZOOKEEPER_UNREACHABLE,
+        )
+
     def _serve_metrics(self) -> int | None:
         keys = self._settings.keys
         if keys.metrics_port < 0:
@@ -259,11 +304,7 @@ class ControllerProcess:
             if self._over.done():
                 raise StartupError(f"stopped by {self._over.result()} before it was ready", ExitCode.INTERRUPTED)
             if time.monotonic() > deadline:
-                raise StartupError(
-                    f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within {timeout_ms} ms "
-                    "(zookeeper.connection.timeout.ms)",
-                    ExitCode.ZOOKEEPER_UNREACHABLE,
-                )
+                raise self._no_zookeeper()
             await asyncio.sleep(_POLL_S)
 
     async def _until_one_rules(self) -> None:

@@ -23,9 +23,12 @@ from paceline.model.standby import StateUpdate
 from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.security.credentials import TlsCredentials
+from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 
 LOG = logging.getLogger("paceline.controller.standby")
 
+CONTROL: Final = "CONTROL"
 MAX_WAITING_UPDATES: Final = 1_000
 """Updates one standby may be behind; beyond that a new snapshot is cheaper than waiting for it."""
 OPEN_TIMEOUT_S: Final = 3.0
@@ -102,8 +105,9 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
 class GrpcStandbyTransport:
     """Implements `controller.ports.StandbyTransport`; its methods are called on the event loop."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, security: TransportSecurity = PLAINTEXT) -> None:
         self._post = post
+        self._tls = security.credentials(CONTROL)
         self._readers: list[_Reader] = []
 
     def follow(
@@ -115,7 +119,7 @@ class GrpcStandbyTransport:
     ) -> Callable[[], None]:
         """Open a stream from a thread of its own."""
         self._readers = [reader for reader in self._readers if reader.is_alive]
-        reader = _Reader(controller, standby_id, self._post, on_update, on_end)
+        reader = _Reader(controller, standby_id, self._post, self._tls, on_update, on_end)
         self._readers.append(reader)
         return reader.close
 
@@ -135,12 +139,14 @@ class _Reader:
         controller: Endpoint,
         standby_id: int,
         post: Post,
+        tls: TlsCredentials | None,
         on_update: Callable[[StateUpdate], None],
         on_end: Callable[[Exception | None], None],
     ) -> None:
         self._controller = controller
         self._standby_id = standby_id
         self._post = post
+        self._tls = tls
         self._on_update = on_update
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -177,7 +183,9 @@ class _Reader:
                 if self._closed:
                     return None
                 address = self._controller.address
-                channel = self._channel = open_channel(address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True)
+                channel = self._channel = open_channel(
+                    address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=self._tls
+                )
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
             for message in stub.FollowState(pb.FollowStateRequest(controller_id=self._standby_id)):
                 self._post(functools.partial(self._on_update, convert.state_update_from_proto(message)))

@@ -27,6 +27,8 @@ from paceline.model.errors import BrokerNotAvailableError, PacelineError
 from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.security.credentials import TlsCredentials
+from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 
 LOG = logging.getLogger("paceline.controller.transport")
 
@@ -39,8 +41,9 @@ OnDone = Callable[[ControlResponse | Exception], None]
 class GrpcControlTransport:
     """Implements `controller.ports.ControlTransport`; its methods are called on the event loop."""
 
-    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, post: Callable[[Callable[[], None]], None], security: TransportSecurity = PLAINTEXT) -> None:
         self._post = post
+        self._tls = security.credentials(CONTROL)
         self._senders: dict[int, _Sender] = {}
         self._closing: list[_Sender] = []
         self._metadata = _MetadataCache()
@@ -49,7 +52,7 @@ class GrpcControlTransport:
         """Send to the broker's CONTROL endpoint from the broker's own thread."""
         sender = self._senders.get(broker.broker_id)
         if sender is None:
-            sender = self._senders[broker.broker_id] = _Sender(broker.broker_id, self._post, self._metadata)
+            sender = self._senders[broker.broker_id] = _Sender(broker.broker_id, self._post, self._metadata, self._tls)
         sender.put(_Call(broker, request, timeout_ms, on_done))
 
     def close(self, broker_id: int) -> None:
@@ -79,8 +82,15 @@ class _Call:
 class _Sender:
     """The thread and the connection of one broker."""
 
-    def __init__(self, broker_id: int, post: Callable[[Callable[[], None]], None], metadata: "_MetadataCache") -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        post: Callable[[Callable[[], None]], None],
+        metadata: "_MetadataCache",
+        tls: TlsCredentials | None,
+    ) -> None:
         self._post = post
+        self._tls = tls
         self._metadata = metadata
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -139,7 +149,9 @@ class _Sender:
             if self._channel is None or self._address != endpoint.address:
                 if self._channel is not None:
                     self._channel.close()
-                self._channel = open_channel(endpoint.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True)
+                self._channel = open_channel(
+                    endpoint.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=self._tls
+                )
                 self._address = endpoint.address
             return self._channel
 

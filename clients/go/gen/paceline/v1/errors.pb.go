@@ -73,6 +73,8 @@ const (
 	ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND ErrorCode = 20
 	// The acks value is not one of the enum's.
 	ErrorCode_ERROR_CODE_INVALID_REQUIRED_ACKS ErrorCode = 21
+	// The caller's certificate does not allow the call: another role, another id, or another cluster.
+	ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED ErrorCode = 31
 	// The record timestamp is outside the topic's bounds.
 	ErrorCode_ERROR_CODE_INVALID_TIMESTAMP ErrorCode = 32
 	// A topic of that name exists already, or one that differs only in "." and "_".
@@ -158,6 +160,7 @@ var (
 		19:   "ERROR_CODE_NOT_ENOUGH_REPLICAS",
 		20:   "ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND",
 		21:   "ERROR_CODE_INVALID_REQUIRED_ACKS",
+		31:   "ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED",
 		32:   "ERROR_CODE_INVALID_TIMESTAMP",
 		36:   "ERROR_CODE_TOPIC_ALREADY_EXISTS",
 		37:   "ERROR_CODE_INVALID_PARTITIONS",
@@ -208,6 +211,7 @@ var (
 		"ERROR_CODE_NOT_ENOUGH_REPLICAS":              19,
 		"ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND": 20,
 		"ERROR_CODE_INVALID_REQUIRED_ACKS":            21,
+		"ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED":     31,
 		"ERROR_CODE_INVALID_TIMESTAMP":                32,
 		"ERROR_CODE_TOPIC_ALREADY_EXISTS":             36,
 		"ERROR_CODE_INVALID_PARTITIONS":               37,
@@ -569,7 +573,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\xf8\x10\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xab\x11\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12(\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x1a\x04\xd0\xf3\x18\x01\x12$\n" +
@@ -587,7 +591,8 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	" ERROR_CODE_RECORD_LIST_TOO_LARGE\x10\x12\x1a\x04\xd0\xf3\x18\x01\x12,\n" +
 	"\x1eERROR_CODE_NOT_ENOUGH_REPLICAS\x10\x13\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x125\n" +
 	"+ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND\x10\x14\x1a\x04\xc8\xf3\x18\x01\x12*\n" +
-	" ERROR_CODE_INVALID_REQUIRED_ACKS\x10\x15\x1a\x04\xd0\xf3\x18\x01\x12&\n" +
+	" ERROR_CODE_INVALID_REQUIRED_ACKS\x10\x15\x1a\x04\xd0\xf3\x18\x01\x121\n" +
+	"'ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED\x10\x1f\x1a\x04\xd0\xf3\x18\x01\x12&\n" +
 	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10 \x1a\x04\xd0\xf3\x18\x01\x12)\n" +
 	"\x1fERROR_CODE_TOPIC_ALREADY_EXISTS\x10$\x1a\x04\xd0\xf3\x18\x01\x12'\n" +
 	"\x1dERROR_CODE_INVALID_PARTITIONS\x10%\x1a\x04\xd0\xf3\x18\x01\x12/\n" +

@@ -1,0 +1,63 @@
+"""Certificates of clients: given, or from the environment, one way for every client.
+
+``PACELINE_SSL_CA_FILE``, ``PACELINE_SSL_CERTIFICATE_FILE`` and ``PACELINE_SSL_KEY_FILE`` are what ``paceline certs
+client`` and ``paceline dev up --secure`` print.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from paceline.model.errors import InvalidRequestError
+from paceline.model.tls import TlsFiles
+from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
+
+CA_FILE: Final = "PACELINE_SSL_CA_FILE"
+CERTIFICATE_FILE: Final = "PACELINE_SSL_CERTIFICATE_FILE"
+KEY_FILE: Final = "PACELINE_SSL_KEY_FILE"
+FILE_VARIABLES: Final = (CA_FILE, CERTIFICATE_FILE, KEY_FILE)
+"""In the order of the fields of `TlsFiles`."""
+
+_lock = threading.Lock()
+_credentials: dict[TlsFiles, TlsCredentials] = {}
+
+
+def tls_files(ca_file: str, certificate_file: str = "", key_file: str = "") -> TlsFiles | None:
+    """Return the files of a client; None when there is none, for plaintext.
+
+    Raises:
+        InvalidRequestError: some are missing.
+    """
+    if not (ca_file or certificate_file or key_file):
+        return None
+    if not ca_file or bool(certificate_file) != bool(key_file):
+        raise InvalidRequestError(
+            "TLS needs the CA file, and certificate and key together "
+            f"({CA_FILE}, {CERTIFICATE_FILE}, {KEY_FILE}, or the arguments of those names)"
+        )
+    return TlsFiles(
+        Path(ca_file),
+        Path(certificate_file) if certificate_file else None,
+        Path(key_file) if key_file else None,
+    )
+
+
+def client_credentials(files: TlsFiles | None, environment: Mapping[str, str] = os.environ) -> TlsCredentials | None:
+    """Return credentials for these files, or for those that the environment names; None for plaintext.
+
+    Raises:
+        InvalidRequestError: a file is missing or cannot be used.
+    """
+    named = (environment.get(name, "") for name in FILE_VARIABLES)
+    found = files or tls_files(*named)
+    if found is None:
+        return None
+    with _lock:
+        if found not in _credentials:
+            try:
+                _credentials[found] = TlsCredentials(found)
+            except CertificateFilesError as failure:
+                raise InvalidRequestError(str(failure)) from None
+        return _credentials[found]

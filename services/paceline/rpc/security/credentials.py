@@ -1,0 +1,168 @@
+"""Certificates of one end of a connection, read again when their files change.
+
+gRPC asks a server for its certificates at every handshake; a channel keeps those it was opened with, so
+`reopening_channel.py` opens another.
+"""
+
+import logging
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.tls import TlsFiles
+
+CHECK_INTERVAL_S: Final = 1.0
+"""Files are looked at this often at most; a handshake or call in between uses the certificates of the last look."""
+
+_log = logging.getLogger("paceline.rpc.security")
+
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+class CertificateFilesError(Exception):
+    """Certificate files cannot be used; the message names the file and the reason, never its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The content of the files at one moment; key and certificate belong together."""
+
+    ca: bytes
+    certificate: bytes | None
+    key: bytes | None
+
+    def channel_credentials(self) -> Any:
+        """Return credentials for a channel."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
+
+    def server_configuration(self, client_auth: bool) -> Any:
+        """Return what a server shows, and what it trusts."""
+        return grpc.ssl_server_certificate_configuration(
+            [(self.key or b"", self.certificate or b"")], self.ca if client_auth else None
+        )
+
+
+class TlsCredentials:
+    """The certificates in a set of files. Safe to share between threads.
+
+    A change that cannot be used, as when only one of certificate and key has been replaced so far, is logged once and
+    the certificates before it stay in use until the next look.
+
+    Args:
+        files: where they are.
+        clock_s: monotonic seconds.
+
+    Raises:
+        CertificateFilesError: the files cannot be used.
+    """
+
+    def __init__(self, files: TlsFiles, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.files = files
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._stamp, self._certificates = _read(files)
+        self._refused: Stamp | None = None
+        self._looked_s = clock_s()
+
+    def current(self) -> Certificates:
+        """Return the certificates; another object when the files have changed since the call before."""
+        now_s = self._clock_s()
+        if now_s - self._looked_s < CHECK_INTERVAL_S:
+            return self._certificates
+        with self._lock:
+            if now_s - self._looked_s >= CHECK_INTERVAL_S:
+                self._looked_s = now_s
+                self._look()
+            return self._certificates
+
+    def server_credentials(self, client_auth: bool) -> Any:
+        """Return credentials of a server; its later handshakes use what the files have by then."""
+        shown = self.current()
+
+        def fetch() -> Any:
+            nonlocal shown
+            found = self.current()
+            if found is shown:
+                return None
+            shown = found
+            return found.server_configuration(client_auth)
+
+        return grpc.dynamic_ssl_server_credentials(shown.server_configuration(client_auth), fetch, client_auth)
+
+    def _look(self) -> None:
+        try:
+            stamp = _stamp_of(self.files)
+            if stamp in (self._stamp, self._refused):
+                return
+            self._stamp, self._certificates = _read(self.files)
+            self._refused = None
+            _log.info("certificates reloaded: certificate=%s ca=%s", self.files.certificate, self.files.ca)
+        except CertificateFilesError as failure:
+            refused = _try_stamp(self.files)
+            if refused is None or refused != self._refused:
+                _log.warning("changed certificates not used, keeping the ones before: reason=%s", failure)
+            self._refused = refused
+
+
+def _read(files: TlsFiles) -> tuple[Stamp, Certificates]:
+    before = _stamp_of(files)
+    found = Certificates(_content(files.ca), _content(files.certificate), _content(files.key))  # type: ignore[arg-type]
+    _check(files)
+    if _stamp_of(files) != before:
+        raise CertificateFilesError(f"{files.certificate or files.ca} was replaced while it was read")
+    return before, found
+
+
+def _check(files: TlsFiles) -> None:
+    """Raise unless OpenSSL takes the files: gRPC would say so only at the first handshake, in its own log."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=files.ca)
+    except (ssl.SSLError, OSError) as failure:
+        raise CertificateFilesError(f"{files.ca} has no certificate authority: {failure}") from None
+    if (files.certificate is None) != (files.key is None):
+        raise CertificateFilesError("a certificate and its key belong together: give both or neither")
+    if files.certificate is None or files.key is None:
+        return
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
+    except (ssl.SSLError, OSError) as failure:
+        raise CertificateFilesError(
+            f"{files.certificate} and {files.key} are not a certificate and its key: {failure}"
+        ) from None
+
+
+def _content(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as failure:
+        raise CertificateFilesError(f"{path} cannot be read: {failure.strerror}") from None
+
+
+def _stamp_of(files: TlsFiles) -> Stamp:
+    stamps = []
+    for path in (files.ca, files.certificate, files.key):
+        if path is None:
+            continue
+        try:
+            status = os.stat(path)  # noqa: PTH116 - follows the symbolic links by which Kubernetes swaps secrets
+        except OSError as failure:
+            raise CertificateFilesError(f"{path} cannot be read: {failure.strerror}") from None
+        stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(stamps)
+
+
+def _try_stamp(files: TlsFiles) -> Stamp | None:
+    try:
+        return _stamp_of(files)
+    except CertificateFilesError:
+        return None

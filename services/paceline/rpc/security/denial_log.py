@@ -1,0 +1,69 @@
+"""The denial log: one JSON object per refused call, at a bounded rate for each principal."""
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+LOGGER: Final = "paceline.denials"
+BURST: Final = 50
+LINES_PER_S: Final = 1.0
+_MAX_PRINCIPALS: Final = 1_000
+
+_log = logging.getLogger(LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """One refused call."""
+
+    principal: str
+    uri: str
+    peer: str
+    listener: str
+    method: str
+    reason: str
+
+
+@dataclass(slots=True)
+class _Budget:
+    lines: float
+    at_s: float
+    suppressed: int = 0
+
+
+class DenialLog:
+    """Writes denials; of a principal that is refused again and again, ``LINES_PER_S`` after the first ``BURST``.
+
+    Each line says how many of its principal were left out before it.
+    """
+
+    def __init__(
+        self, write: Callable[[str], None] = _log.warning, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._budgets: OrderedDict[str, _Budget] = OrderedDict()
+
+    def put(self, denial: Denial) -> None:
+        """Write a denial, or count it when its principal has used up its lines."""
+        now_s = self._clock_s()
+        with self._lock:
+            budget = self._budgets.pop(denial.principal, None) or _Budget(BURST, now_s)
+            self._budgets[denial.principal] = budget
+            if len(self._budgets) > _MAX_PRINCIPALS:
+                self._budgets.popitem(last=False)
+            budget.lines = min(BURST, budget.lines + (now_s - budget.at_s) * LINES_PER_S)
+            budget.at_s = now_s
+            if budget.lines < 1:
+                budget.suppressed += 1
+                return
+            budget.lines -= 1
+            suppressed, budget.suppressed = budget.suppressed, 0
+        # One argument: a percent sign in what a caller chose is no format.
+        self._write(json.dumps({"event": "denied", **asdict(denial), "suppressed": suppressed}))

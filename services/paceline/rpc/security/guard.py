@@ -1,0 +1,141 @@
+"""The one place that knows the caller of every RPC and decides whether the call may go on.
+
+Both error interceptors ask the guard of their listener: `Guard.admit` when a call begins, `Guard.check` with every
+request. Servicers read the caller with `current_caller`. Access lists, quotas by principal and an audit log belong
+here.
+"""
+
+from collections.abc import Collection
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from paceline.model.errors import ClusterAuthorizationError
+from paceline.model.identity import ANONYMOUS, Identity, InvalidIdentityError, Role
+from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
+from paceline.rpc.security.denial_log import Denial, DenialLog
+
+_SPIFFE_ID: Final = "peer_spiffe_id"
+_MAX_KNOWN_CALLERS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The caller of an RPC."""
+
+    principal: str = ANONYMOUS
+    """``User:<name>``."""
+    identity: Identity | None = None
+    """From the caller's certificate; None without one."""
+    is_super: bool = False
+    """Whether the caller may see what only operators need, such as broker epochs."""
+
+
+_caller: ContextVar[Caller] = ContextVar("caller")
+_UNGUARDED: Final = Caller(is_super=True)
+
+
+def current_caller() -> Caller:
+    """Return the caller of the RPC that is being handled; outside of one, a caller that may see everything."""
+    return _caller.get(_UNGUARDED)
+
+
+class CallContext(Protocol):
+    """The part of a servicer's context that tells of the connection."""
+
+    def auth_context(self) -> Any: ...
+
+    def peer(self) -> str: ...
+
+
+class Guard:
+    """Admits the callers of one listener.
+
+    Args:
+        listener: its name.
+        cluster: our trust domain; None for a PLAINTEXT listener, whose callers have no identity.
+        client_auth: whether every caller must have an identity.
+        super_users: principals that are `Caller.is_super`; controllers and brokers are, too.
+        anonymous_is_super: whether callers without an identity are, as in a cluster without identities.
+        denials: where refusals are written.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        cluster: str | None = None,
+        client_auth: bool = False,
+        super_users: Collection[str] = (),
+        anonymous_is_super: bool = True,
+        denials: DenialLog | None = None,
+    ) -> None:
+        self._listener = listener
+        self._cluster = cluster
+        self._client_auth = client_auth
+        self._super_users = frozenset(super_users)
+        self._anonymous = Caller(is_super=anonymous_is_super)
+        self._denials = denials or DenialLog()
+        self._callers: dict[bytes, Caller] = {}
+
+    def admit(self, method: str, context: CallContext) -> Caller:
+        """Return the caller of a call that begins, and make it the current one.
+
+        Raises:
+            ClusterAuthorizationError: its certificate is not one of this cluster.
+        """
+        caller = self._anonymous if self._cluster is None else self._caller_of(method, context)
+        _caller.set(caller)
+        return caller
+
+    def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:
+        """Raise unless the caller may make this request; public RPCs take any caller that was admitted.
+
+        Raises:
+            ClusterAuthorizationError: the role may not call the method, or the request names another id.
+        """
+        if self._cluster is None or not method.startswith(INTERNAL_PACKAGE):
+            return
+        rule, identity = ACCESS_RULES.get(method), caller.identity
+        if rule is None:
+            raise self._denied(method, caller, context, "no access rule for this method")
+        if identity is None or identity.role is not rule.role:
+            raise self._denied(method, caller, context, f"only a {rule.role} may call it")
+        if rule.claimed_id is not None:
+            claimed = rule.claimed_id(request)
+            if claimed != identity.node_id:
+                raise self._denied(method, caller, context, f"the request is of {rule.role} {claimed}")
+
+    def _caller_of(self, method: str, context: CallContext) -> Caller:
+        found = context.auth_context()
+        uris = found.get(_SPIFFE_ID, ())
+        uri = bytes(uris[0]) if len(uris) == 1 else b""
+        known = self._callers.get(uri)
+        if known is not None:
+            return known
+        caller = self._new_caller(method, uri, bool(found.get("x509_pem_cert")), context)
+        if len(self._callers) >= _MAX_KNOWN_CALLERS:
+            self._callers.clear()
+        self._callers[uri] = caller
+        return caller
+
+    def _new_caller(self, method: str, uri: bytes, has_certificate: bool, context: CallContext) -> Caller:
+        """Return a caller that may go on; others are refused each time and not remembered."""
+        if not uri:
+            if self._client_auth or has_certificate:
+                raise self._denied(method, Caller(), context, "the certificate has no identity")
+            return self._anonymous
+        try:
+            identity = Identity.parse(uri.decode("ascii", "replace"))
+        except InvalidIdentityError as failure:
+            raise self._denied(method, Caller(), context, str(failure)) from None
+        caller = Caller(
+            identity.principal, identity, identity.role is not Role.CLIENT or identity.principal in self._super_users
+        )
+        if identity.cluster != self._cluster:
+            raise self._denied(method, caller, context, f"the certificate is of cluster {identity.cluster}")
+        return caller
+
+    def _denied(self, method: str, caller: Caller, context: CallContext, reason: str) -> ClusterAuthorizationError:
+        uri = caller.identity.uri if caller.identity is not None else ""
+        self._denials.put(Denial(caller.principal, uri, context.peer(), self._listener, method, reason))
+        return ClusterAuthorizationError(f"{caller.principal} is not authorized for {method}: {reason}")

@@ -1,0 +1,85 @@
+"""The credentials and guards of a process, made from its settings."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.model.identity import Identity, Role
+from paceline.model.tls import ListenerSecurity, TlsFiles
+from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
+from paceline.rpc.security.denial_log import DenialLog
+from paceline.rpc.security.guard import Guard
+
+
+class TransportSecurity:
+    """Certificates of a process's listeners, and of its own calls to the same listeners of others.
+
+    Args:
+        listeners: the protocol of each listener.
+        super_users: see `Guard`.
+        identity_of: reads the identity in a certificate file.
+
+    Raises:
+        CertificateFilesError: files cannot be used, or name different nodes.
+    """
+
+    def __init__(
+        self,
+        listeners: Mapping[str, ListenerSecurity],
+        super_users: Collection[str],
+        identity_of: Callable[[Path], Identity],
+    ) -> None:
+        self._listeners = listeners
+        self._super_users = super_users
+        self._credentials: dict[TlsFiles, TlsCredentials] = {}
+        self._denials = DenialLog()
+        self.identity: Identity | None = None
+        """The process's own; None when every listener is PLAINTEXT."""
+        for listener in listeners.values():
+            if listener.tls is None or listener.tls.certificate is None:
+                continue
+            if listener.tls not in self._credentials:
+                self._credentials[listener.tls] = TlsCredentials(listener.tls)
+            found = identity_of(listener.tls.certificate)
+            if self.identity is not None and found != self.identity:
+                raise CertificateFilesError(
+                    f"{listener.tls.certificate} is of {found.uri}, another listener's certificate of "
+                    f"{self.identity.uri}: all must name this process"
+                )
+            self.identity = found
+
+    def check_node(self, role: Role, node_id: int) -> None:
+        """Raise unless the certificate is this node's.
+
+        Raises:
+            CertificateFilesError: it names another role or id.
+        """
+        if self.identity is not None and (self.identity.role, self.identity.node_id) != (role, node_id):
+            raise CertificateFilesError(
+                f"ssl.certificate.file is of {self.identity.principal}, and this is {role}/{node_id}: "
+                f"make one with paceline certs node DIRECTORY {role}/{node_id}"
+            )
+
+    def credentials(self, listener: str) -> TlsCredentials | None:
+        """Return the certificates for calls to a listener of others; None for plaintext."""
+        found = self._listeners.get(listener)
+        return None if found is None or found.tls is None else self._credentials[found.tls]
+
+    def server_credentials(self, listener: str) -> Any:
+        """Return the credentials with which a listener of ours is bound; None for plaintext."""
+        credentials = self.credentials(listener)
+        return None if credentials is None else credentials.server_credentials(self._listeners[listener].client_auth)
+
+    def guard(self, listener: str) -> Guard:
+        """Return the guard of a listener of ours."""
+        found = self._listeners.get(listener)
+        is_secure = self.credentials("CONTROL") is not None
+        if found is None or found.tls is None or self.identity is None:
+            return Guard(listener, anonymous_is_super=not is_secure)
+        return Guard(
+            listener, self.identity.cluster, found.client_auth, self._super_users, not is_secure, self._denials
+        )
+
+
+PLAINTEXT = TransportSecurity({}, (), Identity.parse)  # type: ignore[arg-type]
+"""Of a process without certificates."""

@@ -1,0 +1,64 @@
+"""The identity of a controller or broker process, from its certificate."""
+
+import datetime
+import logging
+from pathlib import Path
+from typing import Final
+
+from paceline.model.identity import Identity, cluster_id_of
+from paceline.rpc.security.credentials import CertificateFilesError
+from paceline.rpc.security.transport_security import TransportSecurity
+from paceline.runtime.lifecycle import ExitCode, StartupError
+from paceline.runtime.settings.security import Security
+
+_EXPIRES_SOON: Final = datetime.timedelta(days=14)
+
+_log = logging.getLogger("paceline.identity")
+
+
+def open_transport_security(settings: Security) -> TransportSecurity:
+    """Return the credentials of a process.
+
+    Raises:
+        StartupError: certificate files cannot be used.
+    """
+    try:
+        return TransportSecurity(settings.listeners, settings.super_users, _identity_of)
+    except CertificateFilesError as failure:
+        raise StartupError(str(failure), ExitCode.USAGE) from None
+
+
+def check_cluster_id(identity: Identity, found: str) -> None:
+    """Raise unless ZooKeeper's cluster id is the one of our certificate.
+
+    Raises:
+        StartupError: ZooKeeper belongs to another cluster.
+    """
+    wanted = cluster_id_of(identity.cluster)
+    if found != wanted:
+        raise StartupError(
+            f"ssl.certificate.file is of cluster {wanted}, and ZooKeeper belongs to cluster {found}: make the "
+            f"authority of an existing cluster with paceline certs ca DIRECTORY --cluster-id {found}",
+            ExitCode.USAGE,
+        )
+
+
+def _identity_of(certificate: Path) -> Identity:
+    try:
+        from paceline.security.certificates import CertificateError, summary_of
+    except ImportError:
+        raise CertificateFilesError("SSL listeners need the extra security: pip install 'paceline[security]'") from None
+    try:
+        found = summary_of(certificate)
+    except CertificateError as failure:
+        raise CertificateFilesError(str(failure)) from None
+    left = found.not_after - datetime.datetime.now(datetime.UTC)
+    log = _log.warning if left < _EXPIRES_SOON else _log.info
+    log(
+        "certificate: principal=%s cluster_id=%s hosts=%s not_after=%s",
+        found.identity.principal,
+        cluster_id_of(found.identity.cluster),
+        ",".join(found.hosts),
+        found.not_after.isoformat(),
+    )
+    return found.identity
