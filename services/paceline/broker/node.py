@@ -115,7 +115,10 @@ class BrokerNode:
             self._broker_configs.announced,
         )
         self._proof = LeadershipProof(
-            config.zookeeper_session_timeout_ms, config.controller_broker_lease_ms, scheduler.now_ms()
+            config.zookeeper_session_timeout_ms,
+            config.controller_broker_lease_ms,
+            config.replica_fetch_wait_max_ms,
+            scheduler.now_ms(),
         )
         self.replica_manager = ReplicaManager(
             config,

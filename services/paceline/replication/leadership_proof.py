@@ -23,13 +23,21 @@ class LeadershipProof:
     partition knows (`proved_ms`).
     """
 
-    __slots__ = ("_alive_ms", "_controller_ms", "_gap_ms", "_lease_ms", "_loop_gap_ms", "_reprove_ms", "_session_ms")
+    __slots__ = ("_alive_ms", "_controller_ms", "_gap_ms", "_lease_ms", "_recent_ms", "_reprove_ms")
 
-    def __init__(self, session_ms: int, lease_ms: int, now_ms: int) -> None:
-        """``lease_ms`` is 0 where brokers have no leases; then only the session counts."""
-        self._session_ms = session_ms
+    def __init__(self, session_ms: int, lease_ms: int, fetch_wait_ms: int, now_ms: int) -> None:
+        """Begin in contact.
+
+        Args:
+            session_ms: timeout of this broker's ZooKeeper session.
+            lease_ms: how long the controller waits for a heartbeat; 0 where brokers have no leases.
+            fetch_wait_ms: how long a follower that lacks nothing lets its fetch wait.
+            now_ms: the time.
+        """
         self._lease_ms = lease_ms
-        self._loop_gap_ms = max((min(session_ms, lease_ms) if lease_ms else session_ms) // 3, 1)
+        shortest_ms = min(session_ms, lease_ms) if lease_ms else session_ms
+        # A proof from a fetch is as old as the wait of the fetch before it, and the answer to that may be late.
+        self._recent_ms = max(shortest_ms // 3, 3 * fetch_wait_ms, 1)
         self._controller_ms = now_ms
         self._reprove_ms = NEVER
         self._alive_ms = now_ms
@@ -38,11 +46,11 @@ class LeadershipProof:
     @property
     def check_every_ms(self) -> int:
         """How often the event loop has to say that it runs."""
-        return max(self._loop_gap_ms // 2, 1)
+        return max(self._recent_ms // 2, 1)
 
     def loop_runs(self, now_ms: int) -> None:
         """Note that the event loop runs; after a gap, fetches from before the gap prove nothing any more."""
-        if now_ms - self._alive_ms > self._loop_gap_ms:
+        if now_ms - self._alive_ms > self._recent_ms:
             self._gap_ms = now_ms
         self._alive_ms = now_ms
 
@@ -61,16 +69,14 @@ class LeadershipProof:
     def since_ms(self, now_ms: int, session_may_be_over: bool) -> int:
         """Return the time since which leadership has to be proved; `NEVER` when nothing has to be.
 
-        In contact it is the time contact was regained. Out of contact it moves with ``now_ms``: a follower has to have
-        fetched within the last session, or lease, and since the last gap in the event loop.
+        In contact it is the time contact was regained. Out of contact it moves with ``now_ms``: followers have to have
+        fetched in the last third of a session or lease, and since the last gap in the event loop. A successor stops
+        fetching when it begins to lead, so this is also how long the two may answer side by side.
         """
         self.loop_runs(now_ms)
-        required = []
-        if session_may_be_over:
-            required.append(now_ms - self._session_ms)
-        if self.lease_may_be_over(now_ms):
-            required.append(now_ms - self._lease_ms)
-        return max(*required, self._gap_ms) if required else self._reprove_ms
+        if session_may_be_over or self.lease_may_be_over(now_ms):
+            return max(now_ms - self._recent_ms, self._gap_ms)
+        return self._reprove_ms
 
     def lease_may_be_over(self, now_ms: int) -> bool:
         """Whether the active controller may count this broker as lost."""

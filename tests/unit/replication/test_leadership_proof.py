@@ -13,14 +13,14 @@ lives    1           -         -         500    400 400   | yes     | it was nev
 lives    1           -         -         500    never     | yes     | in contact, silent followers do not count
 lives    9           -         -         500    never     | yes     | a lease is not over at its last moment
 lives    9.1         -         -         500    400       | no      | the lease may be over
-lives    9.1         -         -         500    8.9       | yes     | the only other member has fetched within the lease
-lives    9.1         -         -         500    8.9 9.1   | no      | one member has not
-lives    9.1         -         -         500    8.9 never | no      | not fetched in this epoch at all
+lives    9.1         -         -         500    1.9       | yes     | the only other member has fetched lately
+lives    9.1         -         -         500    2.1       | no      | a third of the shorter time is lately
+lives    9.1         -         -         500    1.9 2.1   | no      | one member has not
+lives    9.1         -         -         500    1.9 never | no      | not fetched in this epoch at all
 lives    9.1         -         -         500    -         | yes     | a sole member has no clean successor
-lives    9.1         -         -         8.9    never     | yes     | the controller confirmed it lately
-over     1           -         -         500    5.9       | yes     | the session is over, and all fetch
-over     1           -         -         500    6.1       | no      | not within a session
-over     9.1         -         -         500    6.1       | no      | both are lost: the shorter time counts
+lives    9.1         -         -         1.9    never     | yes     | the controller confirmed it lately
+over     1           -         -         500    1.9       | yes     | the session is over, and all fetch
+over     1           -         -         500    2.1       | no      | not lately
 over     300         -         -         500    0.5 0.5   | yes     | neither for five minutes stops nothing
 over     300         -         -         500    -         | yes     | nor do they stop a sole member
 over     45          0         -         500    0.5       | no      | a fetch after a pause may be old
@@ -41,7 +41,7 @@ def ago(cell: str) -> int:
 @pytest.mark.parametrize("given, answers, because", ROWS, ids=[row[2] for row in ROWS])
 def test_a_leader_answers_as_long_as_nobody_can_have_been_elected(given: str, answers: str, because: str) -> None:
     session, controller, gap, regained, told, *fetched = given.split()
-    proof = LeadershipProof(session_ms=6_000, lease_ms=9_000, now_ms=0)
+    proof = LeadershipProof(session_ms=6_000, lease_ms=9_000, fetch_wait_ms=500, now_ms=0)
     end_ms = NOW_MS if gap == "-" else ago(gap)
     controller_ms = ago(controller)
     for at_ms in range(0, NOW_MS + 1, 1_000):
@@ -56,21 +56,21 @@ def test_a_leader_answers_as_long_as_nobody_can_have_been_elected(given: str, an
 
 
 def test_a_new_session_has_to_be_proved_anew() -> None:
-    proof = LeadershipProof(6_000, 9_000, 0)
+    proof = LeadershipProof(6_000, 9_000, 500, 0)
     assert proof.since_ms(1_000, session_may_be_over=False) == NEVER
     proof.session_began(5_000)
     assert proof.since_ms(5_001, session_may_be_over=False) == 5_000
 
 
 def test_a_late_answer_counts_from_when_it_was_asked_for() -> None:
-    proof = LeadershipProof(6_000, 9_000, 0)
+    proof = LeadershipProof(6_000, 9_000, 500, 0)
     proof.controller_answered(asked_ms=1_000, now_ms=9_000)
     assert not proof.lease_may_be_over(10_000)
     assert proof.lease_may_be_over(10_001)
 
 
 def test_without_leases_only_the_session_counts() -> None:
-    proof = LeadershipProof(6_000, 0, 0)
+    proof = LeadershipProof(6_000, 0, 500, 0)
     assert proof.since_ms(60_000, session_may_be_over=False) == NEVER
     assert proof.since_ms(120_000, session_may_be_over=True) == 120_000  # a gap: nobody said that the loop runs
 

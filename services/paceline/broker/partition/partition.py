@@ -44,6 +44,7 @@ class Partition:
         "controller_epoch",
         "followers",
         "in_sync_at_epoch",
+        "is_deposed",
         "isr",
         "leader_epoch",
         "leader_epoch_start_offset",
@@ -90,6 +91,8 @@ class Partition:
         """Broker epoch under which this broker was last told to host it."""
         self.told_by = -1
         """Epoch of the controller that told it so."""
+        self.is_deposed = False
+        """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; LeaderAndIsr will say so, too."""
         self.told_ms = NEVER
         """When the controller, or an ISR write, last confirmed that this broker leads."""
         self.bytes_in = 0
@@ -134,6 +137,7 @@ class Partition:
         self.leader_id = self._host.broker_id
         self.leader_epoch = state.leader_epoch
         self.told_ms = NEVER
+        self.is_deposed = False
         self.confirm_leadership()
         self.advance_high_watermark()
         self._host.news(self, News.ROLE)
@@ -239,6 +243,8 @@ class Partition:
     @property
     def is_leadership_proved(self) -> bool:
         """Whether this leader was surely not deposed without being told."""
+        if self.is_deposed:
+            return False
         since_ms = self._host.proof_since_ms()
         if self.told_ms >= since_ms:
             return True
@@ -527,6 +533,7 @@ class Partition:
             return
         self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, "the state was written by somebody else")
         if state is None or state.leader != self._host.broker_id or state.leader_epoch != self.leader_epoch:
+            self.is_deposed = state is None or state.leader != self._host.broker_id
             return
         self.proposal = None
         self.isr = state.isr
