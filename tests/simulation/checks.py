@@ -8,13 +8,21 @@ from paceline.broker.control.controller_epoch_fence import ControlRequestDeferre
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request
 from paceline.log.retention import SegmentExtent
-from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, FetchResult, ProduceResult
+from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
+    FetchResult,
+    OffsetAnswer,
+    ProduceResult,
+    RequiredAcks,
+)
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
-from paceline.model.errors import PacelineError
+from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.client_checks import ClientChecks
 from tests.simulation.control_checks import ControlChecks
 from tests.simulation.deletion_checks import DeletionChecks
+from tests.simulation.deposed_checks import DeposedChecks
 from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -69,6 +77,7 @@ class Checks:
         self.zookeeper = ZooKeeperChecks(cluster, self.verdicts, self.records)
         self.control = ControlChecks(cluster, self.verdicts, self.records)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
+        self.deposed = DeposedChecks(cluster, self.verdicts, self.records)
         self.deletions = DeletionChecks(self.verdicts, self.records)
         self.dead_topic_ids: dict[str, None] = {}
         """Topics whose deletion was asked for; clients do not go back to them."""
@@ -173,9 +182,19 @@ class Checks:
 
     def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
         self.clients.produce_answered(life, send, result)
+        # An acknowledgement by the whole ISR needs no proof, NOT_LEADER and the like are no leader's answers.
+        is_terminal = result.failure is not None and result.failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if is_terminal or (result.failure is None and send.acks is not RequiredAcks.ALL):
+            send.told_by_deposed = self.deposed.answered(life, send.topic_partition, send.topic_id)
 
     def fetch_answered(self, life: "BrokerLife", reading: Reading, position: int, result: FetchResult) -> None:
         self.clients.fetch_answered(life, reading, position, result)
+        if result.failure is None or result.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            reading.told_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id)
+
+    def end_answered(self, life: "BrokerLife", reading: Reading, answer: OffsetAnswer) -> None:
+        if answer.failure is None:
+            reading.end_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id)
 
     def deletion_asked(self, life: "BrokerLife", query: DeleteRecordsQuery) -> int | None:
         return self.deletions.asked(life, query)

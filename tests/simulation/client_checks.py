@@ -94,14 +94,15 @@ class ClientChecks:
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
         """A reader was told that its position does not exist."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
-        if not record.voided and not record.deleted and position >= record.asked_start:
+        excused = record.voided or record.deleted or reading.told_by_deposed
+        if not excused and position >= record.asked_start:
             self._verdicts.fail("C9", f"{record}: {reading.client} at {position} is out of range: {message}")
 
     def end_told(self, reading: Reading, offset: int) -> None:
         """A client learnt the end offset."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
         self._verdicts.exercise("C10")
-        if offset < reading.latest and not record.voided:
+        if offset < reading.latest and not record.voided and not reading.end_by_deposed:
             self._verdicts.fail("C10", f"{record}: {reading.client} is told {offset} after {reading.latest}")
         reading.latest = max(reading.latest, offset)
 
@@ -109,7 +110,7 @@ class ClientChecks:
         """A producer was told that its sequence does not continue."""
         record = self._records.get(send.topic_id, send.topic_partition)
         self._verdicts.exercise("C11")
-        if not record.voided and not record.deleted:
+        if not record.voided and not record.deleted and not send.told_by_deposed:
             self._verdicts.fail("C11", f"{record}: {send.client} sequence {send.sequence}: {message}")
 
     # At the end

@@ -24,7 +24,7 @@ from paceline.model.client_io import (
     ProduceResult,
     RequiredAcks,
 )
-from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.errors import ErrorCode, FencedLeaderEpochError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.history import Outcome, Poll, Reading, Send
 from tests.simulation.network import Peer
@@ -146,6 +146,8 @@ class Producer(Client):
         super().__init__(cluster, name)
         self._acks = acks
         self._idempotent = acks is RequiredAcks.ALL
+        self._fenced = self.chance.random() < 0.5
+        """Whether its requests carry the leader epoch it knows."""
         self._producer_id: int | None = None if self._idempotent else -1
         self._sequences: dict[tuple[str, int], int] = {}
         self._made = 0
@@ -255,7 +257,8 @@ class Producer(Client):
         send.tries += 1
         name = f"broker-{known[0]}"
         timeout_ms = self.cluster.profile.request_timeout_ms
-        data = [ProduceData(topic_partition, send.topic_id, send.batch)]
+        epoch = known[1] if self._fenced else None
+        data = [ProduceData(topic_partition, send.topic_id, send.batch, epoch)]
         copies = refused = 0
 
         def handle(reply: Callable[[list[ProduceResult] | Exception], None]) -> None:
@@ -299,7 +302,8 @@ class Producer(Client):
         if failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.cluster.checks.out_of_order(send, failure.message)
             self._ask_for_id()
-        self._failed(send, kind.retriable, failure.code.name)
+        # Its own metadata are old: an answer that changed nothing.
+        self._failed(send, kind.retriable or kind is FencedLeaderEpochError, failure.code.name)
 
     def _failed(self, send: Send, retriable: bool, why: str) -> None:
         if retriable and self._idempotent:
@@ -334,7 +338,7 @@ class Reader(Client):
         self._nearest: dict[TopicPartition, tuple[int, int]] = {}
         """Follower to read from, and in which leader epoch that was said."""
         self._fenced = self.chance.random() < 0.5
-        """Whether its fetches carry the leader epoch it knows."""
+        """Whether its requests carry the leader epoch it knows."""
         self._readings: dict[TopicPartition, Reading] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[str, dict[TopicPartition, int]] = {}
@@ -442,8 +446,11 @@ class Reader(Client):
         def handle(reply: Callable[[list[OffsetAnswer] | Exception], None]) -> None:
             life = self.cluster.broker_named(name)
             if life is not None:
-                query = OffsetQuery(topic_partition, OffsetKind.LATEST)
-                reply(life.node.list_offsets([query], Isolation.READ_UNCOMMITTED))
+                epoch = self.leaders[topic_partition][1] if self._fenced else None
+                query = OffsetQuery(topic_partition, OffsetKind.LATEST, current_leader_epoch=epoch)
+                answers = life.node.list_offsets([query], Isolation.READ_UNCOMMITTED)
+                self.cluster.checks.end_answered(life, reading, answers[0])
+                reply(answers)
 
         def done(answers: list[OffsetAnswer] | Exception) -> None:
             if isinstance(answers, Exception) or answers[0].failure is not None:

@@ -40,6 +40,8 @@ class Send:
     """Of the leader that acknowledged it."""
     in_doubt: bool = False
     """Whether some try may have been written."""
+    told_by_deposed: bool = False
+    """Whether the last answer came from a leader that had a successor."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,10 @@ class Reading:
     polls: list[Poll] = field(default_factory=list)
     latest: int = -1
     """Largest end offset told so far."""
+    told_by_deposed: bool = False
+    """Whether the last fetch was answered by a leader that had a successor."""
+    end_by_deposed: bool = False
+    """Whether the last end offset came from a leader that had a successor."""
 
 
 class History:

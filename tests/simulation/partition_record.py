@@ -34,6 +34,8 @@ class PartitionRecord:
     """Chain by (end, epoch) of every batch ever appended anywhere."""
     leaders: dict[int, int] = field(default_factory=dict)
     """Who became leader, by leader epoch."""
+    elected: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Who was elected, and when in microseconds, by leader epoch; known before the broker hears of it."""
     logs: dict[int, ObservedLog] = field(default_factory=dict)
     """The log of each broker, running or not."""
     damaged: dict[int, bool] = field(default_factory=dict)
@@ -62,6 +64,13 @@ class PartitionRecord:
 
     def __str__(self) -> str:
         return f"{self.topic_partition}({self.topic_id[:4]})"
+
+    def succeeded_us(self, broker_id: int, leader_epoch: int) -> int | None:
+        """Return when another broker was elected after this leadership, None while none was."""
+        times = (
+            at_us for epoch, (leader, at_us) in self.elected.items() if epoch > leader_epoch and leader != broker_id
+        )
+        return min(times, default=None)
 
     def is_valid_leader(self, broker_id: int, leader_epoch: int) -> bool:
         """Whether ZooKeeper says so too."""

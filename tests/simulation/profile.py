@@ -105,6 +105,16 @@ class Profile:
         """How long the cluster may take to be whole again once every fault is over (C13)."""
         return 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
 
+    @property
+    def deposed_bound_ms(self) -> int:
+        """How long a leader may answer after a successor was elected (C12).
+
+        The controller that elected it may die before it tells either; ZooKeeper names it for another session. Then the
+        leader misses its answers for a lease, and its followers' fetches for a while.
+        """
+        recent_ms = max(min(self.session_timeout_ms, self.lease_ms or self.session_timeout_ms) // 3, 300)
+        return 2 * self.session_timeout_ms + self.lease_ms + max(recent_ms, 3 * self.fetch_wait_max_ms)
+
     def rack(self, number: int) -> str:
         """Where a broker or a reader stands, empty when there are no racks."""
         return f"rack-{number % 2}" if self.racks else ""

@@ -10,7 +10,7 @@ from paceline.coordination.interface import Check, Create, Multi, SetData, Watch
 from paceline.log.leader_epoch_cache import EpochEntry
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
 from paceline.model.assignment import ReplicaAssignment
-from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
+from paceline.model.client_io import FetchResult, OffsetAnswer, ProduceResult, RequiredAcks
 from paceline.model.control import ControllerStamp, LeaderAndIsrPartition, LeaderAndIsrRequest, LiveBroker
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -695,3 +695,18 @@ def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for
     assert moves_only_wait(cluster)
     tree.apply(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({TP: (2,), OTHER: (2,)}), -1), 1, 204)
     assert not moves_only_wait(cluster)
+
+
+def test_a_leader_that_answers_long_after_its_successor_was_elected_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.elected |= {0: (1, 0), 1: (2, 0)}
+    deposed = broker(1, SimpleNamespace(log=log(), is_leader=True, leader_epoch=0))
+    reading = Reading("r", TP, TOPIC_ID, latest=5)
+    answer = OffsetAnswer(TP, None, 4)
+    cluster.world.now_us = cluster.profile.deposed_bound_ms * 1_000
+    cluster.checks.end_answered(deposed, reading, answer)
+    cluster.checks.end_told(reading, 4)
+    assert violated(cluster) == ()  # It could not know yet; that it told an older end is no fault.
+    cluster.world.now_us += 1_000
+    cluster.checks.end_answered(deposed, reading, answer)
+    assert violated(cluster) == ("C12",)

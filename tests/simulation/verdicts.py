@@ -16,6 +16,7 @@ INVARIANTS: dict[str, str] = {
     "C9": "only committed records are read",
     "C10": "end offsets told to a client do not go back",
     "C11": "sequences of a producer are contiguous, a repetition gets its first offset",
+    "C12": "a deposed leader soon stops answering as leader",
     "C13": "the cluster is whole again in time after the last fault",
     "R1": "one leader per epoch",
     "R2": "leader epochs rise by one per decision and never fall",

@@ -211,6 +211,8 @@ class ZooKeeperChecks:
         )
         old, record.zk = record.zk, new
         record.history[new.zk_version] = (new.leader, new.leader_epoch, new.isr)
+        if new.leader >= 0:
+            record.elected.setdefault(new.leader_epoch, (new.leader, self._cluster.world.now_us))
         if record.harmed:
             return
         self._shape(record, old, new)

@@ -1,0 +1,44 @@
+"""How long a deposed leader may go on answering as leader, and which of its answers are its own fault."""
+
+from typing import TYPE_CHECKING
+
+from paceline.model.identifiers import TopicPartition
+from tests.simulation.partition_record import PartitionRecords
+from tests.simulation.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.machines import BrokerLife
+
+
+class DeposedChecks:
+    """C12, and the excuse of C9 to C11 for answers given before a deposed leader can know.
+
+    A successor is elected in ZooKeeper before either leader is told. A leader that is cut off notices within a session
+    or a lease; until then a client that trusts the latest answer may hear older offsets than before.
+    """
+
+    def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
+        self._cluster = cluster
+        self._verdicts = verdicts
+        self._records = records
+
+    def answered(self, life: "BrokerLife", topic_partition: TopicPartition, topic_id: str) -> bool:
+        """Check an answer given as leader; return whether the leader had been deposed by then."""
+        hosted = life.node.replica_manager.partitions.get(topic_partition)
+        if hosted is None or not hosted.is_leader:
+            return False
+        record = self._records.get(topic_id, topic_partition)
+        elected_us = record.succeeded_us(life.broker_id, hosted.leader_epoch)
+        if elected_us is None:
+            return False
+        age_ms = (self._cluster.world.now_us - elected_us) / 1_000
+        profile = self._cluster.profile
+        self._verdicts.exercise("C12")
+        if age_ms > profile.deposed_bound_ms and not record.harmed:
+            self._verdicts.fail(
+                "C12",
+                f"{record}: {life.name} answers as leader of epoch {hosted.leader_epoch} {age_ms:.0f} ms after a "
+                f"successor was elected, {profile.deposed_bound_ms} are allowed",
+            )
+        return True
