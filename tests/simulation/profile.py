@@ -109,11 +109,10 @@ class Profile:
     def deposed_bound_ms(self) -> int:
         """How long a leader may answer after a successor was elected (C12).
 
-        The controller that elected it may die before it tells either; ZooKeeper names it for another session. Then the
-        leader misses its answers for a lease, and its followers' fetches for a while.
+        It misses ZooKeeper for a session, or the controller for a lease, and then its followers' fetches for a while.
         """
-        recent_ms = max(min(self.session_timeout_ms, self.lease_ms or self.session_timeout_ms) // 3, 300)
-        return 2 * self.session_timeout_ms + self.lease_ms + max(recent_ms, 3 * self.fetch_wait_max_ms)
+        limits = [self.session_timeout_ms, self.lease_ms or self.session_timeout_ms]
+        return max(limits) + max(min(limits) // 3, 3 * self.fetch_wait_max_ms)
 
     def rack(self, number: int) -> str:
         """Where a broker or a reader stands, empty when there are no racks."""
