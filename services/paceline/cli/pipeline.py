@@ -112,15 +112,15 @@ def stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def finish(result: "JobResult", output: str) -> None:
-    """Print the summary and end with the job's exit code."""
+def finish(result: "JobResult", output: str, err: bool = False) -> None:
+    """Print the summary, on stderr when stdout has the result itself, and end with the job's exit code."""
     if output == "table":
         for name, value in result.summary.items():
             shown = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
             shown = ", ".join(map(str, value)) if isinstance(value, list) else shown
-            click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}")
+            click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}", err=err)
     else:
-        click.echo(json.dumps(dict(result.summary), indent=2 if output == "json" else None))
+        click.echo(json.dumps(dict(result.summary), indent=2 if output == "json" else None), err=err)
     sys.exit(int(result.exit_code))
 
 
@@ -190,3 +190,38 @@ def ingest(
         with spark_session("ingest", spark) as session, ConsoleListener() as listener, stopping() as stop:
             result = job.run(session, config, listener, stop)
         finish(result, output)
+
+
+@pipeline.command()
+@click.option("--topic", "topics", multiple=True, help="topic to place; may be repeated [default: all]")
+@click.option("--empty", "empty_brokers", multiple=True, type=int, help="broker that shall hold nothing; repeatable")
+@click.option("--sample-seconds", type=float, default=10.0, help="time over which bytes in and out are measured")
+@click.option("--threshold", type=float, default=0.10, help="how far a broker may be from its share")
+@click.option("--seed", type=int, default=0, help="the same seed and load give the same plan")
+@click.option("--seeds", type=int, default=1, help="try so many seeds in Spark; the fewest copied bytes win")
+@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="where to [default: stdout]")
+@bootstrap_option
+@spark_options
+def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) -> None:
+    """Plan a reassignment from measured load: racks, replicas, disk, bytes in and out, leaders.
+
+    Nothing is changed: give the file to `paceline reassign start`. Exits with 3 when racks or an emptied broker cannot
+    be had.
+    """
+    with reported(output):
+        from contextlib import nullcontext
+
+        from paceline.cli.reassign_plan import encode_plan
+        from paceline.pipeline.jobs.plan import job
+
+        spark = {name: options.pop(name) for name in ("master", "remote", "settings")}
+        config = job.PlanConfig(tuple(bootstrap.split(",")), **options)
+        session_or_none = spark_session("plan", spark) if config.seeds > 1 else nullcontext()
+        with session_or_none as session, ConsoleListener() as listener:
+            result = job.run(session, config, listener)
+        if not result.exit_code:
+            if plan_file is None:
+                click.echo(encode_plan(result.moves), nl=False)
+            else:
+                plan_file.write_text(encode_plan(result.moves), encoding="utf-8")
+        finish(result, output, err=plan_file is None)

@@ -1,0 +1,95 @@
+"""A plan from the measured load of a real cluster, which `paceline reassign start` runs."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline_client import Admin, NewTopic, Producer
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
+
+PARTITIONS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE, brokers=3, controllers=1)
+    running.start(timeout_s=240)
+    yield running
+    running.stop(force=True)
+
+
+def paceline(cluster: LocalCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "paceline.cli", *arguments, "-b", cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def replicas(admin: Admin, topic: str) -> list[tuple[int, ...]]:
+    (described,) = admin.describe_topics([topic])
+    return [tuple(partition.replicas) for partition in described.partitions]
+
+
+def test_a_plan_empties_a_broker_and_reassign_runs_it(cluster: LocalCluster, tmp_path: Path) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        brokers = [broker.broker_id for broker in admin.describe_cluster().brokers]
+        victim = brokers[0]
+        uneven = {n: [victim, brokers[1 + n % 2]] for n in range(PARTITIONS)}
+        admin.create_topics([NewTopic("moved", assignments=[uneven[n] for n in range(PARTITIONS)])])
+        with Producer(cluster.bootstrap) as producer:
+            for n in range(PARTITIONS):
+                producer.send("moved", bytes(1000 * (n + 1)), partition=n)
+        file = tmp_path / "plan.json"
+        planned = paceline(
+            cluster,
+            "pipeline",
+            "plan",
+            "--empty",
+            str(victim),
+            "--sample-seconds",
+            "0.5",
+            "--file",
+            str(file),
+            "-o",
+            "json",
+        )
+        assert planned.returncode == 0, planned.stderr
+        summary = json.loads(planned.stdout)
+        assert summary["copied_replicas"] == PARTITIONS and summary["copied_bytes"] > 0
+        moves = json.loads(file.read_text())["partitions"]
+        assert {move["topic"] for move in moves} == {"moved"} and len(moves) == PARTITIONS
+        started = paceline(cluster, "reassign", "start", str(file))
+        assert started.returncode == 0, started.stderr
+        deadline = time.monotonic() + 180
+        while any(victim in each for each in replicas(admin, "moved")):
+            assert time.monotonic() < deadline, "the broker is not empty yet"
+            time.sleep(0.2)
+        assert all(set(each) == set(brokers[1:]) for each in replicas(admin, "moved"))
+        # What is even already stays: a second plan has nothing to do for these two brokers.
+        again = paceline(cluster, "pipeline", "plan", "--empty", str(victim), "--sample-seconds", "0", "-o", "json")
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout) == {"version": 1, "partitions": []}
+
+
+def test_an_impossible_wish_is_a_usage_error_and_writes_no_plan(cluster: LocalCluster, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    with Admin(cluster.bootstrap) as admin:
+        brokers = [broker.broker_id for broker in admin.describe_cluster().brokers]
+        admin.create_topics([NewTopic("everywhere", assignments=[brokers])])
+    refused = paceline(
+        cluster, "pipeline", "plan", "--topic", "everywhere", "--empty", str(brokers[0]), "--sample-seconds", "0",
+        "--file", str(file),
+    )  # fmt: skip
+    assert refused.returncode != 0 and "do not fit" in refused.stderr and not file.exists()
+    unknown = paceline(cluster, "pipeline", "plan", "--empty", "4711", "--sample-seconds", "0")
+    assert unknown.returncode != 0 and "4711" in unknown.stderr
