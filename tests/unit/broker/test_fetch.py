@@ -350,3 +350,33 @@ def test_s2_1_a_partition_nobody_knows_is_unknown_and_one_elsewhere_has_another_
     assert code(cluster[4].consume(0)[0]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     cluster.update_metadata()
     assert code(cluster[4].consume(0)[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_restarted_leader_shows_clients_no_lower_high_watermark_than_before() -> None:
+    """Its checkpoint is older than what it has told; it waits for its followers to say how far they are (KIP-207)."""
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    cluster[1].logs.checkpoint_high_watermarks()
+    for number in range(5):
+        cluster[1].produce(b"%d" % number)
+    cluster.until_in_sync(1, 2, 3)
+    (response,) = cluster[1].consume(0)
+    shown = response.results[0].high_watermark
+    assert shown >= 5
+    cluster.restart(1)
+    cluster.cuts |= {(2, 1), (3, 1)}
+    cluster.decide(1, 9, (1, 2, 3))
+    cluster.time.run_for(100)
+    assert cluster[1].log().high_watermark < shown, "else this test shows nothing"
+    for offset in (0, shown):
+        assert code(only_response(cluster, offset)) is ErrorCode.OFFSET_NOT_AVAILABLE
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster[1].log().high_watermark == shown, 20_000)
+    (response,) = cluster[1].consume(0)
+    assert response.results[0].failure is None and response.results[0].high_watermark == shown
+
+
+def only_response(cluster: BrokerCluster, offset: int) -> FetchResponse:
+    (response,) = cluster[1].consume(offset)
+    return response

@@ -63,6 +63,9 @@ class PartitionHost(Protocol):
     def topic_config_known(self, topic: str) -> bool:
         """Whether the topic's settings have been read; before that its ``min.insync.replicas`` is not known."""
 
+    def is_unread(self, topic: str) -> bool:
+        """Whether the topic's settings are still to be read for the first time."""
+
     def deletion_is_known(self, topic: str) -> bool:
         """Whether everything is known that decides which records of the topic may be deleted."""
 

@@ -16,7 +16,7 @@ from paceline.model.client_io import (
     PartitionReplicasView,
     ReplicaProgressView,
 )
-from paceline.model.errors import OffsetNotAvailableError, PacelineError
+from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.follower_progress import FollowerProgress
@@ -51,12 +51,7 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
         if query.kind is OffsetKind.EARLIEST:
             _found(answer, log, log.log_start_offset)
             return answer
-        # An earlier leader may have shown a client more than this one knows to be committed (KIP-207).
-        epoch_start = partition.leader_epoch_start_offset
-        if epoch_start is not None and log.high_watermark < epoch_start:
-            raise OffsetNotAvailableError(
-                f"{query.topic_partition}: high watermark {log.high_watermark} is below epoch start {epoch_start}"
-            )
+        partition.check_high_watermark_is_current()
         if query.kind is OffsetKind.LATEST:
             _found(answer, log, log.high_watermark)
             return answer

@@ -20,6 +20,7 @@ from paceline.model.errors import (
     InconsistentTopicIdError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
     StaleBrokerEpochError,
     UnknownLeaderEpochError,
 )
@@ -280,6 +281,24 @@ class Partition:
         self._check_leader_epoch(current_leader_epoch)
         self.read_by_clients = True
         return self.log
+
+    def check_high_watermark_is_current(self) -> None:
+        """Refuse to show clients this leader's high watermark while it may be below an earlier leader's (KIP-207).
+
+        It is current once it has reached the start of the leader epoch. While the topic's settings cannot be read it
+        stays where it is, and clients get what is below.
+
+        Raises:
+            OffsetNotAvailableError: it is below the start of the leader epoch.
+        """
+        log, epoch_start = self.log, self.leader_epoch_start_offset
+        if log is None or epoch_start is None or log.high_watermark >= epoch_start:
+            return
+        topic = self.topic_partition.topic
+        if self._host.topic_config_known(topic) or self._host.is_unread(topic):
+            raise OffsetNotAvailableError(
+                f"{self.topic_partition}: high watermark {log.high_watermark} is below epoch start {epoch_start}"
+            )
 
     @property
     def has_enough_replicas(self) -> bool:

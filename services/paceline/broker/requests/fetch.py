@@ -312,6 +312,8 @@ class FetchHandler:
                 f"broker {reader.replica_id} has no replica of {position.topic_partition} in leader epoch "
                 f"{partition.leader_epoch}"
             )
+        if reader.replica_id is None:
+            partition.check_high_watermark_is_current()
         read.leader_epoch = partition.leader_epoch
         read.log_start_offset = log.log_start_offset
         read.log_end_offset = log_end_offset = log.log_end_offset
