@@ -12,6 +12,7 @@ class JoinRefusal(Enum):
     NOT_FETCHED_IN_EPOCH = "it has not fetched in this leader epoch"
     BELOW_HIGH_WATERMARK = "it has not reached the high watermark"
     BELOW_EPOCH_START = "it has not reached the start of this leader epoch"
+    BELOW_LOG_START = "its log starts below the leader's"
     NOT_REGISTERED = "it is not a registered broker"
     OLD_BROKER_EPOCH = "its fetch came from an earlier registration"
     SHUTTING_DOWN = "it is shutting down or offline"

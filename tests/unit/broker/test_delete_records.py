@@ -8,10 +8,16 @@ from paceline.log.checkpoint import LOG_START_CHECKPOINT, read_offsets
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import NewRecord, encode_batch
-from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, Isolation, OffsetKind, OffsetQuery
+from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
+    Isolation,
+    OffsetKind,
+    OffsetQuery,
+)
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
-from paceline.model.state_change import StateChangeKind
+from paceline.model.state_change import StateChange, StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster
 
 LOG_STARTS = join("/data", LOG_START_CHECKPOINT)
@@ -255,3 +261,27 @@ def test_a_follower_cut_below_its_start_does_not_begin_there_again_after_a_crash
     cluster.time.run_until(lambda: cluster.state().isr == (1, 2), 20_000)
     cluster.restart(2)
     assert (cluster[2].log().log_start_offset, cluster[2].values()) == (0, [b"a", b"b"])
+
+
+def test_a_follower_joins_the_isr_only_once_it_starts_where_its_leader_does() -> None:
+    """It was away while records were deleted; as leader it would show them again."""
+    cluster = BrokerCluster((1, 2))
+    cluster.decide(1, 0, (1, 2), is_new=True)
+    for number in range(4):
+        cluster[1].produce(b"%d" % number)
+    cluster.until_in_sync(1, 2)
+    cluster.cuts |= {(2, 1), (1, 2)}
+    cluster.decide(1, 1, (1,))
+    cluster[1].node.replica_manager.partitions[TP].delete_records(3)
+    joined_at: list[int] = []
+    emit = cluster[1].node._on_state_change
+
+    def watch(change: StateChange) -> None:
+        if change.kind is StateChangeKind.ISR_PROPOSED:
+            joined_at.append(cluster[2].log().log_start_offset)
+        emit(change)
+
+    cluster[1].node.replica_manager._on_state_change = watch
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster.state().isr == (1, 2), 60_000)
+    assert joined_at == [3]

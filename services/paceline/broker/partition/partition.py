@@ -474,6 +474,10 @@ class Partition:
         """Return why a follower may not join the ISR now."""
         if self.log is None or self.leader_epoch_start_offset is None:
             return JoinRefusal.NOT_FETCHED_IN_EPOCH
+        if follower.log_start_offset is not None and follower.log_start_offset < self.log.log_start_offset:
+            # As leader it would show records again that were deleted, its own that were never committed among them.
+            # The answer to this fetch tells it where the log starts, and its next fetch that it starts there.
+            return JoinRefusal.BELOW_LOG_START
         return why_not_join(
             follower,
             self.log.high_watermark,
