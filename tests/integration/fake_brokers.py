@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from paceline.broker.service.record_codec import decode, encode
 from paceline.log.record_batch import MAX_INT32, check_crc, iterate_headers, parse_header, stamp
 from paceline.model.errors import (
     ErrorCode,
@@ -128,6 +129,8 @@ class Faults:
     """Errors for the next reads there."""
     knows_nobody: int | None = None
     """A broker that no controller has told anything yet."""
+    abort: dict[str, list[PacelineError]] = field(default_factory=dict)
+    """What the next calls as a whole are refused with, by the name of the method."""
     isr: list[int] | None = None
     """In-sync replicas that metadata speaks of; None for all brokers."""
 
@@ -146,6 +149,8 @@ class FakeCluster:
         self.standby = FakeBroker(self, CONTROLLER_ID + 1)
         self.next_producer_id = 100
         self.hide_leader_changes = False
+        self.calls: Counter[str] = Counter()
+        """Calls of Produce, Fetch, DescribeTopics and CreateTopics."""
         self.metadata_requests = 0
         self.produce_requests = 0
         self.producer_id_requests_s: list[float] = []
@@ -190,6 +195,13 @@ class FakeCluster:
 
     def topic_id(self, name: str) -> str:
         return self.topic_ids.get(name, f"id-of-{name}")
+
+    def begin_at(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Let an empty log begin at an offset, as one does whose records before it were deleted."""
+        with self.lock:
+            log = self.logs[topic_partition]
+            log.start = log.end = offset
+            log.epochs = [(log.epoch, offset)]
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions until the topic has so many."""
@@ -275,7 +287,19 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             node_id=self.node_id,
         )
 
+    def _no_leader(self) -> PartitionError:
+        return PartitionError(code=ErrorCode.LEADER_NOT_AVAILABLE, message="on purpose")
+
+    def _count(self, method: str, context: Any) -> None:
+        with self.cluster.lock:
+            self.cluster.calls[method] += 1
+            planned = self.cluster.faults.abort.get(method)
+            error = planned.pop(0) if planned else None
+        if error is not None:
+            context.abort_with_status(AbortableStatus(error))
+
     def DescribeTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._count("DescribeTopics", context)
         answer = meta.DescribeTopicsResponse()
         with self.cluster.lock:
             known = {} if self.cluster.faults.knows_nobody == self.node_id else self.cluster.logs
@@ -294,6 +318,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                             meta.PartitionDescription(
                                 partition=tp.partition,
                                 leader=log.leader,
+                                error=self._no_leader() if log.leader is None else None,
                                 leader_epoch=log.epoch,
                                 replicas=sorted(self.cluster.brokers),
                                 isr=self._isr(),
@@ -329,6 +354,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     # Admin -------------------------------------------------------------------------------------------------------
 
     def CreateTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._count("CreateTopics", context)
         self._only_on_the_controller(context)
         answer = admin.CreateTopicsResponse()
         for topic in request.topics:
@@ -373,6 +399,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             return pb.InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)
 
     def Produce(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._count("Produce", context)
         faults = self.cluster.faults
         if faults.hold_produce is not None:
             faults.hold_produce.wait(120)
@@ -411,7 +438,10 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         if code is None and piece.topic_id not in ("", self.cluster.topic_id(tp.topic)):
             code = ErrorCode.INCONSISTENT_TOPIC_ID
         if code is None:
-            appended = self.cluster.logs[tp].append(piece.batch)
+            batch = piece.batch
+            if piece.WhichOneof("data") == "records":
+                batch = encode(piece.records, int(time.time() * 1000))
+            appended = self.cluster.logs[tp].append(batch)
             if not isinstance(appended, ErrorCode):
                 result.base_offset = appended
                 return result
@@ -467,6 +497,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         return answer
 
     def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._count("Fetch", context)
         deadline = time.monotonic() + request.max_wait_ms / 1000
         if self.cluster.faults.fetch_abort is not None:
             context.abort_with_status(AbortableStatus(self.cluster.faults.fetch_abort))
@@ -481,10 +512,14 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                 for tp, partition in wanted.items():
                     result = self._fetch_one(tp, partition, request.session_epoch > 0, request.rack_id)
                     if result is not None:
+                        if result.batches and request.format != pb.FETCH_FORMAT_BATCHES:
+                            records, _ = decode(result.batches, partition.fetch_offset, 1 << 20)
+                            result.records.CopyFrom(records)
                         answer.partitions.append(result)
                 left = deadline - time.monotonic()
                 news = any(
                     r.batches
+                    or r.records.records
                     or r.HasField("error")
                     or r.HasField("diverging_epoch")
                     or r.HasField("preferred_read_replica")

@@ -207,6 +207,20 @@ class StubClient:
             if left <= 0:
                 raise StubClientError(f"{what}: reached offset {position}, not {max(result.high_watermark, end)}")
 
+    def end_offset(self, topic: str, partition: int, timeout_s: float = 180.0) -> int:
+        """Return the high watermark, which is the exclusive end of what readers see."""
+        query = log_service_pb2.ListOffsetsPartition(topic=topic, partition=partition)
+
+        def attempt(log: log_service_pb2_grpc.LogServiceStub) -> int:
+            request = log_service_pb2.ListOffsetsRequest(partitions=[query])
+            (result,) = log.ListOffsets(request, timeout=_CALL_TIMEOUT_S).partitions
+            if result.HasField("error"):
+                raise ResultError(result.error)
+            return result.offset
+
+        what = f"the end of {topic}/{partition}"
+        return self._until(timeout_s, what, lambda: self._at_leader(topic, partition, attempt))
+
     # Routing
 
     def _channel(self, address: str) -> grpc.Channel:

@@ -247,7 +247,7 @@ class Accumulator(RecordBuffer):
     def _worth_another_attempt(self, error: PacelineError) -> bool:
         if isinstance(error, NotEnoughReplicasAfterAppendError):
             return self.config.enable_idempotence
-        return error.retriable or isinstance(error, InconsistentTopicIdError)
+        return error.retriable or error.refresh_metadata
 
     def _backoff_ms(self, attempts: int) -> int:
         return min(self.config.retry_backoff_ms << min(attempts - 1, 16), self.config.retry_backoff_max_ms)

@@ -2,7 +2,7 @@
 
 import logging
 
-from paceline.model.errors import FencedLeaderEpochError, InconsistentTopicIdError, OffsetOutOfRangeError, error_for
+from paceline.model.errors import OffsetOutOfRangeError, error_for
 from paceline.v1.errors_pb2 import PartitionError
 from paceline_client.clock import monotonic_ms
 from paceline_client.errors import NoOffsetError
@@ -67,7 +67,7 @@ class PartitionAnswers:
         if isinstance(error, OffsetOutOfRangeError):
             self._out_of_range(state, wire)
             return
-        if not error.retriable and not isinstance(error, (FencedLeaderEpochError, InconsistentTopicIdError)):
+        if not (error.retriable or error.refresh_metadata):
             state.error = error
             return
         self._obstacles.hinder(state, error)

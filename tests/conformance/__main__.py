@@ -1,0 +1,87 @@
+"""Play the conformance scenarios against the client of one language: `python -m tests.conformance --language go`."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conformance.clusters import Cluster, RealCluster, ScriptedCluster
+from tests.conformance.driver import Driver, DriverError, known_drivers
+from tests.conformance.player import Player, UnsupportedError
+from tests.conformance.results import FAILED, PASSED, UNSUPPORTED, Outcome, record
+from tests.conformance.scenarios import Scenario, all_scenarios
+
+
+def play(driver: Driver, scenario: Scenario, real: Callable[[], Cluster]) -> Outcome:
+    """Play one scenario; scripted clusters are made for it, the real one is shared."""
+    scripted = ScriptedCluster() if scenario.cluster == "scripted" else None
+    try:
+        cluster: Cluster | None = real() if scenario.cluster == "real" else scripted
+        Player(driver, cluster).play(scenario)
+    except UnsupportedError as error:
+        return Outcome(UNSUPPORTED, str(error))
+    except (AssertionError, DriverError) as error:
+        return Outcome(FAILED, str(error))
+    finally:
+        if scripted is not None:
+            scripted.stop()
+    return Outcome(PASSED)
+
+
+def main() -> int:
+    """Play and report; 0 when nothing failed."""
+    drivers = known_drivers()
+    arguments = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    arguments.add_argument("--language", required=True, choices=sorted(drivers))
+    arguments.add_argument("--only", default="", help="only scenarios whose name or group contains this text")
+    arguments.add_argument("--without-real", action="store_true", help="leave out the scenarios on real processes")
+    arguments.add_argument(
+        "--record", action="store_true", help="keep the results, rewrite the table of docs/clients.md"
+    )
+    arguments.add_argument("--verbose", action="store_true", help="also print what passed")
+    given = arguments.parse_args()
+    if given.record and (given.only or given.without_real):
+        arguments.error("--record needs all scenarios")
+    spec = drivers[given.language]
+    if spec.missing:
+        print(f"the driver needs {', '.join(spec.missing)}", file=sys.stderr)
+        return 1
+    wanted = [one for one in all_scenarios() if given.only in one.name or given.only in one.group]
+    wanted = [one for one in wanted if one.cluster != "real" or not given.without_real]
+    outcomes: dict[str, Outcome] = {}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="paceline-conformance-") as directory:
+        clusters: list[RealCluster] = []
+
+        def real() -> Cluster:
+            if not clusters:
+                clusters.append(RealCluster(Path(directory)))
+            return clusters[0]
+
+        driver = Driver(spec)
+        try:
+            for scenario in wanted:
+                outcome = outcomes[scenario.name] = play(driver, scenario, real)
+                if given.verbose or outcome.verdict != PASSED:
+                    print(f"{outcome.verdict:<12} {scenario.group}: {scenario.name} {outcome.why}", flush=True)
+                if outcome.why.startswith("no answer") or "driver ended" in outcome.why:
+                    driver.kill()
+                    driver = Driver(spec)
+            driver.close()
+        finally:
+            driver.kill()
+            for cluster in clusters:
+                cluster.stop()
+    counts = Counter(one.verdict for one in outcomes.values())
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (PASSED, UNSUPPORTED, FAILED))
+    print(f"{spec.language} ({driver.hello.get('client')}): {said} in {time.monotonic() - began:.0f} s")
+    if given.record:
+        record(spec.language, driver.hello.get("client", ""), outcomes)
+    return 1 if counts[FAILED] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What each client has passed: kept in results.json, shown as a table in docs/clients.md."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conformance.scenarios import all_scenarios
+
+PASSED: Final = "passed"
+UNSUPPORTED: Final = "not supported"
+FAILED: Final = "failed"
+
+RESULTS_FILE: Final = Path(__file__).parent / "results.json"
+GUIDE: Final = Path(__file__).parents[2] / "docs" / "clients.md"
+BEGIN: Final = "<!-- conformance: written by python -m tests.conformance --record -->"
+END: Final = "<!-- conformance end -->"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one scenario ended."""
+
+    verdict: str
+    why: str = ""
+
+
+def read_results() -> dict[str, dict[str, Any]]:
+    """Return the kept results by language: the client, the counts of each group, and what did not pass."""
+    if not RESULTS_FILE.exists():
+        return {}
+    found: dict[str, dict[str, Any]] = json.loads(RESULTS_FILE.read_text())
+    return found
+
+
+def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
+    """Keep the results of a language and rewrite the table."""
+    results = read_results()
+    groups: dict[str, dict[str, int]] = {}
+    for scenario in all_scenarios():
+        counts = groups.setdefault(scenario.group, {"passed": 0, "of": 0})
+        counts["of"] += 1
+        counts["passed"] += outcomes[scenario.name].verdict == PASSED
+    results[language] = {
+        "client": client,
+        "groups": groups,
+        "exceptions": {name: one.verdict for name, one in sorted(outcomes.items()) if one.verdict != PASSED},
+    }
+    RESULTS_FILE.write_text(json.dumps(dict(sorted(results.items())), indent=2, ensure_ascii=False) + "\n")
+    guide = GUIDE.read_text()
+    begin, end = guide.index(BEGIN), guide.index(END)
+    GUIDE.write_text(guide[:begin] + BEGIN + "\n" + table(results) + guide[end:])
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return the table: a row per group, a column per language, and a list of what did not pass."""
+    languages = sorted(results)
+    groups = list(dict.fromkeys(scenario.group for scenario in all_scenarios()))
+    lines = [
+        "| Scenarios | " + " | ".join(languages) + " |",
+        "|---|" + "---|" * len(languages),
+    ]
+    for group in groups:
+        cells = []
+        for language in languages:
+            counts = results[language]["groups"].get(group)
+            cells.append("-" if counts is None else f"{counts['passed']} of {counts['of']}")
+        lines.append(f"| {group} | " + " | ".join(cells) + " |")
+    notes = [
+        f"* {language}: {verdict}: {name}"
+        for language in languages
+        for name, verdict in results[language]["exceptions"].items()
+    ]
+    return "\n".join([*lines, "", *notes] if notes else lines) + "\n"

@@ -1,0 +1,70 @@
+"""Every client whose tools are installed plays every scenario."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from paceline.coordination.errors import JavaNotFoundError
+from paceline.runtime.embedded_zookeeper import java_path
+from tests.conformance.__main__ import play
+from tests.conformance.clusters import Cluster, RealCluster
+from tests.conformance.driver import Driver, known_drivers
+from tests.conformance.results import FAILED
+from tests.conformance.scenarios import all_scenarios
+
+DRIVERS = known_drivers()
+
+
+@pytest.fixture(scope="module")
+def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Cluster]]:
+    """Return what makes the real cluster with the first scenario that needs it."""
+    clusters: list[RealCluster] = []
+
+    def make() -> Cluster:
+        if not clusters:
+            clusters.append(RealCluster(tmp_path_factory.mktemp("conformance")))
+        return clusters[0]
+
+    yield make
+    for cluster in clusters:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module", params=sorted(DRIVERS))
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A driver; a language without its tools is skipped."""
+    spec = DRIVERS[request.param]
+    if spec.missing:
+        pytest.skip(f"the driver for {spec.language} needs {', '.join(spec.missing)}")
+    running = Driver(spec)
+    yield running
+    running.close()
+
+
+def test_the_client_passes_the_scenarios_of_a_scripted_cluster(driver: Driver) -> None:
+    failures = []
+    for scenario in all_scenarios():
+        if scenario.cluster != "real":
+            outcome = play(driver, scenario, _no_cluster)
+            if outcome.verdict == FAILED:
+                failures.append(f"{scenario.name}: {outcome.why}")
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("name", [one.name for one in all_scenarios() if one.cluster == "real"])
+def test_the_client_passes_a_scenario_of_real_processes(
+    driver: Driver, real_cluster: Callable[[], Cluster], name: str
+) -> None:
+    try:
+        java_path()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    scenario = next(one for one in all_scenarios() if one.name == name)
+    outcome = play(driver, scenario, real_cluster)
+    assert outcome.verdict != FAILED, outcome.why
+
+
+def _no_cluster() -> Cluster:
+    raise AssertionError("a scenario of a scripted cluster asked for a real one")
