@@ -513,7 +513,9 @@ class BrokerEvent(google.protobuf.message.Message):
     controller_epoch: builtins.int
     """Controller epoch; absent when a broker reports."""
     broker_epoch: builtins.int
-    """The broker's registration; absent when the event has none."""
+    """The broker's registration; absent when the event has none, and for callers other than super users of a cluster with
+    identities.
+    """
     def __init__(
         self,
         *,

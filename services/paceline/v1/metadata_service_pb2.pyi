@@ -475,7 +475,9 @@ class ReplicaProgress(google.protobuf.message.Message):
     lag_records: builtins.int
     """Records it lacks; absent while its log end is not known."""
     broker_epoch: builtins.int
-    """Registration it fetches under; absent until its first fetch in this epoch."""
+    """Registration it fetches under; absent until its first fetch in this epoch, and for callers other than super users
+    of a cluster with identities.
+    """
     online: builtins.bool
     """Whether its broker is alive and its log directory is well, as the controller last said."""
     def __init__(

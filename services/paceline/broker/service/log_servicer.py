@@ -47,6 +47,7 @@ from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.nested_limits import refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import topics_page
+from paceline.rpc.security.guard import current_caller
 from paceline.rpc.server import parsed, unary
 from paceline.rpc.streams.stream_server import StreamServer, stream_handler
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -441,9 +442,11 @@ class MetadataServicer(WatchServicer):
         if any(partition < 0 for partition in partitions) or len(set(partitions)) != len(partitions):
             raise InvalidRequestError("partitions must be distinct and not negative")
         views = self._core.get().describe_replicas(request.topic, partitions)
-        return metadata_pb.DescribeReplicasResponse(
-            partitions=[convert.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
-        )
+        described = [convert.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
+        if not current_caller().is_super:
+            for replica in (replica for partition in described for replica in partition.replicas):
+                replica.ClearField("broker_epoch")
+        return metadata_pb.DescribeReplicasResponse(partitions=described)
 
 
 def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescription:

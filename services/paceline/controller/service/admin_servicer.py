@@ -26,7 +26,7 @@ from paceline.controller.admin.admin_values import (
     ResourceType,
 )
 from paceline.controller.events import PartitionReassignmentResult
-from paceline.controller.service.log_dirs_servicer import alter_replica_log_dirs, describe_log_dirs
+from paceline.controller.service.log_dirs_servicer import AskingController, alter_replica_log_dirs, describe_log_dirs
 from paceline.controller.service.metadata_servicer import (
     MAX_TOPICS,
     NodeHandle,
@@ -35,6 +35,7 @@ from paceline.controller.service.metadata_servicer import (
     topic_error,
 )
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.control import LiveBroker
@@ -271,7 +272,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         brokers = self._live_brokers()
         found, token = await describe_log_dirs(
-            brokers, list(named), partitions, timeout_s, request.page_size, request.page_token, self._tls
+            brokers, list(named), partitions, timeout_s, request.page_size, request.page_token, self._asking()
         )
         return admin_pb.DescribeLogDirsResponse(brokers=found, next_page_token=token)
 
@@ -281,8 +282,16 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Tell brokers in which log directory replicas shall lie."""
         wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
-        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s, self._tls)
+        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s, self._asking())
         return admin_pb.AlterReplicaLogDirsResponse(results=results)
+
+    def _asking(self) -> AskingController:
+        cluster = self._handle.get().describe_cluster()
+        active = cluster.active_controller
+        stamp = ControllerStamp(
+            controller_id=active.controller_id if active is not None else -1, controller_epoch=cluster.controller_epoch
+        )
+        return AskingController(stamp, self._tls)
 
     def _live_brokers(self) -> dict[int, LiveBroker]:
         node = self._handle.get()

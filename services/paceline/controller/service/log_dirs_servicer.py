@@ -6,6 +6,7 @@ It is a go-between here and decides nothing: a caller reaches one controller, no
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -27,6 +28,14 @@ BROKERS_AT_ONCE: Final = 32
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class AskingController:
+    """The controller that calls brokers, as their requests and its certificate say."""
+
+    stamp: control_pb.ControllerStamp
+    tls: TlsCredentials | None = None
+
+
 async def describe_log_dirs(
     brokers: Mapping[int, LiveBroker],
     named: Sequence[int],
@@ -34,7 +43,7 @@ async def describe_log_dirs(
     timeout_s: float,
     page_size: int,
     token: str,
-    tls: TlsCredentials | None = None,
+    asking: AskingController,
 ) -> tuple[list[pb.BrokerLogDirs], str]:
     """Return one page and the token of the next one: an entry per broker, every live one when none is named.
 
@@ -55,7 +64,7 @@ async def describe_log_dirs(
             start, after = bisect_right(order, after[0]), ()
     page: list[pb.BrokerLogDirs] = []
     for first in range(start, len(order), BROKERS_AT_ONCE):
-        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, timeout_s, tls):
+        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, timeout_s, asking):
             position = after[1:] if after and answer.broker_id == after[0] else ()
             entry, reached = _part(answer, position, limit)
             page.append(entry)
@@ -93,13 +102,13 @@ async def _described(
     wanted: Sequence[int],
     partitions: Sequence[pb.TopicPartition],
     timeout_s: float,
-    tls: TlsCredentials | None,
+    asking: AskingController,
 ) -> list[pb.BrokerLogDirs]:
-    request = control_pb.DescribeLogDirsRequest(partitions=partitions)
+    request = control_pb.DescribeLogDirsRequest(partitions=partitions, stamp=asking.stamp)
 
     async def ask(broker_id: int) -> pb.BrokerLogDirs:
         answer = await _asked(
-            brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s), tls
+            brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s), asking.tls
         )
         if isinstance(answer, PacelineError):
             return pb.BrokerLogDirs(broker_id=broker_id, error=convert.log_dir_error_to_proto(answer))
@@ -112,7 +121,7 @@ async def alter_replica_log_dirs(
     brokers: Mapping[int, LiveBroker],
     wishes: Sequence[pb.ReplicaLogDir],
     timeout_s: float,
-    tls: TlsCredentials | None = None,
+    asking: AskingController,
 ) -> list[pb.AlterReplicaLogDirResult]:
     """Return one result per wish, in their order."""
     by_broker: dict[int, list[int]] = {}
@@ -121,9 +130,12 @@ async def alter_replica_log_dirs(
 
     async def ask(broker_id: int, indexes: list[int]) -> list[tuple[int, pb.AlterReplicaLogDirResult]]:
         mine = [wishes[index] for index in indexes]
-        request = control_pb.AlterReplicaLogDirsRequest(replicas=mine)
+        request = control_pb.AlterReplicaLogDirsRequest(replicas=mine, stamp=asking.stamp)
         answer = await _asked(
-            brokers.get(broker_id), broker_id, lambda stub: stub.AlterReplicaLogDirs(request, timeout=timeout_s), tls
+            brokers.get(broker_id),
+            broker_id,
+            lambda stub: stub.AlterReplicaLogDirs(request, timeout=timeout_s),
+            asking.tls,
         )
         if isinstance(answer, PacelineError):
             results = convert.log_dir_results_to_proto(mine, [answer] * len(mine))

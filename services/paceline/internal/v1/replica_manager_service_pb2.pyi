@@ -482,16 +482,23 @@ class DescribeLogDirsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: builtins.int
+    STAMP_FIELD_NUMBER: builtins.int
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.TopicPartition]:
         """Partitions; empty means all."""
+
+    @property
+    def stamp(self) -> global___ControllerStamp:
+        """The controller that asks; with TLS its id must be the one in the caller's certificate."""
 
     def __init__(
         self,
         *,
         partitions: collections.abc.Iterable[paceline.v1.admin_service_pb2.TopicPartition] | None = ...,
+        stamp: global___ControllerStamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["partitions", b"partitions"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["stamp", b"stamp"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "stamp", b"stamp"]) -> None: ...
 
 global___DescribeLogDirsRequest = DescribeLogDirsRequest
 
@@ -522,16 +529,23 @@ class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REPLICAS_FIELD_NUMBER: builtins.int
+    STAMP_FIELD_NUMBER: builtins.int
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.ReplicaLogDir]:
         """The wishes."""
+
+    @property
+    def stamp(self) -> global___ControllerStamp:
+        """The controller that asks; with TLS its id must be the one in the caller's certificate."""
 
     def __init__(
         self,
         *,
         replicas: collections.abc.Iterable[paceline.v1.admin_service_pb2.ReplicaLogDir] | None = ...,
+        stamp: global___ControllerStamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["replicas", b"replicas"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["stamp", b"stamp"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["replicas", b"replicas", "stamp", b"stamp"]) -> None: ...
 
 global___AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequest
 

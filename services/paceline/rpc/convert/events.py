@@ -1,5 +1,6 @@
 """State changes on the wire: `model.state_change` <-> ``paceline.v1.ClusterEvent``."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +29,11 @@ _STATE_NUMBERS: Final[dict[str, int]] = {word: number for number, word in _STATE
 def event_kind_to_proto(kind: StateChangeKind) -> Any:
     """Return the number of a kind."""
     return _NUMBER_OF[kind]
+
+
+def without_broker_epoch(change: StateChange) -> StateChange:
+    """Return the change for a caller that is no super user."""
+    return change if change.broker_epoch is None else dataclasses.replace(change, broker_epoch=None)
 
 
 def event_to_proto(change: StateChange) -> pb.ClusterEvent:

@@ -18,8 +18,8 @@ class AccessRule:
     """Who may call one RPC."""
 
     role: Role
-    claimed_id: Callable[[Any], int] | None = None
-    """Returns the id that a request says its caller has; None where requests have none."""
+    claimed_id: Callable[[Any], int]
+    """Returns the id that a request says its caller has."""
 
 
 def _controller_of_stamp(request: Any) -> int:
@@ -54,8 +54,8 @@ ACCESS_RULES: Final[Mapping[str, AccessRule]] = {
     f"{_REPLICA_MANAGER}LeaderAndIsr": AccessRule(Role.CONTROLLER, _controller_of_stamp),
     f"{_REPLICA_MANAGER}StopReplica": AccessRule(Role.CONTROLLER, _controller_of_stamp),
     f"{_REPLICA_MANAGER}UpdateMetadata": AccessRule(Role.CONTROLLER, _controller_of_stamp),
-    f"{_REPLICA_MANAGER}DescribeLogDirs": AccessRule(Role.CONTROLLER),
-    f"{_REPLICA_MANAGER}AlterReplicaLogDirs": AccessRule(Role.CONTROLLER),
+    f"{_REPLICA_MANAGER}DescribeLogDirs": AccessRule(Role.CONTROLLER, _controller_of_stamp),
+    f"{_REPLICA_MANAGER}AlterReplicaLogDirs": AccessRule(Role.CONTROLLER, _controller_of_stamp),
     f"{_REPLICATION}Fetch": AccessRule(Role.BROKER, _replica_id),
     f"{_REPLICATION}FetchStream": AccessRule(Role.BROKER, _replica_id),
     f"{_REPLICATION}OffsetsForLeaderEpoch": AccessRule(Role.BROKER, _replica_id),

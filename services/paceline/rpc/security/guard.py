@@ -100,10 +100,9 @@ class Guard:
             raise self._denied(method, caller, context, "no access rule for this method")
         if identity is None or identity.role is not rule.role:
             raise self._denied(method, caller, context, f"only a {rule.role} may call it")
-        if rule.claimed_id is not None:
-            claimed = rule.claimed_id(request)
-            if claimed != identity.node_id:
-                raise self._denied(method, caller, context, f"the request is of {rule.role} {claimed}")
+        claimed = rule.claimed_id(request)
+        if claimed != identity.node_id:
+            raise self._denied(method, caller, context, f"the request is of {rule.role} {claimed}")
 
     def _caller_of(self, method: str, context: CallContext) -> Caller:
         found = context.auth_context()

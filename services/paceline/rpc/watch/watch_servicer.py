@@ -10,8 +10,9 @@ from paceline.model.errors import InvalidRequestError
 from paceline.model.metadata_revisions import CLUSTER, MetadataPosition, MetadataRevisions
 from paceline.model.state_change import StateChange
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, at_least, bounded
-from paceline.rpc.convert.events import event_filter_from_proto, event_to_proto
+from paceline.rpc.convert.events import event_filter_from_proto, event_to_proto, without_broker_epoch
 from paceline.rpc.deadlines import wait_within_deadline
+from paceline.rpc.security.guard import current_caller
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.v1 import metadata_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2_grpc
@@ -191,13 +192,15 @@ class EventReader:
 
     def read(self, max_events: int) -> pb.EventBatch:
         """Return the next events that are wanted, maybe none, and where to go on."""
+        shows_epochs = current_caller().is_super
         found = self._hub.ring.read(self._position, max_events, self._wanted)
         self._position = found.next_position
         gap, self._gap = self._gap, None
         if found.lost_count and gap is None:
             gap = pb.EventGap(reason=pb.EVENT_GAP_REASON_LAGGED, lost_events=found.lost_count)
+        shown = found.events if shows_epochs else [without_broker_epoch(change) for change in found.events]
         return pb.EventBatch(
-            events=[event_to_proto(change) for change in found.events],
+            events=[event_to_proto(change) for change in shown],
             cursor=f"e.{self._hub.instance}.{self._position}",
             gap=gap,
         )

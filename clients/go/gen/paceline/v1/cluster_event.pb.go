@@ -833,7 +833,8 @@ type BrokerEvent struct {
 	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
 	// Controller epoch; absent when a broker reports.
 	ControllerEpoch *int32 `protobuf:"varint,2,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
-	// The broker's registration; absent when the event has none.
+	// The broker's registration; absent when the event has none, and for callers other than super users of a cluster with
+	// identities.
 	BrokerEpoch   *int64 `protobuf:"varint,3,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -934,7 +934,8 @@ type ReplicaProgress struct {
 	HighWatermark *int64 `protobuf:"varint,7,opt,name=high_watermark,json=highWatermark,proto3,oneof" json:"high_watermark,omitempty"`
 	// Records it lacks; absent while its log end is not known.
 	LagRecords *int64 `protobuf:"varint,8,opt,name=lag_records,json=lagRecords,proto3,oneof" json:"lag_records,omitempty"`
-	// Registration it fetches under; absent until its first fetch in this epoch.
+	// Registration it fetches under; absent until its first fetch in this epoch, and for callers other than super users
+	// of a cluster with identities.
 	BrokerEpoch *int64 `protobuf:"varint,9,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
 	// Whether its broker is alive and its log directory is well, as the controller last said.
 	Online        bool `protobuf:"varint,10,opt,name=online,proto3" json:"online,omitempty"`

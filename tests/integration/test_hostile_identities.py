@@ -1,0 +1,273 @@
+"""Callers that may not call: every internal RPC against every wrong identity, on a secure cluster."""
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1 import replication_service_pb2 as replication_pb
+from paceline.model.identity import Identity, Role
+from paceline.model.tls import TlsFiles
+from paceline.rpc.channels import open_channel
+from paceline.rpc.security.access_rules import ACCESS_RULES
+from paceline.rpc.security.client_tls import client_credentials
+from paceline.security.certificates import CertificateAuthority
+from paceline_client import Admin, NewTopic, Producer
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
+
+DAY = datetime.timedelta(days=1)
+SERVICES = [
+    module.DESCRIPTOR.services_by_name[name]
+    for module, name in (
+        (control_pb, "ReplicaManagerService"),
+        (replication_pb, "ReplicationService"),
+        (controller_pb, "ControllerService"),
+    )
+]
+METHODS = {f"/{service.full_name}/{method.name}": method for service in SERVICES for method in service.methods}
+HIGH_EPOCH = 1_000_000
+_PARTITION = {"topic": "t", "partition": 0}
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """A request that would do harm, as the node of ``claimed`` would send it."""
+
+    listener: str
+    make: Callable[[int], Any]
+
+
+def _stamp(controller: int) -> control_pb.ControllerStamp:
+    return control_pb.ControllerStamp(controller_id=controller, controller_epoch=1)
+
+
+FORGERIES: dict[str, Forgery] = {
+    "LeaderAndIsr": Forgery(
+        "CONTROL",
+        lambda claimed: control_pb.LeaderAndIsrRequest(
+            stamp=_stamp(claimed),
+            partitions=[
+                control_pb.LeaderAndIsrPartition(
+                    **_PARTITION, leader=2, leader_epoch=HIGH_EPOCH, isr=[2], replicas=[1, 2], zk_version=HIGH_EPOCH
+                )
+            ],
+        ),
+    ),
+    "StopReplica": Forgery(
+        "CONTROL",
+        lambda claimed: control_pb.StopReplicaRequest(
+            stamp=_stamp(claimed),
+            partitions=[control_pb.StopReplicaPartition(**_PARTITION, leader_epoch=HIGH_EPOCH, delete_partition=True)],
+        ),
+    ),
+    "UpdateMetadata": Forgery(
+        "CONTROL",
+        lambda claimed: control_pb.UpdateMetadataRequest(stamp=_stamp(claimed), is_initial=True),
+    ),
+    "DescribeLogDirs": Forgery("CONTROL", lambda claimed: control_pb.DescribeLogDirsRequest(stamp=_stamp(claimed))),
+    "AlterReplicaLogDirs": Forgery(
+        "CONTROL", lambda claimed: control_pb.AlterReplicaLogDirsRequest(stamp=_stamp(claimed))
+    ),
+    "Fetch": Forgery(
+        "REPLICATION",
+        lambda claimed: replication_pb.FetchRequest(
+            replica_id=claimed,
+            session_epoch=-1,
+            partitions=[replication_pb.FetchPartition(**_PARTITION, fetch_offset=HIGH_EPOCH, max_bytes=1)],
+        ),
+    ),
+    "FetchStream": Forgery("REPLICATION", lambda claimed: replication_pb.FetchRequest(replica_id=claimed)),
+    "OffsetsForLeaderEpoch": Forgery(
+        "REPLICATION", lambda claimed: replication_pb.OffsetsForLeaderEpochRequest(replica_id=claimed)
+    ),
+    "ControlledShutdown": Forgery(
+        "CONTROLLER",
+        lambda claimed: controller_pb.ControlledShutdownRequest(broker_id=claimed, broker_epoch=HIGH_EPOCH),
+    ),
+    "BrokerHeartbeat": Forgery(
+        "CONTROLLER", lambda claimed: controller_pb.BrokerHeartbeatRequest(broker_id=claimed, broker_epoch=HIGH_EPOCH)
+    ),
+    "FollowState": Forgery("CONTROLLER", lambda claimed: controller_pb.FollowStateRequest(controller_id=claimed)),
+}
+"""A row per internal RPC; "CONTROLLER" is the CONTROL listener of a controller."""
+
+HANDSHAKE_FAILS = ("no certificate", "other authority", "expired")
+DENIED = ("other cluster", "client as broker", "broker 1 as 2", "standby as active")
+
+
+class SecureCluster:
+    """A secure cluster with a topic, and the certificates of its enemies."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self.cluster = cluster
+        with Admin(cluster.bootstrap, tls=cluster.client_tls) as admin:
+            found = admin.describe_cluster()
+            admin.create_topics([NewTopic("t", 1, 2)])
+        with Producer(cluster.bootstrap, tls=cluster.client_tls) as producer:
+            producer.send("t", b"kept").result(30)
+        assert found.controller_id is not None
+        self.active = found.controller_id
+        (self.standby,) = {1_000_000, 1_000_001} - {self.active}
+        home = CertificateAuthority.load(cluster.certificates)
+        foreign = CertificateAuthority.create(folder / "foreign")
+        ca, elsewhere = cluster.certificates / "ca.crt", "0" * 32
+
+        def issued(
+            authority: CertificateAuthority, domain: str, role: Role, name: str, into: str, valid: Any
+        ) -> TlsFiles:
+            target = folder / into
+            made = authority.issue(Identity(domain, role, name), [], target, valid)
+            return TlsFiles(ca, made.certificate, made.key)
+
+        own = home.trust_domain
+        active = str(self.active)
+        self.files = {
+            "no certificate": TlsFiles(ca),
+            "other authority": issued(foreign, own, Role.CONTROLLER, active, "a", DAY),
+            "expired": issued(home, own, Role.CONTROLLER, active, "b", -DAY),
+            "other cluster": issued(home, elsewhere, Role.CONTROLLER, active, "c", DAY),
+            "other cluster, broker": issued(home, elsewhere, Role.BROKER, "2", "c", DAY),
+            "client as broker": cluster.client_tls,
+            "broker 1 as 2": self.node_files("broker-1"),
+            "standby as active": self.node_files(f"controller-{self.standby}"),
+        }
+
+    def node_files(self, name: str) -> TlsFiles:
+        folder = self.cluster.certificates
+        return TlsFiles(folder / "ca.crt", folder / f"{name}.crt", folder / f"{name}.key")
+
+    def target(self, listener: str) -> tuple[str, Node]:
+        """Return the address of the listener of broker 1, or of the active controller, and the process."""
+        assert self.cluster.ports is not None
+        if listener == "CONTROLLER":
+            index = self.active - 1_000_000
+            port = self.cluster.ports.controllers[index].listeners["CONTROL"]
+            return f"127.0.0.1:{port}", self.cluster.controller(index)
+        return f"127.0.0.1:{self.cluster.ports.brokers[0].listeners[listener]}", self.cluster.broker(1)
+
+    def state(self) -> Any:
+        """Return everything that a forged request could change."""
+        with Admin(self.cluster.bootstrap, tls=self.cluster.client_tls) as admin:
+            cluster = admin.describe_cluster()
+            replicas = admin.describe_replicas("t", [0])
+            return (
+                sorted(broker.broker_id for broker in cluster.brokers),
+                cluster.controller_id,
+                cluster.controller_epoch,
+                [
+                    (p.leader, p.leader_epoch, p.isr, [(r.broker_id, r.in_sync, r.log_end_offset) for r in p.replicas])
+                    for p in replicas
+                ],
+                [(d.broker_id, [len(x.replicas) for x in d.log_dirs]) for d in admin.describe_log_dirs()],
+            )
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    folder = tmp_path_factory.mktemp("hostile")
+    cluster = LocalCluster(folder / "run", CONFIG_FILE, brokers=2, secure=True)
+    cluster.start()
+    try:
+        yield SecureCluster(cluster, folder)
+    finally:
+        cluster.stop(force=True)
+
+
+def call(address: str, method: str, request: Any, files: TlsFiles) -> grpc.StatusCode:
+    """Make the call once and return its status."""
+    descriptor = METHODS[method]
+    credentials = client_credentials(files, {})
+    assert credentials is not None
+    with open_channel(address, own_connection=True, tls=credentials) as channel:
+        serialize = type(request).SerializeToString
+        try:
+            if descriptor.client_streaming:
+                list(channel.stream_stream(method, serialize)(iter([request]), timeout=10))
+            elif descriptor.server_streaming:
+                next(channel.unary_stream(method, serialize)(request, timeout=10))
+            else:
+                channel.unary_unary(method, serialize)(request, timeout=10)
+        except grpc.RpcError as failure:
+            code: grpc.StatusCode = failure.code()
+            return code
+    return grpc.StatusCode.OK
+
+
+def denials(node: Node, method: str) -> list[dict[str, Any]]:
+    lines = node.log_path.read_text(errors="replace").splitlines()
+    found = [json.loads(line[line.index("{") : line.rindex("}") + 1]) for line in lines if '"event": "denied"' in line]
+    return [one for one in found if one["method"] == method]
+
+
+def test_every_internal_rpc_has_an_access_rule_and_a_row_here() -> None:
+    assert set(METHODS) == set(ACCESS_RULES)
+    assert {method.rsplit("/", 1)[1] for method in METHODS} == set(FORGERIES)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("enemy", [*HANDSHAKE_FAILS, *DENIED])
+def test_wrong_identity_changes_nothing_and_leaves_one_line(secure: SecureCluster, enemy: str, method: str) -> None:
+    forgery = FORGERIES[method.rsplit("/", 1)[1]]
+    role = ACCESS_RULES[method].role
+    # Broker 1 and the standby name their own kind's other node where the request has one of it.
+    claimed = secure.active if role is Role.CONTROLLER else 2
+    files = secure.files.get(f"{enemy}, {role}", secure.files[enemy])
+    address, node = secure.target(forgery.listener)
+    before, log_before = secure.state(), len(denials(node, method))
+    handshakes_before = node.log_path.read_text(errors="replace").count("Handshake failed")
+
+    code = call(address, method, forgery.make(claimed), files)
+
+    if enemy in HANDSHAKE_FAILS:
+        assert code is grpc.StatusCode.UNAVAILABLE
+        eventually(
+            lambda: node.log_path.read_text(errors="replace").count("Handshake failed") > handshakes_before,
+            10,
+            "the line about the handshake",
+        )
+        assert len(denials(node, method)) == log_before
+    else:
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        eventually(lambda: len(denials(node, method)) == log_before + 1, 10, "the line of the denial")
+        last = denials(node, method)[-1]
+        assert last["suppressed"] == 0 and last["peer"] and last["reason"] and last["uri"].startswith("spiffe://")
+    assert secure.state() == before
+
+
+def test_public_rpcs_take_certificates_of_this_cluster_only(secure: SecureCluster) -> None:
+    from paceline.v1.metadata_service_pb2 import DescribeClusterRequest
+    from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+
+    def described(files: TlsFiles) -> grpc.StatusCode:
+        with open_channel(secure.cluster.broker(1).client_address, tls=client_credentials(files, {})) as channel:
+            try:
+                MetadataServiceStub(channel).DescribeCluster(DescribeClusterRequest(), timeout=10)
+            except grpc.RpcError as failure:
+                code: grpc.StatusCode = failure.code()
+                return code
+        return grpc.StatusCode.OK
+
+    assert described(secure.files["client as broker"]) is grpc.StatusCode.OK
+    assert described(secure.files["other cluster"]) is grpc.StatusCode.PERMISSION_DENIED
+    assert described(secure.files["no certificate"]) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_broker_epochs_are_for_super_users(secure: SecureCluster) -> None:
+    authority = CertificateAuthority.load(secure.cluster.certificates)
+    authority.issue(Identity(authority.trust_domain, Role.CLIENT, "guest"), [], secure.cluster.certificates, DAY)
+    shown = {}
+    for name in ("admin", "guest"):
+        with Admin(secure.cluster.bootstrap, tls=secure.cluster.client_files(name)) as admin:
+            (partition,) = admin.describe_replicas("t", [0])
+            shown[name] = [replica.broker_epoch is not None for replica in partition.replicas]
+    assert any(shown["admin"]) and not any(shown["guest"])
