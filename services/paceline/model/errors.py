@@ -24,11 +24,22 @@ class ErrorCode(IntEnum):
     REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     STALE_CONTROLLER_EPOCH = 11
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     TOPIC_ALREADY_EXISTS = 36
@@ -44,6 +55,8 @@ class ErrorCode(IntEnum):
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
     REASSIGNMENT_IN_PROGRESS = 60
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
     TOPIC_DELETION_DISABLED = 73
@@ -52,7 +65,10 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
     PREFERRED_LEADER_NOT_AVAILABLE = 80
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
@@ -402,6 +418,107 @@ class InconsistentTopicIdError(PacelineError):
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
     refresh_metadata = True
+
+
+class OffsetMetadataTooLargeError(PacelineError):
+    """The note committed with an offset is longer than offset.metadata.max.bytes."""
+
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+class CoordinatorLoadInProgressError(PacelineError):
+    """The coordinator is loading the group."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    retriable = True
+
+
+class CoordinatorNotAvailableError(PacelineError):
+    """The group has no coordinator at the moment. A commit may have been written."""
+
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    retriable = True
+    definite = False
+
+
+class NotCoordinatorError(PacelineError):
+    """This broker does not coordinate the group. A commit may have been written."""
+
+    code = ErrorCode.NOT_COORDINATOR
+    retriable = True
+    definite = False
+
+
+class IllegalGenerationError(PacelineError):
+    """The generation is not the group's present one."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class InconsistentGroupProtocolError(PacelineError):
+    """The members know no assignor in common, or the kind of group is another one."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class InvalidGroupIdError(PacelineError):
+    """The name of the group is not legal."""
+
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class UnknownMemberIdError(PacelineError):
+    """The group has no such member."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class InvalidSessionTimeoutError(PacelineError):
+    """The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class RebalanceInProgressError(PacelineError):
+    """The group rebalances."""
+
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class InvalidCommitOffsetSizeError(PacelineError):
+    """The offsets of one commit do not fit into one batch."""
+
+    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
+class NonEmptyGroupError(PacelineError):
+    """The group has members."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupIdNotFoundError(PacelineError):
+    """There is no such group."""
+
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class MemberIdRequiredError(PacelineError):
+    """A new member has to join with the id in the metadata entry "member_id"."""
+
+    code = ErrorCode.MEMBER_ID_REQUIRED
+
+
+class GroupMaxSizeReachedError(PacelineError):
+    """The group has group.max.size members."""
+
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class FencedInstanceIdError(PacelineError):
+    """Another member has taken over the group instance id. Stop."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
 
 
 class ShuttingDownError(PacelineError):

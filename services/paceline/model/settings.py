@@ -8,6 +8,23 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """What the group coordinator needs to know."""
+
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_size: int = 2**31 - 1
+    offsets_topic_replication_factor: int = 3
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_segment_bytes: int = 104_857_600
+    offsets_commit_timeout_ms: int = 5_000
+    offsets_retention_ms: int = 604_800_000
+    offsets_retention_check_interval_ms: int = 600_000
+    offset_metadata_max_bytes: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """What a broker's core needs to know."""
 
@@ -45,6 +62,7 @@ class BrokerConfig:
     isr_propagation_interval_ms: int = 2_500
     isr_propagation_quiet_ms: int = 5_000
     isr_propagation_max_wait_ms: int = 60_000
+    groups: GroupConfig = GroupConfig()
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,14 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The batch is larger than max.message.bytes. Nothing was appended."""
     ERROR_CODE_STALE_CONTROLLER_EPOCH: _ErrorCode.ValueType  # 11
     """The control request came from a deposed controller."""
+    ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _ErrorCode.ValueType  # 12
+    """The note committed with an offset is longer than offset.metadata.max.bytes."""
+    ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: _ErrorCode.ValueType  # 14
+    """The coordinator is loading the group."""
+    ERROR_CODE_COORDINATOR_NOT_AVAILABLE: _ErrorCode.ValueType  # 15
+    """The group has no coordinator at the moment; find it again. A commit may have been written."""
+    ERROR_CODE_NOT_COORDINATOR: _ErrorCode.ValueType  # 16
+    """This broker does not coordinate the group; find the coordinator again. A commit may have been written."""
     ERROR_CODE_INVALID_TOPIC: _ErrorCode.ValueType  # 17
     """The topic name is not legal, or the topic may not be written by clients."""
     ERROR_CODE_RECORD_LIST_TOO_LARGE: _ErrorCode.ValueType  # 18
@@ -73,6 +81,20 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated."""
     ERROR_CODE_INVALID_REQUIRED_ACKS: _ErrorCode.ValueType  # 21
     """The acks value is not one of the enum's."""
+    ERROR_CODE_ILLEGAL_GENERATION: _ErrorCode.ValueType  # 22
+    """The generation is not the group's present one; join again."""
+    ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: _ErrorCode.ValueType  # 23
+    """The members know no assignor in common, or the kind of group is another one."""
+    ERROR_CODE_INVALID_GROUP_ID: _ErrorCode.ValueType  # 24
+    """The name of the group is not legal."""
+    ERROR_CODE_UNKNOWN_MEMBER_ID: _ErrorCode.ValueType  # 25
+    """The group has no such member; join again without a member id."""
+    ERROR_CODE_INVALID_SESSION_TIMEOUT: _ErrorCode.ValueType  # 26
+    """The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+    ERROR_CODE_REBALANCE_IN_PROGRESS: _ErrorCode.ValueType  # 27
+    """The group rebalances; join again."""
+    ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ErrorCode.ValueType  # 28
+    """The offsets of one commit do not fit into one batch."""
     ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 31
     """The caller's certificate does not allow the call: another role, another id, or another cluster."""
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
@@ -103,6 +125,10 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The broker has no log directory of that name."""
     ERROR_CODE_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 60
     """A reassignment of the partition is running."""
+    ERROR_CODE_NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
+    """The group has members."""
+    ERROR_CODE_GROUP_ID_NOT_FOUND: _ErrorCode.ValueType  # 69
+    """There is no such group."""
     ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND: _ErrorCode.ValueType  # 70
     """The fetch session is unknown; start with a full fetch."""
     ERROR_CODE_INVALID_FETCH_SESSION_EPOCH: _ErrorCode.ValueType  # 71
@@ -119,8 +145,14 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The broker epoch in the request is older than the broker's registration."""
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ErrorCode.ValueType  # 78
     """The new leader's high watermark has not reached the start of its epoch yet."""
+    ERROR_CODE_MEMBER_ID_REQUIRED: _ErrorCode.ValueType  # 79
+    """A new member has to join with the id in the metadata entry "member_id"."""
     ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
     """The preferred leader is not online, or not in sync."""
+    ERROR_CODE_GROUP_MAX_SIZE_REACHED: _ErrorCode.ValueType  # 81
+    """The group has group.max.size members."""
+    ERROR_CODE_FENCED_INSTANCE_ID: _ErrorCode.ValueType  # 82
+    """Another member has taken over the group instance id. Stop."""
     ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
     """No replica is online, so even an unclean election finds no leader."""
     ERROR_CODE_ELECTION_NOT_NEEDED: _ErrorCode.ValueType  # 84
@@ -170,6 +202,14 @@ ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode.ValueType  # 10
 """The batch is larger than max.message.bytes. Nothing was appended."""
 ERROR_CODE_STALE_CONTROLLER_EPOCH: ErrorCode.ValueType  # 11
 """The control request came from a deposed controller."""
+ERROR_CODE_OFFSET_METADATA_TOO_LARGE: ErrorCode.ValueType  # 12
+"""The note committed with an offset is longer than offset.metadata.max.bytes."""
+ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.ValueType  # 14
+"""The coordinator is loading the group."""
+ERROR_CODE_COORDINATOR_NOT_AVAILABLE: ErrorCode.ValueType  # 15
+"""The group has no coordinator at the moment; find it again. A commit may have been written."""
+ERROR_CODE_NOT_COORDINATOR: ErrorCode.ValueType  # 16
+"""This broker does not coordinate the group; find the coordinator again. A commit may have been written."""
 ERROR_CODE_INVALID_TOPIC: ErrorCode.ValueType  # 17
 """The topic name is not legal, or the topic may not be written by clients."""
 ERROR_CODE_RECORD_LIST_TOO_LARGE: ErrorCode.ValueType  # 18
@@ -180,6 +220,20 @@ ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.ValueType  # 20
 """The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated."""
 ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode.ValueType  # 21
 """The acks value is not one of the enum's."""
+ERROR_CODE_ILLEGAL_GENERATION: ErrorCode.ValueType  # 22
+"""The generation is not the group's present one; join again."""
+ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: ErrorCode.ValueType  # 23
+"""The members know no assignor in common, or the kind of group is another one."""
+ERROR_CODE_INVALID_GROUP_ID: ErrorCode.ValueType  # 24
+"""The name of the group is not legal."""
+ERROR_CODE_UNKNOWN_MEMBER_ID: ErrorCode.ValueType  # 25
+"""The group has no such member; join again without a member id."""
+ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode.ValueType  # 26
+"""The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode.ValueType  # 27
+"""The group rebalances; join again."""
+ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
+"""The offsets of one commit do not fit into one batch."""
 ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 31
 """The caller's certificate does not allow the call: another role, another id, or another cluster."""
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
@@ -210,6 +264,10 @@ ERROR_CODE_LOG_DIR_NOT_FOUND: ErrorCode.ValueType  # 57
 """The broker has no log directory of that name."""
 ERROR_CODE_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 60
 """A reassignment of the partition is running."""
+ERROR_CODE_NON_EMPTY_GROUP: ErrorCode.ValueType  # 68
+"""The group has members."""
+ERROR_CODE_GROUP_ID_NOT_FOUND: ErrorCode.ValueType  # 69
+"""There is no such group."""
 ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND: ErrorCode.ValueType  # 70
 """The fetch session is unknown; start with a full fetch."""
 ERROR_CODE_INVALID_FETCH_SESSION_EPOCH: ErrorCode.ValueType  # 71
@@ -226,8 +284,14 @@ ERROR_CODE_STALE_BROKER_EPOCH: ErrorCode.ValueType  # 77
 """The broker epoch in the request is older than the broker's registration."""
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode.ValueType  # 78
 """The new leader's high watermark has not reached the start of its epoch yet."""
+ERROR_CODE_MEMBER_ID_REQUIRED: ErrorCode.ValueType  # 79
+"""A new member has to join with the id in the metadata entry "member_id"."""
 ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
 """The preferred leader is not online, or not in sync."""
+ERROR_CODE_GROUP_MAX_SIZE_REACHED: ErrorCode.ValueType  # 81
+"""The group has group.max.size members."""
+ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 82
+"""Another member has taken over the group instance id. Stop."""
 ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83
 """No replica is online, so even an unclean election finds no leader."""
 ERROR_CODE_ELECTION_NOT_NEEDED: ErrorCode.ValueType  # 84

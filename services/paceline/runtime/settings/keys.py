@@ -158,6 +158,22 @@ class BrokerKeys(CommonKeys):
         0.5, "", "", topic="min.cleanable.dirty.ratio", scope="broker", ge=0.0, le=1.0
     )
 
+    group_min_session_timeout_ms: int = key(6_000, "ms", "least session time-out of a group's member", ge=1)
+    group_max_session_timeout_ms: int = key(1_800_000, "ms", "largest one", ge=1, le=MAX_INT32)
+    group_initial_rebalance_delay_ms: int = key(3_000, "ms", "wait for more members of an empty group", ge=0)
+    group_max_size: int = key(MAX_INT32, "members", "of one group", ge=1, le=MAX_INT32)
+    offsets_topic_replication_factor: int = key(
+        3, "replicas", "of __consumer_offsets; until so many brokers live there are no groups", ge=1, le=1_000
+    )
+    offsets_topic_num_partitions: int = key(
+        50, "partitions", "of __consumer_offsets, fixed at creation", ge=1, le=10_000
+    )
+    offsets_topic_segment_bytes: int = key(100 << 20, "bytes", "of __consumer_offsets", ge=1 << 20, le=MAX_INT32)
+    offsets_commit_timeout_ms: int = key(5_000, "ms", "longest wait for the replicas of a commit", ge=1)
+    offsets_retention_minutes: int = key(10_080, "min", "offsets of a group without members are kept so long", ge=1)
+    offsets_retention_check_interval_ms: int = key(600_000, "ms", "period", ge=1)
+    offset_metadata_max_bytes: int = key(4_096, "bytes", "note committed with an offset", ge=0, le=32_767)
+
 
 KEYS: Final[dict[str, str]] = {
     key_name(field): field for keys in (ControllerKeys, BrokerKeys) for field in keys.model_fields

@@ -63,6 +63,14 @@ const (
 	ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE ErrorCode = 10
 	// The control request came from a deposed controller.
 	ErrorCode_ERROR_CODE_STALE_CONTROLLER_EPOCH ErrorCode = 11
+	// The note committed with an offset is longer than offset.metadata.max.bytes.
+	ErrorCode_ERROR_CODE_OFFSET_METADATA_TOO_LARGE ErrorCode = 12
+	// The coordinator is loading the group.
+	ErrorCode_ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS ErrorCode = 14
+	// The group has no coordinator at the moment; find it again. A commit may have been written.
+	ErrorCode_ERROR_CODE_COORDINATOR_NOT_AVAILABLE ErrorCode = 15
+	// This broker does not coordinate the group; find the coordinator again. A commit may have been written.
+	ErrorCode_ERROR_CODE_NOT_COORDINATOR ErrorCode = 16
 	// The topic name is not legal, or the topic may not be written by clients.
 	ErrorCode_ERROR_CODE_INVALID_TOPIC ErrorCode = 17
 	// The batch is larger than a log segment.
@@ -73,6 +81,20 @@ const (
 	ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND ErrorCode = 20
 	// The acks value is not one of the enum's.
 	ErrorCode_ERROR_CODE_INVALID_REQUIRED_ACKS ErrorCode = 21
+	// The generation is not the group's present one; join again.
+	ErrorCode_ERROR_CODE_ILLEGAL_GENERATION ErrorCode = 22
+	// The members know no assignor in common, or the kind of group is another one.
+	ErrorCode_ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL ErrorCode = 23
+	// The name of the group is not legal.
+	ErrorCode_ERROR_CODE_INVALID_GROUP_ID ErrorCode = 24
+	// The group has no such member; join again without a member id.
+	ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID ErrorCode = 25
+	// The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms.
+	ErrorCode_ERROR_CODE_INVALID_SESSION_TIMEOUT ErrorCode = 26
+	// The group rebalances; join again.
+	ErrorCode_ERROR_CODE_REBALANCE_IN_PROGRESS ErrorCode = 27
+	// The offsets of one commit do not fit into one batch.
+	ErrorCode_ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE ErrorCode = 28
 	// The caller's certificate does not allow the call: another role, another id, or another cluster.
 	ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED ErrorCode = 31
 	// The record timestamp is outside the topic's bounds.
@@ -103,6 +125,10 @@ const (
 	ErrorCode_ERROR_CODE_LOG_DIR_NOT_FOUND ErrorCode = 57
 	// A reassignment of the partition is running.
 	ErrorCode_ERROR_CODE_REASSIGNMENT_IN_PROGRESS ErrorCode = 60
+	// The group has members.
+	ErrorCode_ERROR_CODE_NON_EMPTY_GROUP ErrorCode = 68
+	// There is no such group.
+	ErrorCode_ERROR_CODE_GROUP_ID_NOT_FOUND ErrorCode = 69
 	// The fetch session is unknown; start with a full fetch.
 	ErrorCode_ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND ErrorCode = 70
 	// The fetch session epoch is not the expected one; start with a full fetch.
@@ -119,8 +145,14 @@ const (
 	ErrorCode_ERROR_CODE_STALE_BROKER_EPOCH ErrorCode = 77
 	// The new leader's high watermark has not reached the start of its epoch yet.
 	ErrorCode_ERROR_CODE_OFFSET_NOT_AVAILABLE ErrorCode = 78
+	// A new member has to join with the id in the metadata entry "member_id".
+	ErrorCode_ERROR_CODE_MEMBER_ID_REQUIRED ErrorCode = 79
 	// The preferred leader is not online, or not in sync.
 	ErrorCode_ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE ErrorCode = 80
+	// The group has group.max.size members.
+	ErrorCode_ERROR_CODE_GROUP_MAX_SIZE_REACHED ErrorCode = 81
+	// Another member has taken over the group instance id. Stop.
+	ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID ErrorCode = 82
 	// No replica is online, so even an unclean election finds no leader.
 	ErrorCode_ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE ErrorCode = 83
 	// The partition has the leader the election would give it.
@@ -155,11 +187,22 @@ var (
 		9:    "ERROR_CODE_REPLICA_NOT_AVAILABLE",
 		10:   "ERROR_CODE_MESSAGE_TOO_LARGE",
 		11:   "ERROR_CODE_STALE_CONTROLLER_EPOCH",
+		12:   "ERROR_CODE_OFFSET_METADATA_TOO_LARGE",
+		14:   "ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS",
+		15:   "ERROR_CODE_COORDINATOR_NOT_AVAILABLE",
+		16:   "ERROR_CODE_NOT_COORDINATOR",
 		17:   "ERROR_CODE_INVALID_TOPIC",
 		18:   "ERROR_CODE_RECORD_LIST_TOO_LARGE",
 		19:   "ERROR_CODE_NOT_ENOUGH_REPLICAS",
 		20:   "ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND",
 		21:   "ERROR_CODE_INVALID_REQUIRED_ACKS",
+		22:   "ERROR_CODE_ILLEGAL_GENERATION",
+		23:   "ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL",
+		24:   "ERROR_CODE_INVALID_GROUP_ID",
+		25:   "ERROR_CODE_UNKNOWN_MEMBER_ID",
+		26:   "ERROR_CODE_INVALID_SESSION_TIMEOUT",
+		27:   "ERROR_CODE_REBALANCE_IN_PROGRESS",
+		28:   "ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE",
 		31:   "ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED",
 		32:   "ERROR_CODE_INVALID_TIMESTAMP",
 		36:   "ERROR_CODE_TOPIC_ALREADY_EXISTS",
@@ -175,6 +218,8 @@ var (
 		56:   "ERROR_CODE_KAFKA_STORAGE_ERROR",
 		57:   "ERROR_CODE_LOG_DIR_NOT_FOUND",
 		60:   "ERROR_CODE_REASSIGNMENT_IN_PROGRESS",
+		68:   "ERROR_CODE_NON_EMPTY_GROUP",
+		69:   "ERROR_CODE_GROUP_ID_NOT_FOUND",
 		70:   "ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND",
 		71:   "ERROR_CODE_INVALID_FETCH_SESSION_EPOCH",
 		73:   "ERROR_CODE_TOPIC_DELETION_DISABLED",
@@ -183,7 +228,10 @@ var (
 		76:   "ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE",
 		77:   "ERROR_CODE_STALE_BROKER_EPOCH",
 		78:   "ERROR_CODE_OFFSET_NOT_AVAILABLE",
+		79:   "ERROR_CODE_MEMBER_ID_REQUIRED",
 		80:   "ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE",
+		81:   "ERROR_CODE_GROUP_MAX_SIZE_REACHED",
+		82:   "ERROR_CODE_FENCED_INSTANCE_ID",
 		83:   "ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE",
 		84:   "ERROR_CODE_ELECTION_NOT_NEEDED",
 		85:   "ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS",
@@ -206,11 +254,22 @@ var (
 		"ERROR_CODE_REPLICA_NOT_AVAILABLE":            9,
 		"ERROR_CODE_MESSAGE_TOO_LARGE":                10,
 		"ERROR_CODE_STALE_CONTROLLER_EPOCH":           11,
+		"ERROR_CODE_OFFSET_METADATA_TOO_LARGE":        12,
+		"ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS":     14,
+		"ERROR_CODE_COORDINATOR_NOT_AVAILABLE":        15,
+		"ERROR_CODE_NOT_COORDINATOR":                  16,
 		"ERROR_CODE_INVALID_TOPIC":                    17,
 		"ERROR_CODE_RECORD_LIST_TOO_LARGE":            18,
 		"ERROR_CODE_NOT_ENOUGH_REPLICAS":              19,
 		"ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND": 20,
 		"ERROR_CODE_INVALID_REQUIRED_ACKS":            21,
+		"ERROR_CODE_ILLEGAL_GENERATION":               22,
+		"ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL":      23,
+		"ERROR_CODE_INVALID_GROUP_ID":                 24,
+		"ERROR_CODE_UNKNOWN_MEMBER_ID":                25,
+		"ERROR_CODE_INVALID_SESSION_TIMEOUT":          26,
+		"ERROR_CODE_REBALANCE_IN_PROGRESS":            27,
+		"ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE":       28,
 		"ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED":     31,
 		"ERROR_CODE_INVALID_TIMESTAMP":                32,
 		"ERROR_CODE_TOPIC_ALREADY_EXISTS":             36,
@@ -226,6 +285,8 @@ var (
 		"ERROR_CODE_KAFKA_STORAGE_ERROR":              56,
 		"ERROR_CODE_LOG_DIR_NOT_FOUND":                57,
 		"ERROR_CODE_REASSIGNMENT_IN_PROGRESS":         60,
+		"ERROR_CODE_NON_EMPTY_GROUP":                  68,
+		"ERROR_CODE_GROUP_ID_NOT_FOUND":               69,
 		"ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND":       70,
 		"ERROR_CODE_INVALID_FETCH_SESSION_EPOCH":      71,
 		"ERROR_CODE_TOPIC_DELETION_DISABLED":          73,
@@ -234,7 +295,10 @@ var (
 		"ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE":     76,
 		"ERROR_CODE_STALE_BROKER_EPOCH":               77,
 		"ERROR_CODE_OFFSET_NOT_AVAILABLE":             78,
+		"ERROR_CODE_MEMBER_ID_REQUIRED":               79,
 		"ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE":   80,
+		"ERROR_CODE_GROUP_MAX_SIZE_REACHED":           81,
+		"ERROR_CODE_FENCED_INSTANCE_ID":               82,
 		"ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE":   83,
 		"ERROR_CODE_ELECTION_NOT_NEEDED":              84,
 		"ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS":      85,
@@ -573,7 +637,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\xab\x11\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xeb\x16\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12(\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x1a\x04\xd0\xf3\x18\x01\x12$\n" +
@@ -586,12 +650,23 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	" ERROR_CODE_REPLICA_NOT_AVAILABLE\x10\t\x1a\f\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12&\n" +
 	"\x1cERROR_CODE_MESSAGE_TOO_LARGE\x10\n" +
 	"\x1a\x04\xd0\xf3\x18\x01\x12+\n" +
-	"!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10\v\x1a\x04\xd0\xf3\x18\x01\x12\"\n" +
+	"!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10\v\x1a\x04\xd0\xf3\x18\x01\x12.\n" +
+	"$ERROR_CODE_OFFSET_METADATA_TOO_LARGE\x10\f\x1a\x04\xd0\xf3\x18\x01\x125\n" +
+	"'ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS\x10\x0e\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12.\n" +
+	"$ERROR_CODE_COORDINATOR_NOT_AVAILABLE\x10\x0f\x1a\x04\xc8\xf3\x18\x01\x12$\n" +
+	"\x1aERROR_CODE_NOT_COORDINATOR\x10\x10\x1a\x04\xc8\xf3\x18\x01\x12\"\n" +
 	"\x18ERROR_CODE_INVALID_TOPIC\x10\x11\x1a\x04\xd0\xf3\x18\x01\x12*\n" +
 	" ERROR_CODE_RECORD_LIST_TOO_LARGE\x10\x12\x1a\x04\xd0\xf3\x18\x01\x12,\n" +
 	"\x1eERROR_CODE_NOT_ENOUGH_REPLICAS\x10\x13\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x125\n" +
 	"+ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND\x10\x14\x1a\x04\xc8\xf3\x18\x01\x12*\n" +
-	" ERROR_CODE_INVALID_REQUIRED_ACKS\x10\x15\x1a\x04\xd0\xf3\x18\x01\x121\n" +
+	" ERROR_CODE_INVALID_REQUIRED_ACKS\x10\x15\x1a\x04\xd0\xf3\x18\x01\x12'\n" +
+	"\x1dERROR_CODE_ILLEGAL_GENERATION\x10\x16\x1a\x04\xd0\xf3\x18\x01\x120\n" +
+	"&ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL\x10\x17\x1a\x04\xd0\xf3\x18\x01\x12%\n" +
+	"\x1bERROR_CODE_INVALID_GROUP_ID\x10\x18\x1a\x04\xd0\xf3\x18\x01\x12&\n" +
+	"\x1cERROR_CODE_UNKNOWN_MEMBER_ID\x10\x19\x1a\x04\xd0\xf3\x18\x01\x12,\n" +
+	"\"ERROR_CODE_INVALID_SESSION_TIMEOUT\x10\x1a\x1a\x04\xd0\xf3\x18\x01\x12*\n" +
+	" ERROR_CODE_REBALANCE_IN_PROGRESS\x10\x1b\x1a\x04\xd0\xf3\x18\x01\x12/\n" +
+	"%ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE\x10\x1c\x1a\x04\xd0\xf3\x18\x01\x121\n" +
 	"'ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED\x10\x1f\x1a\x04\xd0\xf3\x18\x01\x12&\n" +
 	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10 \x1a\x04\xd0\xf3\x18\x01\x12)\n" +
 	"\x1fERROR_CODE_TOPIC_ALREADY_EXISTS\x10$\x1a\x04\xd0\xf3\x18\x01\x12'\n" +
@@ -606,7 +681,9 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"!ERROR_CODE_INVALID_PRODUCER_EPOCH\x10/\x1a\x04\xd0\xf3\x18\x01\x12,\n" +
 	"\x1eERROR_CODE_KAFKA_STORAGE_ERROR\x108\x1a\b\xc8\xf3\x18\x01\xd8\xf3\x18\x01\x12&\n" +
 	"\x1cERROR_CODE_LOG_DIR_NOT_FOUND\x109\x1a\x04\xd0\xf3\x18\x01\x12-\n" +
-	"#ERROR_CODE_REASSIGNMENT_IN_PROGRESS\x10<\x1a\x04\xd0\xf3\x18\x01\x123\n" +
+	"#ERROR_CODE_REASSIGNMENT_IN_PROGRESS\x10<\x1a\x04\xd0\xf3\x18\x01\x12$\n" +
+	"\x1aERROR_CODE_NON_EMPTY_GROUP\x10D\x1a\x04\xd0\xf3\x18\x01\x12'\n" +
+	"\x1dERROR_CODE_GROUP_ID_NOT_FOUND\x10E\x1a\x04\xd0\xf3\x18\x01\x123\n" +
 	"%ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND\x10F\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x124\n" +
 	"&ERROR_CODE_INVALID_FETCH_SESSION_EPOCH\x10G\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12,\n" +
 	"\"ERROR_CODE_TOPIC_DELETION_DISABLED\x10I\x1a\x04\xd0\xf3\x18\x01\x12,\n" +
@@ -614,8 +691,11 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\x1fERROR_CODE_UNKNOWN_LEADER_EPOCH\x10K\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x121\n" +
 	"'ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE\x10L\x1a\x04\xd0\xf3\x18\x01\x12'\n" +
 	"\x1dERROR_CODE_STALE_BROKER_EPOCH\x10M\x1a\x04\xd0\xf3\x18\x01\x12-\n" +
-	"\x1fERROR_CODE_OFFSET_NOT_AVAILABLE\x10N\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x123\n" +
-	")ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE\x10P\x1a\x04\xd0\xf3\x18\x01\x123\n" +
+	"\x1fERROR_CODE_OFFSET_NOT_AVAILABLE\x10N\x1a\b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\x12'\n" +
+	"\x1dERROR_CODE_MEMBER_ID_REQUIRED\x10O\x1a\x04\xd0\xf3\x18\x01\x123\n" +
+	")ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE\x10P\x1a\x04\xd0\xf3\x18\x01\x12+\n" +
+	"!ERROR_CODE_GROUP_MAX_SIZE_REACHED\x10Q\x1a\x04\xd0\xf3\x18\x01\x12'\n" +
+	"\x1dERROR_CODE_FENCED_INSTANCE_ID\x10R\x1a\x04\xd0\xf3\x18\x01\x123\n" +
 	")ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE\x10S\x1a\x04\xd0\xf3\x18\x01\x12(\n" +
 	"\x1eERROR_CODE_ELECTION_NOT_NEEDED\x10T\x1a\x04\xd0\xf3\x18\x01\x120\n" +
 	"&ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS\x10U\x1a\x04\xd0\xf3\x18\x01\x12#\n" +

@@ -1,0 +1,329 @@
+"""`GroupCoordinator`: what members and operators ask of the broker that coordinates their group.
+
+Every method is called, and every reply comes, on the node's scheduler, exactly once. Members live in memory only
+between rebalances: a generation's members and assignments, and every committed offset, are in ``__consumer_offsets``
+before anybody hears of them, so another broker continues where this one stopped. Source: Kafka's GroupCoordinator.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from paceline.broker.groups.group import Group, GroupState
+from paceline.broker.groups.group_storage import GroupStorage
+from paceline.broker.groups.joining import Joining
+from paceline.broker.groups.offset_expiration import OffsetExpiration
+from paceline.broker.groups.offsets_topic import OffsetsTopic
+from paceline.broker.groups.rebalance import Rebalances
+from paceline.broker.groups.records import OffsetValue
+from paceline.broker.groups.requests import (
+    CommitReply,
+    CommitRequest,
+    CommitResults,
+    ErrorReply,
+    GroupDescription,
+    GroupListing,
+    JoinReply,
+    JoinRequest,
+    LeavingMember,
+    SyncReply,
+    SyncRequest,
+)
+from paceline.model.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    NonEmptyGroupError,
+    OffsetMetadataTooLargeError,
+    PacelineError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Scheduler
+from paceline.model.settings import GroupConfig
+from paceline.replication.purgatory import Cancel
+
+
+class GroupCoordinator:
+    """The group coordinator of one broker."""
+
+    def __init__(
+        self, config: GroupConfig, scheduler: Scheduler, topic: OffsetsTopic, new_member_suffix: Callable[[], str]
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._topic = topic
+        self.storage = GroupStorage(config, scheduler, topic, self._loaded)
+        self._rebalances = Rebalances(config, scheduler, self.storage)
+        self._joining = Joining(config, scheduler, self.storage, self._rebalances, new_member_suffix)
+        self._expiration = OffsetExpiration(config, scheduler, self.storage)
+
+    def start(self) -> None:
+        """Begin to look for offsets that have expired."""
+        self._expiration.start()
+
+    def stop(self) -> None:
+        """Answer what waits; the broker stops."""
+        self._expiration.stop()
+        self.storage.stop()
+
+    def become_leader(self, partition: int, leader_epoch: int) -> None:
+        """Load the groups of a partition of ``__consumer_offsets`` that this broker leads from now on."""
+        self.storage.become_leader(partition, leader_epoch)
+
+    def become_follower(self, partition: int) -> None:
+        """Drop the groups of a partition that this broker leads no longer."""
+        self.storage.become_follower(partition)
+
+    def partitions_deleted(self, partitions: Iterable[TopicPartition]) -> None:
+        """Delete the committed offsets of partitions that were deleted."""
+        self._expiration.partitions_deleted(frozenset(partitions))
+
+    def _loaded(self, group: Group) -> None:
+        for member in group.members.values():
+            self._rebalances.heard_of(group, member)
+
+    # Finding the coordinator
+
+    def find_coordinator(self, group_id: str) -> int:
+        """Return the broker that coordinates a group; the first call in a cluster has the topic created.
+
+        Raises:
+            CoordinatorNotAvailableError: the topic is not there yet, or the partition has no leader.
+        """
+        try:
+            partition = self.storage.partition_of(group_id)
+        except CoordinatorNotAvailableError:
+            self._topic.create()
+            raise
+        leader = self._topic.leader_of(partition)
+        if leader is None:
+            raise CoordinatorNotAvailableError(f"partition {partition} of __consumer_offsets has no leader")
+        return leader
+
+    # Membership
+
+    def join(self, request: JoinRequest, reply: JoinReply) -> Cancel | None:
+        """Make the caller a member or have a member take part in a rebalance; reply when it has gathered them."""
+        try:
+            return self._joining.join(request, reply)
+        except PacelineError as error:
+            reply(error)
+            return None
+
+    def sync(self, request: SyncRequest, reply: SyncReply) -> Cancel | None:
+        """Take the leader's assignments, and reply with the caller's own."""
+        try:
+            return self._sync(request, reply)
+        except PacelineError as error:
+            reply(error)
+            return None
+
+    def _sync(self, request: SyncRequest, reply: SyncReply) -> Cancel | None:
+        try:
+            group = self._member_group(request.group_id, request.member_id)
+        except CoordinatorLoadInProgressError:
+            # Only joins that wait are lost with a coordinator, so the member has to join again.
+            raise RebalanceInProgressError(f"the coordinator of group {request.group_id} has changed") from None
+        member = group.check_member(request.member_id, request.group_instance_id)
+        group.check_generation(request.generation)
+        if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
+            raise InconsistentGroupProtocolError(
+                f"group {group.group_id} uses {group.protocol_type} {group.protocol}, "
+                f"not {request.protocol_type} {request.protocol}"
+            )
+        if group.is_in(GroupState.PREPARING_REBALANCE):
+            raise RebalanceInProgressError(f"group {group.group_id} rebalances")
+        if group.is_in(GroupState.EMPTY):
+            raise UnknownMemberIdError(f"group {group.group_id} has no members")
+        self._rebalances.has_synced(group, member)
+        if group.is_in(GroupState.STABLE):
+            self._rebalances.heard_of(group, member)
+            reply(group.sync_result(member))
+            return None
+        member.on_sync = reply
+        if request.member_id == group.leader:
+            self._keep_assignments(group, request)
+
+        def cancel() -> None:
+            if member.on_sync is reply:
+                member.on_sync = None
+
+        return cancel
+
+    def _keep_assignments(self, group: Group, request: SyncRequest) -> None:
+        assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
+        generation = group.generation
+
+        def kept(answer: int | PacelineError) -> None:
+            if not group.is_in(GroupState.COMPLETING_REBALANCE) or group.generation != generation:
+                return  # another rebalance has begun; it has answered whoever waits
+            if isinstance(answer, PacelineError):
+                self._rebalances.fail_sync(group, answer)
+                self._rebalances.begin(group, "the assignments were not written")
+                return
+            for member_id, assignment in assignments.items():
+                member = group.members.get(member_id)
+                if member is not None:
+                    member.assignment = assignment
+            group.transition(GroupState.STABLE, self._scheduler.wall_ms())
+            self._rebalances.answer_sync(group)
+
+        self.storage.keep_group(group, assignments, kept)
+
+    def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> None:
+        """Keep a member alive.
+
+        Raises:
+            RebalanceInProgressError: the member has to join again.
+            PacelineError: the membership was lost, or the group has another coordinator.
+        """
+        try:
+            group = self._member_group(group_id, member_id)
+        except CoordinatorLoadInProgressError:
+            return  # sessions begin when the group is loaded
+        member = group.check_member(member_id, instance_id)
+        group.check_generation(generation)
+        self._rebalances.heard_of(group, member)
+        if group.is_in(GroupState.PREPARING_REBALANCE):
+            raise RebalanceInProgressError(f"group {group_id} rebalances")
+
+    def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[PacelineError | None]:
+        """Remove members and return per member why it could not be removed.
+
+        Raises:
+            PacelineError: the group has another coordinator.
+        """
+        group = self.storage.find(group_id)
+        return [self._leave(group, one) for one in members]
+
+    def _leave(self, group: Group | None, leaving: LeavingMember) -> PacelineError | None:
+        if group is None or group.is_in(GroupState.DEAD):
+            return UnknownMemberIdError("there is no such group")
+        try:
+            member_id = leaving.member_id
+            if not member_id and leaving.group_instance_id is not None:
+                member_id = group.static_members.get(leaving.group_instance_id, "")
+            elif self._rebalances.expected_has_come(group, member_id):
+                self._rebalances.maybe_complete_join(group)
+                return None
+            member = group.check_member(member_id, leaving.group_instance_id)
+        except (UnknownMemberIdError, FencedInstanceIdError) as error:
+            return error
+        self._rebalances.remove(group, member, "a member has left")
+        return None
+
+    def _member_group(self, group_id: str, member_id: str) -> Group:
+        group = self.storage.find(group_id)
+        if group is None:
+            raise UnknownMemberIdError(f"there is no group {group_id}")
+        if group.is_in(GroupState.DEAD):
+            raise CoordinatorNotAvailableError(f"group {group_id} was deleted")
+        if member_id in group.pending_members:
+            raise UnknownMemberIdError(f"member {member_id} has not joined yet")
+        return group
+
+    # Offsets
+
+    def commit(self, request: CommitRequest, reply: CommitReply) -> None:
+        """Keep offsets and reply with one result per partition, or with why none is kept."""
+        try:
+            group = self._group_to_commit(request)
+        except PacelineError as error:
+            reply(error)
+            return
+        results: CommitResults = {}
+        accepted: dict[TopicPartition, OffsetValue] = {}
+        limit = self._config.offset_metadata_max_bytes
+        for topic_partition, value in request.offsets.items():
+            if len(value.metadata.encode()) > limit:
+                results[topic_partition] = OffsetMetadataTooLargeError(f"the note has more than {limit} bytes")
+            else:
+                results[topic_partition] = None
+                accepted[topic_partition] = value
+        if not accepted:
+            reply(results)
+            return
+
+        def kept(answer: int | PacelineError) -> None:
+            if isinstance(answer, PacelineError):
+                results.update(dict.fromkeys(accepted, answer))
+            reply(results)
+
+        self.storage.keep_offsets(group, accepted, kept)
+
+    def _group_to_commit(self, request: CommitRequest) -> Group:
+        is_member = request.generation >= 0 or request.member_id or request.group_instance_id is not None
+        group = self.storage.find(request.group_id)
+        if group is None:
+            if is_member:
+                raise IllegalGenerationError(f"there is no group {request.group_id}")
+            return self.storage.get_or_create(request.group_id)
+        if group.is_in(GroupState.DEAD):
+            raise CoordinatorNotAvailableError(f"group {request.group_id} was deleted")
+        if request.generation < 0 and group.is_in(GroupState.EMPTY):
+            return group
+        if not is_member:
+            raise UnknownMemberIdError(f"group {request.group_id} has members; only they commit offsets")
+        member = group.check_member(request.member_id, request.group_instance_id)
+        group.check_generation(request.generation)
+        self._rebalances.heard_of(group, member)
+        if group.is_in(GroupState.COMPLETING_REBALANCE):
+            raise RebalanceInProgressError(f"group {request.group_id} rebalances; join again, then commit")
+        return group
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetValue | None]:
+        """Return committed offsets: of these partitions, None where there is none, or all there are.
+
+        Raises:
+            PacelineError: the group has another coordinator, or is being loaded.
+        """
+        group = self.storage.find(group_id)
+        offsets = {} if group is None or group.is_in(GroupState.DEAD) else group.offsets
+        if partitions is None:
+            return {one: kept.value for one, kept in offsets.items()}
+        return {one: kept.value if (kept := offsets.get(one)) is not None else None for one in partitions}
+
+    # Operators
+
+    def list_groups(self, states: frozenset[str]) -> tuple[list[GroupListing], bool]:
+        """Return the groups coordinated here in one of these states, or all; and whether some are being loaded."""
+        listings = [
+            group.listing() for group in self.storage.loaded_groups() if not states or group.state.name in states
+        ]
+        return sorted(listings, key=lambda one: one.group_id), self.storage.is_loading
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """Return what is known of a group; DEAD when there is no such group."""
+        try:
+            group = self.storage.find(group_id)
+        except PacelineError as error:
+            return GroupDescription(group_id, error=error)
+        return GroupDescription(group_id) if group is None else group.description()
+
+    def delete(self, group_id: str, reply: ErrorReply) -> None:
+        """Delete a group without members and its offsets; reply when the deletion is kept."""
+        try:
+            group = self.storage.find(group_id)
+            if group is None or group.is_in(GroupState.DEAD):
+                raise GroupIdNotFoundError(f"there is no group {group_id}")
+            if not group.is_in(GroupState.EMPTY) or group.pending_members:
+                raise NonEmptyGroupError(f"group {group_id} has members")
+        except PacelineError as error:
+            reply(error)
+            return
+        doomed = group
+        self.storage.discard(doomed)
+
+        def kept(answer: int | PacelineError) -> None:
+            if isinstance(answer, PacelineError):
+                self.storage.restore(doomed)
+                reply(answer)
+            else:
+                reply(None)
+
+        self.storage.keep_deletion(doomed, list(doomed.offsets), True, kept)

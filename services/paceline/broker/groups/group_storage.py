@@ -1,0 +1,300 @@
+"""The groups of the partitions of ``__consumer_offsets`` that this broker leads: loading, keeping and dropping them.
+
+Become-leader starts a load that reads the partition in small steps between other work; until it has ended, requests for
+its groups get COORDINATOR_LOAD_IN_PROGRESS. It ends only when all that was read is committed, so that no answer tells
+of an offset which a later coordinator may not have. Become-follower drops the groups. Source: Kafka's
+GroupMetadataManager.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from paceline.broker.groups.group import Group, GroupState
+from paceline.broker.groups.loaded import LoadedGroups
+from paceline.broker.groups.offsets_topic import OffsetsTopic, partition_for
+from paceline.broker.groups.records import (
+    OffsetValue,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.model.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    InvalidCommitOffsetSizeError,
+    InvalidGroupIdError,
+    NotCoordinatorError,
+    PacelineError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Scheduler
+from paceline.model.settings import GroupConfig
+
+LOG = logging.getLogger("paceline.broker.groups")
+
+_LOAD_BYTES: Final = 64 * 1024
+"""Read in one step of a load; its records take some milliseconds."""
+_LOAD_POLL_MS: Final = 20
+"""Pause between looks at the high watermark, when everything is read and not all of it is committed."""
+_LOAD_RETRY_MS: Final = 500
+_NOT_AVAILABLE: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+_MOVED: Final = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR}
+_TOO_LARGE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+
+AppendReply = Callable[[int | PacelineError], None]
+
+
+class OwnedPartition:
+    """A partition of ``__consumer_offsets`` that this broker leads."""
+
+    __slots__ = ("groups", "leader_epoch", "loaded")
+
+    def __init__(self, leader_epoch: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.loaded = False
+        self.groups: dict[str, Group] = {}
+
+
+class GroupStorage:
+    """Finds, keeps and drops groups."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        scheduler: Scheduler,
+        topic: OffsetsTopic,
+        on_loaded: Callable[[Group], None],
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._topic = topic
+        self._on_loaded = on_loaded
+        self._owned: dict[int, OwnedPartition] = {}
+
+    # Leadership
+
+    def become_leader(self, partition: int, leader_epoch: int) -> None:
+        """Load a partition's groups. A partition that was led in the epoch before stays loaded."""
+        known = self._owned.get(partition)
+        if known is not None:
+            if leader_epoch <= known.leader_epoch:
+                return
+            if known.loaded and leader_epoch == known.leader_epoch + 1:
+                known.leader_epoch = leader_epoch
+                return
+            self.become_follower(partition)
+        owned = self._owned[partition] = OwnedPartition(leader_epoch)
+        LOG.info("loading groups: partition=%d leader_epoch=%d", partition, leader_epoch)
+        self._scheduler.call_soon(lambda: self._begin_load(partition, owned))
+
+    def become_follower(self, partition: int) -> None:
+        """Drop a partition's groups; calls that wait are answered with NOT_COORDINATOR."""
+        owned = self._owned.pop(partition, None)
+        if owned is None:
+            return
+        if owned.groups:
+            LOG.info("unloaded groups: partition=%d count=%d", partition, len(owned.groups))
+        for group in owned.groups.values():
+            self._kill(group, NotCoordinatorError(f"group {group.group_id} has another coordinator"))
+
+    def stop(self) -> None:
+        """Drop all groups; the broker stops."""
+        for partition in tuple(self._owned):
+            self.become_follower(partition)
+
+    def _kill(self, group: Group, error: PacelineError) -> None:
+        if not group.is_in(GroupState.DEAD):
+            group.transition(GroupState.DEAD, self._scheduler.wall_ms())
+        group.fail_waiting(error)
+
+    def _begin_load(self, partition: int, owned: OwnedPartition) -> None:
+        if self._owned.get(partition) is not owned:
+            return
+        try:
+            start, _, end = self._topic.bounds(partition)
+        except PacelineError as error:
+            self._load_failed(partition, owned, error)
+            return
+        self._load(partition, owned, LoadedGroups(), start, end)
+
+    def _load(self, partition: int, owned: OwnedPartition, found: LoadedGroups, offset: int, end: int) -> None:
+        """Take one step: read some batches, or end the load when all of them are read and committed."""
+        if self._owned.get(partition) is not owned:
+            return
+        try:
+            if offset < end:
+                data = self._topic.read(partition, offset, _LOAD_BYTES, end)
+                following = found.take(data, offset)
+                if following <= offset:
+                    following = end
+                self._scheduler.call_soon(lambda: self._load(partition, owned, found, following, end))
+                return
+            _, high_watermark, _ = self._topic.bounds(partition)
+        except PacelineError as error:
+            self._load_failed(partition, owned, error)
+            return
+        if high_watermark < end:
+            self._scheduler.call_later(_LOAD_POLL_MS, lambda: self._load(partition, owned, found, offset, end))
+            return
+        now_ms = self._scheduler.wall_ms()
+        for group in found.groups(partition, now_ms):
+            owned.groups[group.group_id] = group
+        owned.loaded = True
+        LOG.info("loaded groups: partition=%d count=%d records=%d", partition, len(owned.groups), found.record_count)
+        for group in tuple(owned.groups.values()):
+            self._on_loaded(group)
+
+    def _load_failed(self, partition: int, owned: OwnedPartition, error: PacelineError) -> None:
+        """Try again while this broker leads; a partition that it lost meanwhile is dropped by become-follower."""
+        LOG.warning("cannot load groups, trying again: partition=%d error=%s", partition, error)
+        self._scheduler.call_later(_LOAD_RETRY_MS, lambda: self._begin_load(partition, owned))
+
+    # Finding groups
+
+    def partition_of(self, group_id: str) -> int:
+        """Return the partition that keeps a group.
+
+        Raises:
+            CoordinatorNotAvailableError: the topic does not exist.
+        """
+        count = self._topic.partition_count()
+        if count is None:
+            raise CoordinatorNotAvailableError("the topic __consumer_offsets does not exist")
+        return partition_for(group_id, count)
+
+    def owned_partition(self, group_id: str) -> tuple[int, OwnedPartition]:
+        """Return the partition that keeps a group and is led here, loaded.
+
+        Raises:
+            InvalidGroupIdError: the name is empty.
+            NotCoordinatorError: another broker leads it.
+            CoordinatorLoadInProgressError: it is being loaded.
+        """
+        if not group_id:
+            raise InvalidGroupIdError("the group id is empty")
+        try:
+            partition = self.partition_of(group_id)
+        except CoordinatorNotAvailableError as error:
+            raise NotCoordinatorError(str(error)) from None
+        owned = self._owned.get(partition)
+        if owned is None or not self._topic.leads(partition, owned.leader_epoch):
+            raise NotCoordinatorError(f"this broker does not coordinate group {group_id}")
+        if not owned.loaded:
+            raise CoordinatorLoadInProgressError(f"the coordinator is loading group {group_id}")
+        return partition, owned
+
+    def find(self, group_id: str) -> Group | None:
+        """Return a group, None when there is none of that name.
+
+        Raises:
+            PacelineError: as `owned_partition`.
+        """
+        return self.owned_partition(group_id)[1].groups.get(group_id)
+
+    def get_or_create(self, group_id: str) -> Group:
+        """Return a group, a new one when there is none.
+
+        Raises:
+            PacelineError: as `owned_partition`.
+        """
+        partition, owned = self.owned_partition(group_id)
+        group = owned.groups.get(group_id)
+        if group is None:
+            group = Group(group_id, partition, GroupState.EMPTY, self._scheduler.wall_ms())
+            owned.groups[group_id] = group
+        return group
+
+    def discard(self, group: Group) -> None:
+        """Forget a group that has nothing to keep."""
+        owned = self._owned.get(group.partition)
+        if owned is not None and owned.groups.get(group.group_id) is group:
+            del owned.groups[group.group_id]
+            self._kill(group, CoordinatorNotAvailableError(f"group {group.group_id} was deleted"))
+
+    def restore(self, group: Group) -> None:
+        """Take back a group whose deletion could not be kept."""
+        owned = self._owned.get(group.partition)
+        if owned is not None and group.group_id not in owned.groups and group.is_in(GroupState.DEAD):
+            group.state = GroupState.EMPTY
+            owned.groups[group.group_id] = group
+
+    def loaded_groups(self) -> Iterator[Group]:
+        """Yield all groups of loaded partitions that are led here."""
+        for partition, owned in tuple(self._owned.items()):
+            if owned.loaded and self._topic.leads(partition, owned.leader_epoch):
+                yield from tuple(owned.groups.values())
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some partition is being loaded."""
+        return any(not owned.loaded for owned in self._owned.values())
+
+    # Keeping
+
+    def keep_group(self, group: Group, assignments: Mapping[str, bytes], on_done: AppendReply) -> None:
+        """Write a group's metadata; failures are what a client is to be told."""
+        value = encode_group_value(group.to_value(assignments))
+        self._append(group, [(encode_group_key(group.group_id), value)], on_done)
+
+    def keep_offsets(self, group: Group, offsets: Mapping[TopicPartition, OffsetValue], on_done: AppendReply) -> None:
+        """Write committed offsets and take them over when all in-sync replicas have them."""
+        records: list[tuple[bytes, bytes | None]] = [
+            (encode_offset_key(group.group_id, topic_partition), encode_offset_value(value))
+            for topic_partition, value in offsets.items()
+        ]
+        group.pending_commits.update(offsets.keys())
+
+        def kept(answer: int | PacelineError) -> None:
+            group.pending_commits.subtract(offsets.keys())
+            group.pending_commits += type(group.pending_commits)()
+            if not isinstance(answer, PacelineError):
+                for place, (topic_partition, value) in enumerate(offsets.items()):
+                    group.keep_offset(topic_partition, value, answer + place)
+            on_done(answer)
+
+        self._append(group, records, kept)
+
+    def keep_deletion(
+        self, group: Group, offsets: Sequence[TopicPartition], with_group: bool, on_done: AppendReply
+    ) -> None:
+        """Write tombstones of offsets, and of the group itself."""
+        records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(group.group_id, one), None) for one in offsets]
+        if with_group:
+            records.append((encode_group_key(group.group_id), None))
+        if not records:
+            on_done(0)
+            return
+        self._append(group, records, on_done)
+
+    def _append(self, group: Group, records: Sequence[tuple[bytes, bytes | None]], on_done: AppendReply) -> None:
+        owned = self._owned.get(group.partition)
+        if owned is None:
+            on_done(NotCoordinatorError(f"this broker does not coordinate group {group.group_id}"))
+            return
+        now_ms = self._scheduler.wall_ms()
+        batch = encode_batch(NewRecord(now_ms, key, value) for key, value in records)
+
+        def appended(answer: int | PacelineError) -> None:
+            on_done(_for_client(answer) if isinstance(answer, PacelineError) else answer)
+
+        self._topic.append(group.partition, owned.leader_epoch, batch, appended)
+
+
+def _for_client(error: PacelineError) -> PacelineError:
+    """Return what a member is told when a write to the offsets topic failed."""
+    if error.code in _NOT_AVAILABLE:
+        return CoordinatorNotAvailableError(f"the group could not be written: {error}")
+    if error.code in _MOVED:
+        return NotCoordinatorError(f"the group could not be written: {error}")
+    if error.code in _TOO_LARGE:
+        return InvalidCommitOffsetSizeError(str(error))
+    return error

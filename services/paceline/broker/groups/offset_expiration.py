@@ -1,0 +1,67 @@
+"""Deletes committed offsets that have expired, and groups that have nothing left (KIP-211)."""
+
+import logging
+from collections.abc import Sequence
+
+from paceline.broker.groups.group import Group, GroupState
+from paceline.broker.groups.group_storage import GroupStorage
+from paceline.model.errors import PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.settings import GroupConfig
+
+LOG = logging.getLogger("paceline.broker.groups")
+
+
+class OffsetExpiration:
+    """Looks through the groups every ``offsets.retention.check.interval.ms``."""
+
+    def __init__(self, config: GroupConfig, scheduler: Scheduler, storage: GroupStorage) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._storage = storage
+        self._timer: Cancellable | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self.start()
+        now_ms = self._scheduler.wall_ms()
+        for group in self._storage.loaded_groups():
+            self._delete(group, group.expired_offsets(now_ms, self._config.offsets_retention_ms))
+
+    def partitions_deleted(self, partitions: frozenset[TopicPartition]) -> None:
+        """Delete the offsets of partitions that were deleted."""
+        if partitions:
+            for group in self._storage.loaded_groups():
+                self._delete(group, [one for one in group.offsets if one in partitions])
+
+    def _delete(self, group: Group, offsets: Sequence[TopicPartition]) -> None:
+        left = len(group.offsets) - len(offsets)
+        ends = group.is_in(GroupState.EMPTY) and not left and not group.pending_members and not +group.pending_commits
+        if not offsets and not ends:
+            return
+        deleted = {one: group.offsets[one] for one in offsets}
+        for one in offsets:
+            del group.offsets[one]
+        if ends:
+            self._storage.discard(group)
+
+        def kept(answer: int | PacelineError) -> None:
+            if not isinstance(answer, PacelineError):
+                return
+            LOG.warning("expired offsets were not deleted, trying again: group=%s error=%s", group.group_id, answer)
+            for one, offset in deleted.items():
+                group.keep_offset(one, offset.value, offset.record_offset)
+            if ends:
+                self._storage.restore(group)
+
+        self._storage.keep_deletion(group, offsets, ends and group.generation > 0, kept)

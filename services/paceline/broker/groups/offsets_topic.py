@@ -1,0 +1,59 @@
+"""What the coordinator uses of ``__consumer_offsets``: the partitions led here, appends, and the topic's creation."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from paceline.model.errors import PacelineError
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+class OffsetsTopic(Protocol):
+    """The offsets topic on this broker. Offsets are exclusive where they end something."""
+
+    def partition_count(self) -> int | None:
+        """Return how many partitions the topic has, None while it does not exist."""
+
+    def leader_of(self, partition: int) -> int | None:
+        """Return the broker that leads a partition, None while no live one does."""
+
+    def leads(self, partition: int, leader_epoch: int) -> bool:
+        """Whether this broker leads the partition in that epoch."""
+
+    def bounds(self, partition: int) -> tuple[int, int, int]:
+        """Return log start offset, high watermark and log end offset.
+
+        Raises:
+            PacelineError: this broker does not lead the partition.
+        """
+
+    def read(self, partition: int, offset: int, max_bytes: int, limit_offset: int) -> bytes:
+        """Return whole batches from ``offset`` on, at least one, none at or above ``limit_offset``.
+
+        Raises:
+            PacelineError: this broker does not lead the partition, or the log cannot be read.
+        """
+
+    def append(
+        self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]
+    ) -> None:
+        """Append with acks=all; ``on_done`` gets the offset of the first record, or why it failed."""
+
+    def create(self) -> None:
+        """Have the controller create the topic, unless that is under way."""
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """Return the partition that keeps a group: Kafka's ``abs(hashCode) % partitions``.
+
+    >>> partition_for("my-group", 50)
+    12
+    """
+    code = 0
+    raw = group_id.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(raw), 2):
+        code = (31 * code + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
+    if code >= 1 << 31:
+        code -= 1 << 32
+    # Java's Math.abs(Integer.MIN_VALUE) is negative; Kafka uses 0 in its place.
+    return (0 if code == -(1 << 31) else abs(code)) % partition_count
