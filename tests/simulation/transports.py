@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
@@ -20,6 +21,7 @@ from paceline.model.control import (
     ControlRequest,
     ControlResponse,
     Endpoint,
+    InternalTopic,
     LeaderAndIsrRequest,
     LiveBroker,
     StopReplicaRequest,
@@ -276,6 +278,30 @@ class SimulatedBrokerTransport:
                 message = controller_pb.ControlledShutdownRequest.FromString(encoded)
                 asked = convert.controlled_shutdown_from_proto(message)
             target.node.controlled_shutdown(asked, reply)
+
+        life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
+
+    def create_internal_topic(
+        self,
+        controller: Endpoint,
+        topic: InternalTopic,
+        timeout_ms: int,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Ask a controller to create one of the cluster's own topics."""
+        life = self._life
+        asked = convert.internal_topic_from_proto(convert.internal_topic_to_proto(topic))
+        new = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
+
+        def handle(reply: Callable[[Exception | None], None]) -> None:
+            target = life.cluster.controller_named(controller.host)
+            if target is not None:
+                target.node.create_topics(
+                    [new],
+                    1_000,
+                    False,
+                    lambda answer: reply(answer if isinstance(answer, Exception) else answer[0].error),
+                )
 
         life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
 

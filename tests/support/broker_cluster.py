@@ -35,6 +35,7 @@ from paceline.model.control import (
     ControllerStamp,
     ControlResponse,
     Endpoint,
+    InternalTopic,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LiveBroker,
@@ -96,6 +97,7 @@ class DirectTransport:
         self.hold: Callable[[int, ReplicaFetchResponse | Exception], bool] = lambda _leader, _answer: False
         """Whether an answer is kept in `held` instead of being delivered."""
         self.held: list[Callable[[], None]] = []
+        self.created_topics: list[InternalTopic] = []
         self.shutdown_requests: list[ControlledShutdownRequest] = []
         self.shutdown_answers: list[ControlledShutdownResponse | Exception] = []
         self.heartbeats: list[tuple[Endpoint, BrokerHeartbeatRequest]] = []
@@ -168,6 +170,16 @@ class DirectTransport:
         self.shutdown_requests.append(request)
         answer = self.shutdown_answers.pop(0) if self.shutdown_answers else ControlledShutdownResponse()
         self._cluster.time.call_later(self.delay_ms, lambda: on_done(answer))
+
+    def create_internal_topic(
+        self,
+        controller: Endpoint,
+        topic: InternalTopic,
+        timeout_ms: int,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        self.created_topics.append(topic)
+        self._cluster.time.call_later(self.delay_ms, lambda: on_done(None))
 
     def broker_heartbeat(
         self,

@@ -10,6 +10,7 @@ from paceline.model.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     Endpoint,
+    InternalTopic,
     LiveBroker,
 )
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
@@ -55,6 +56,15 @@ class BrokerTransport(Protocol):
         on_done: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
         """Ask a controller to take leadership away."""
+
+    def create_internal_topic(
+        self,
+        controller: Endpoint,
+        topic: InternalTopic,
+        timeout_ms: int,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Ask a controller to create one of the cluster's own topics; the callback gets why it failed, or None."""
 
     def broker_heartbeat(
         self,

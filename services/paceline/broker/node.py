@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 
 from paceline.broker.control.control_requests import ControlRequests
 from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
+from paceline.broker.groups.coordinator import GroupCoordinator
+from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.interfaces import BackgroundWork, BrokerTransport
 from paceline.broker.membership.broker_configs import BrokerConfigs
 from paceline.broker.membership.controlled_shutdown import ControlledShutdown
@@ -153,7 +156,18 @@ class BrokerNode:
             self.replica_manager.deliver_news,
         )
         self._fence = ControllerEpochFence(self._read_controller_epoch, self._epoch_refuted)
-        self._control = ControlRequests(self.replica_manager)
+        self._rng = rng
+        self.groups = GroupCoordinator(
+            config.groups,
+            scheduler,
+            HostedOffsetsTopic(config.groups, self.replica_manager, transport, self.produce),
+            self._new_member_suffix,
+        )
+        self._control = ControlRequests(
+            self.replica_manager,
+            self._leadership_changed,
+            lambda partitions: self.groups.partitions_deleted(partitions),
+        )
         self._clients = ClientRequests(config, self.replica_manager)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
         self._registration = Registration(
@@ -209,6 +223,7 @@ class BrokerNode:
         self._retention.start()
         self._heartbeats.start()
         self._watch_loop()
+        self.groups.start()
         self._schedule_propagation()
         self._zookeeper.start(self._session_changed, self._watch_fired)
 
@@ -243,6 +258,7 @@ class BrokerNode:
     def _finish_stop(self) -> None:
         self._stopped = True
         self._heartbeats.stop()
+        self.groups.stop()
         self._isr_writer.stop()
         self._registration.stop()
         self._topic_configs.stop()
@@ -389,6 +405,36 @@ class BrokerNode:
         FlowRun(
             read_controller_epoch(), self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)
         ).start()
+
+    # Groups
+
+    def _leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
+        """Load the groups of partitions of the offsets topic that this broker leads now, drop those of the others."""
+        for partition in leaders:
+            if partition.topic_partition.topic == OFFSETS_TOPIC:
+                self.groups.become_leader(partition.topic_partition.partition, partition.leader_epoch)
+        for topic, index in others:
+            if topic == OFFSETS_TOPIC:
+                self.groups.become_follower(index)
+
+    def _new_member_suffix(self) -> str:
+        """Return 32 hexadecimal digits that no other member id ends in."""
+        return self._rng.randbytes(16).hex()
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+        return self._scheduler.wall_ms()
+
+    def group_coordinator(self) -> GroupCoordinator:
+        """Return the group coordinator.
+
+        Raises:
+            PacelineError: the broker does not serve.
+        """
+        refusal = self._not_serving()
+        if refusal is not None:
+            raise refusal
+        return self.groups
 
     # Data path
 

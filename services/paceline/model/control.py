@@ -3,6 +3,7 @@
 The wire form is `paceline.internal.v1`; `paceline.rpc.convert` maps one to the other.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.model.errors import ErrorCode
@@ -147,6 +148,16 @@ class ControlledShutdownRequest:
 
     broker_id: int
     broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """One of the cluster's own topics, to be created for a broker."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """LeaderAndIsr, StopReplica and UpdateMetadata, after the epoch checks (replica-manager.md sections 3, 7 and 8)."""
 
+from collections.abc import Callable, Sequence
+
 from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
@@ -23,11 +25,34 @@ Errors = dict[TopicPartition, ErrorCode]
 Accepted = list[tuple[Partition, LeaderAndIsrPartition]]
 
 
+def _ignore_leadership(_leaders: Sequence[Partition], _others: Sequence[TopicPartition]) -> None:
+    """Do nothing: no part of this broker depends on leadership."""
+
+
+def _ignore_deletion(_partitions: Sequence[TopicPartition]) -> None:
+    """Do nothing: no part of this broker depends on deletions."""
+
+
 class ControlRequests:
     """Applies a controller's decisions to the hosted partitions."""
 
-    def __init__(self, manager: ReplicaManager) -> None:
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        on_leadership_change: Callable[[Sequence[Partition], Sequence[TopicPartition]], None] = _ignore_leadership,
+        on_partitions_deleted: Callable[[Sequence[TopicPartition]], None] = _ignore_deletion,
+    ) -> None:
+        """Make it.
+
+        Args:
+            manager: the hosted partitions.
+            on_leadership_change: gets the partitions that this broker leads in a new leader epoch, and those that it
+                leads no longer, at the end of each LeaderAndIsr and StopReplica.
+            on_partitions_deleted: gets the partitions that an UpdateMetadata says are deleted.
+        """
         self._manager = manager
+        self._on_leadership_change = on_leadership_change
+        self._on_partitions_deleted = on_partitions_deleted
         self._deleted: dict[TopicPartition, ReplicaLog] = {}
         """Logs the running request has deleted."""
         self._gone = DeletedReplicas()
@@ -49,6 +74,10 @@ class ControlRequests:
         manager.start_checkpoints()
         manager.fetchers.close_idle()
         manager.deliver_news()
+        self._on_leadership_change(
+            [partition for partition, _ in accepted if partition.is_leader],
+            [partition.topic_partition for partition, _ in accepted if not partition.is_leader],
+        )
         return ControlResponse(partition_errors=errors)
 
     def _without_deleted(self, request: LeaderAndIsrRequest, errors: Errors) -> tuple[LeaderAndIsrPartition, ...]:
@@ -192,6 +221,7 @@ class ControlRequests:
         manager.end_topic_roles(dict.fromkeys(state.topic_partition.topic for state in accepted))
         manager.fetchers.close_idle()
         manager.deliver_news()
+        self._on_leadership_change([], [state.topic_partition for state in accepted])
         return ControlResponse(partition_errors=errors)
 
     def _is_namesake(self, state: StopReplicaPartition) -> bool:
@@ -245,7 +275,7 @@ class ControlRequests:
         """Replace what this broker knows of the cluster, unless it knows better from this controller already."""
         if self._manager.metadata.is_overtaken(request):
             return ControlResponse()
-        self._manager.metadata.update(request)
+        self._on_partitions_deleted(self._manager.metadata.update(request))
         set_strays_aside(self._manager, request)
         self._manager.damaged_logs.metadata_changed()
         return ControlResponse()

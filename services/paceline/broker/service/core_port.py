@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.model.client_io import (
     DeleteRecordsQuery,
@@ -34,6 +35,12 @@ class BrokerCore(Protocol):
     """What the broker knows of the cluster."""
     cluster_id: str | None
     """Id of the cluster; None before registration."""
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+
+    def group_coordinator(self) -> GroupCoordinator:
+        """Return the group coordinator; raises `PacelineError` while the broker does not serve."""
 
     def handle_control(self, request: ControlRequest) -> ControlResponse:
         """Carry out a control request; raises `PacelineError` when it must be sent again later."""

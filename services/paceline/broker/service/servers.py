@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable
 
 from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.group_servicer import GROUP_SERVICE, GroupServicer
 from paceline.broker.service.internal_servicer import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
 from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, LogServicer, MetadataServicer
 from paceline.broker.service.record_codec import RecordCodec
@@ -21,7 +22,7 @@ from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import BrokerSettings
-from paceline.v1 import metadata_service_pb2_grpc
+from paceline.v1 import group_service_pb2_grpc, metadata_service_pb2_grpc
 
 CONTROL_THREADS = 4
 _FETCHER_STREAMS = 1_000
@@ -138,9 +139,14 @@ class BrokerServers:
             self._fairness,
             self._record_codec,
         )
+        groups = GroupServicer(self._core, name)
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
         return [
             Service(LOG_SERVICE, log.add_to),
+            Service(
+                GROUP_SERVICE,
+                lambda server: group_service_pb2_grpc.add_GroupServiceServicer_to_server(groups, server),
+            ),
             Service(
                 "paceline.v1.MetadataService",
                 lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),

@@ -21,9 +21,10 @@ from paceline.model.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     Endpoint,
+    InternalTopic,
     LiveBroker,
 )
-from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
+from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError, error_for
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.rpc import convert, wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
@@ -114,12 +115,33 @@ class GrpcBrokerTransport:
                 stub.ControlledShutdown(message, timeout=timeout_ms / 1000)
             )
 
+        self._controller(controller).submit(call, on_done)
+
+    def create_internal_topic(
+        self,
+        controller: Endpoint,
+        topic: InternalTopic,
+        timeout_ms: int,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Ask a controller to create one of the cluster's own topics."""
+
+        def call(channel: Any) -> None:
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+            message = convert.internal_topic_to_proto(topic)
+            answer = stub.CreateInternalTopic(message, timeout=timeout_ms / 1000)
+            if answer.HasField("error"):
+                raise error_for(answer.error.code, answer.error.message)
+
+        self._controller(controller).submit(call, on_done)
+
+    def _controller(self, controller: Endpoint) -> "_Caller":
         caller = self._controllers.get(controller.address)
         if caller is None:
             caller = self._controllers[controller.address] = _Caller(
-                "controlled-shutdown", self._control_channel(controller), controller.address, self._post
+                "controller-calls", self._control_channel(controller), controller.address, self._post
             )
-        caller.submit(call, on_done)
+        return caller
 
     def broker_heartbeat(
         self,

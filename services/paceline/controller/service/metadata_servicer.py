@@ -10,6 +10,7 @@ from typing import Any, Final
 from paceline import __version__
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
+from paceline.controller.topics.topic_validation import CreateTopicResult, NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint
@@ -32,6 +33,8 @@ from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 MAX_TOPICS: Final = 10_000
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
+INTERNAL_TOPIC_WAIT_MS: Final = 1_000
+"""Longest wait for leaders of an internal topic; the topic stays when it is over."""
 HEARTBEAT_TIMEOUT_S: Final = 3.0
 """Longest wait for the event loop; the broker has sent the next one by then."""
 
@@ -217,6 +220,25 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         if isinstance(answer, Exception):
             raise answer
         return convert.controlled_shutdown_response_to_proto(answer)
+
+    def CreateInternalTopic(  # noqa: N802
+        self, request: controller_pb.CreateInternalTopicRequest, context: Any
+    ) -> controller_pb.CreateInternalTopicResponse:
+        """Create one of the cluster's own topics for a broker; leaders are awaited for a moment only."""
+        asked = convert.internal_topic_from_proto(request)
+        topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
+        node = self._handle.get()
+        future: concurrent.futures.Future[list[CreateTopicResult] | Exception] = concurrent.futures.Future()
+        self._post(lambda: node.create_topics([topic], INTERNAL_TOPIC_WAIT_MS, False, future.set_result))
+        try:
+            answer = future.result(CONTROLLED_SHUTDOWN_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            raise RequestTimedOutError("the controller did not answer in time") from None
+        if isinstance(answer, NotControllerError):
+            raise not_controller(node, "CONTROL")
+        if isinstance(answer, Exception):
+            raise answer
+        return controller_pb.CreateInternalTopicResponse(error=topic_error(answer[0].error))
 
     def BrokerHeartbeat(  # noqa: N802
         self, request: controller_pb.BrokerHeartbeatRequest, context: Any

@@ -36,6 +36,8 @@ class NewTopic:
     assignments: tuple[tuple[int, ...], ...] = ()
     """Broker ids per partition, partition 0 first; empty lets the controller place replicas."""
     configs: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+    """Whether a broker asks, which may create the cluster's own topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class TopicValidator:
 
     def _place(self, topic: NewTopic, taken: Mapping[str, str], budget: int) -> dict[int, ReplicaAssignment]:
         validate_topic_name(topic.name)
-        if topic.name in INTERNAL_TOPICS:
+        if topic.name in INTERNAL_TOPICS and not topic.internal:
             raise InvalidTopicError(f"topic {topic.name!r} is the cluster's own")
         holder = taken.get(collision_key(topic.name))
         if holder == topic.name:

@@ -108,6 +108,76 @@ class BrokerHeartbeatResponse(google.protobuf.message.Message):
 global___BrokerHeartbeatResponse = BrokerHeartbeatResponse
 
 @typing.final
+class CreateInternalTopicRequest(google.protobuf.message.Message):
+    """CreateInternalTopicRequest describes a topic of the cluster's own."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ConfigsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    NAME_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    REPLICATION_FACTOR_FIELD_NUMBER: builtins.int
+    CONFIGS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name, for example "__consumer_offsets"."""
+    partitions: builtins.int
+    """Number of partitions."""
+    replication_factor: builtins.int
+    """Replicas per partition."""
+    @property
+    def configs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Topic configuration."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        partitions: builtins.int = ...,
+        replication_factor: builtins.int = ...,
+        configs: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configs", b"configs", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor"]) -> None: ...
+
+global___CreateInternalTopicRequest = CreateInternalTopicRequest
+
+@typing.final
+class CreateInternalTopicResponse(google.protobuf.message.Message):
+    """CreateInternalTopicResponse tells what became of it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: builtins.int
+    @property
+    def error(self) -> paceline.v1.errors_pb2.TopicError:
+        """Why it was not created; absent means success."""
+
+    def __init__(
+        self,
+        *,
+        error: paceline.v1.errors_pb2.TopicError | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___CreateInternalTopicResponse = CreateInternalTopicResponse
+
+@typing.final
 class RemainingPartition(google.protobuf.message.Message):
     """RemainingPartition is a partition that could not be moved."""
 

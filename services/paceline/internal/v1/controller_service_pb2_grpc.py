@@ -25,6 +25,11 @@ class ControllerServiceStub(object):
                 request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.SerializeToString,
                 response_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.FromString,
                 )
+        self.CreateInternalTopic = channel.unary_unary(
+                '/paceline.internal.v1.ControllerService/CreateInternalTopic',
+                request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.CreateInternalTopicRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.CreateInternalTopicResponse.FromString,
+                )
         self.FollowState = channel.unary_stream(
                 '/paceline.internal.v1.ControllerService/FollowState',
                 request_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.FollowStateRequest.SerializeToString,
@@ -46,6 +51,14 @@ class ControllerServiceServicer(object):
     def BrokerHeartbeat(self, request, context):
         """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
         active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateInternalTopic(self, request, context):
+        """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
+        partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,6 +86,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.BrokerHeartbeat,
                     request_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.FromString,
                     response_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.SerializeToString,
+            ),
+            'CreateInternalTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateInternalTopic,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.CreateInternalTopicRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_controller__service__pb2.CreateInternalTopicResponse.SerializeToString,
             ),
             'FollowState': grpc.unary_stream_rpc_method_handler(
                     servicer.FollowState,
@@ -121,6 +139,23 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ControllerService/BrokerHeartbeat',
             paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatRequest.SerializeToString,
             paceline_dot_internal_dot_v1_dot_controller__service__pb2.BrokerHeartbeatResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CreateInternalTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ControllerService/CreateInternalTopic',
+            paceline_dot_internal_dot_v1_dot_controller__service__pb2.CreateInternalTopicRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_controller__service__pb2.CreateInternalTopicResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -35,6 +35,14 @@ class ControllerServiceStub:
     active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
     """
 
+    CreateInternalTopic: grpc.UnaryUnaryMultiCallable[
+        paceline.internal.v1.controller_service_pb2.CreateInternalTopicRequest,
+        paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse,
+    ]
+    """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
+    partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
+    """
+
     FollowState: grpc.UnaryStreamMultiCallable[
         paceline.internal.v1.controller_service_pb2.FollowStateRequest,
         paceline.internal.v1.controller_service_pb2.FollowStateResponse,
@@ -60,6 +68,14 @@ class ControllerServiceAsyncStub:
     ]
     """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
     active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+    """
+
+    CreateInternalTopic: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.internal.v1.controller_service_pb2.CreateInternalTopicRequest,
+        paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse,
+    ]
+    """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
+    partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
     """
 
     FollowState: grpc.aio.UnaryStreamMultiCallable[
@@ -91,6 +107,16 @@ class ControllerServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse, collections.abc.Awaitable[paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse]]:
         """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
         active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """
+
+    @abc.abstractmethod
+    def CreateInternalTopic(
+        self,
+        request: paceline.internal.v1.controller_service_pb2.CreateInternalTopicRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse, collections.abc.Awaitable[paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse]]:
+        """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
+        partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
         """
 
     @abc.abstractmethod

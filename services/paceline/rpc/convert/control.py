@@ -12,6 +12,7 @@ from paceline.model.control import (
     ControllerStamp,
     ControlResponse,
     Endpoint,
+    InternalTopic,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LiveBroker,
@@ -21,7 +22,7 @@ from paceline.model.control import (
     UpdateMetadataRequest,
 )
 from paceline.model.errors import InvalidRequestError
-from paceline.model.identifiers import LEADER_DURING_DELETE, NO_LEADER, TopicPartition
+from paceline.model.identifiers import INTERNAL_TOPICS, LEADER_DURING_DELETE, NO_LEADER, TopicPartition
 from paceline.rpc.convert.common import (
     MAX_BROKERS,
     MAX_INTERNAL_PARTITIONS,
@@ -306,6 +307,32 @@ def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequ
     """
     return ControlledShutdownRequest(
         at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, -1, "broker epoch")
+    )
+
+
+def internal_topic_to_proto(topic: InternalTopic) -> controller_pb.CreateInternalTopicRequest:
+    """Return the message."""
+    return controller_pb.CreateInternalTopicRequest(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=topic.configs,
+    )
+
+
+def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest) -> InternalTopic:
+    """Return the topic.
+
+    Raises:
+        InvalidRequestError: it is none of the cluster's own, or a number is not positive.
+    """
+    if message.name not in INTERNAL_TOPICS:
+        raise InvalidRequestError(f"topic {message.name!r} is not one of the cluster's own")
+    return InternalTopic(
+        message.name,
+        at_least(message.partitions, 1, "number of partitions"),
+        at_least(message.replication_factor, 1, "replication factor"),
+        dict(message.configs),
     )
 
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from paceline.model.control import Endpoint
-from paceline.model.settings import BrokerConfig, ControllerConfig
+from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
 from paceline.runtime.settings.fields import MAX_INT64, key_name
 from paceline.runtime.settings.keys import KEYS, BrokerKeys, CommonKeys, ControllerKeys
 from paceline.runtime.settings.listeners import advertised_listeners, parse_listeners
@@ -100,7 +100,13 @@ class BrokerSettings(LoadedSettings[BrokerKeys]):
 
     def config(self, broker_id: int) -> BrokerConfig:
         """Return what the core is handed once the broker's id is known."""
-        return BrokerConfig(broker_id=broker_id, **_shared_fields(BrokerConfig, self.keys, {"broker_id"}))
+        groups = GroupConfig(
+            offsets_retention_ms=self.keys.offsets_retention_minutes * _MINUTE_MS,
+            **_shared_fields(GroupConfig, self.keys, {"offsets_retention_ms"}),
+        )
+        return BrokerConfig(
+            broker_id=broker_id, groups=groups, **_shared_fields(BrokerConfig, self.keys, {"broker_id"})
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,124 @@
+"""``__consumer_offsets`` as this broker hosts it: implements `offsets_topic.OffsetsTopic` over the replica manager."""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
+from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
+from paceline.model.control import InternalTopic
+from paceline.model.errors import NotLeaderOrFollowerError, PacelineError, TopicAlreadyExistsError, error_for
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.settings import GroupConfig
+from paceline.replication.purgatory import Cancel
+
+LOG = logging.getLogger("paceline.broker.groups")
+
+CONTROL_LISTENER: Final = "CONTROL"
+_CREATE_TIMEOUT_MS: Final = 10_000
+
+
+class Append(Protocol):
+    """The broker's own produce."""
+
+    def __call__(
+        self,
+        acks: RequiredAcks,
+        timeout_ms: int,
+        data: list[ProduceData],
+        reply: Callable[[list[ProduceResult]], None],
+        from_client: bool,
+    ) -> Cancel | None:
+        """Append batches and reply once."""
+
+
+class HostedOffsetsTopic:
+    """The offsets topic on this broker."""
+
+    def __init__(
+        self, config: GroupConfig, manager: ReplicaManager, transport: BrokerTransport, append: Append
+    ) -> None:
+        self._config = config
+        self._manager = manager
+        self._transport = transport
+        self._append = append
+        self._creating = False
+
+    def partition_count(self) -> int | None:
+        """Return how many partitions the topic has, None while it does not exist."""
+        partitions = self._manager.metadata.snapshot.topics.get(OFFSETS_TOPIC)
+        return len(partitions) if partitions else None
+
+    def leader_of(self, partition: int) -> int | None:
+        """Return the broker that leads a partition, None while no live one does."""
+        snapshot = self._manager.metadata.snapshot
+        state = snapshot.partition(TopicPartition(OFFSETS_TOPIC, partition))
+        if state is None or state.leader == NO_LEADER or state.leader not in snapshot.brokers:
+            return None
+        return state.leader
+
+    def leads(self, partition: int, leader_epoch: int) -> bool:
+        """Whether this broker leads the partition in that epoch."""
+        hosted = self._manager.partitions.get(TopicPartition(OFFSETS_TOPIC, partition))
+        return hosted is not None and hosted.is_leader and hosted.leader_epoch == leader_epoch
+
+    def bounds(self, partition: int) -> tuple[int, int, int]:
+        """Return log start offset, high watermark and log end offset.
+
+        Raises:
+            PacelineError: this broker does not lead the partition.
+        """
+        log = self._manager.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
+        return log.log_start_offset, log.high_watermark, log.log_end_offset
+
+    def read(self, partition: int, offset: int, max_bytes: int, limit_offset: int) -> bytes:
+        """Return whole batches from ``offset`` on, at least one, none at or above ``limit_offset``.
+
+        Raises:
+            PacelineError: this broker does not lead the partition, or the log cannot be read.
+        """
+        log = self._manager.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
+        return log.read(offset, max_bytes, limit_offset)
+
+    def append(
+        self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]
+    ) -> None:
+        """Append with acks=all; ``on_done`` gets the offset of the first record, or why it failed."""
+        topic_partition = TopicPartition(OFFSETS_TOPIC, partition)
+        if not self.leads(partition, leader_epoch):
+            on_done(NotLeaderOrFollowerError(f"this broker does not lead {topic_partition} in epoch {leader_epoch}"))
+            return
+
+        def done(results: list[ProduceResult]) -> None:
+            failure = results[0].failure
+            on_done(results[0].base_offset if failure is None else error_for(failure.code, failure.message))
+
+        data = [ProduceData(topic_partition, None, batch)]
+        self._append(RequiredAcks.ALL, self._config.offsets_commit_timeout_ms, data, done, False)
+
+    def create(self) -> None:
+        """Have the controller create the topic, unless that is under way or too few brokers are alive (KIP-115)."""
+        config, snapshot = self._config, self._manager.metadata.snapshot
+        controller = next((one for one in snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None)
+        if self._creating or controller is None or len(snapshot.brokers) < config.offsets_topic_replication_factor:
+            return
+        self._creating = True
+        topic = InternalTopic(
+            OFFSETS_TOPIC,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+        LOG.info("creating topic: name=%s partitions=%d", topic.name, topic.partitions)
+        self._transport.create_internal_topic(controller, topic, _CREATE_TIMEOUT_MS, self._created)
+
+    def _created(self, error: Exception | None) -> None:
+        self._creating = False
+        if error is not None and not isinstance(error, TopicAlreadyExistsError):
+            LOG.warning("topic was not created: name=%s error=%s", OFFSETS_TOPIC, error)

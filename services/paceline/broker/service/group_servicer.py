@@ -1,0 +1,229 @@
+"""GroupService, bound to one listener. It checks and converts, and asks the coordinator on the node's event loop."""
+
+import urllib.parse
+from typing import Any, Final
+
+from paceline.broker.groups.requests import (
+    CommitRequest,
+    CommitResults,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    Protocol,
+    SyncRequest,
+    SyncResult,
+)
+from paceline.broker.service import group_values as values
+from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.log_servicer import Listener, answer_of
+from paceline.model.errors import (
+    CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    PacelineError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc import convert
+from paceline.v1 import group_service_pb2 as pb
+from paceline.v1 import group_service_pb2_grpc
+
+GROUP_SERVICE: Final = "paceline.v1.GroupService"
+MAX_ID_CHARACTERS: Final = 249
+"""Of a group id, member id, instance id or client id."""
+MAX_GROUPS: Final = 1_000
+"""Groups that one request may name."""
+MAX_PROTOCOLS: Final = 64
+MAX_ASSIGNMENTS: Final = 10_000
+DEFAULT_CLIENT_ID: Final = "member"
+_WRITE_TIMEOUT_MS: Final = 30_000
+_JOIN_GRACE_MS: Final = 300_000
+"""A rebalance waits for the slowest member, whose time-out may be longer than the caller's."""
+
+
+class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
+    """Consumer groups, for the clients of one listener."""
+
+    def __init__(self, core: CoreHandle, listener: str) -> None:
+        self._core = core
+        self._listener = Listener(listener, core)
+
+    async def FindCoordinator(  # noqa: N802
+        self, request: pb.FindCoordinatorRequest, context: Any
+    ) -> pb.FindCoordinatorResponse:
+        """Name the coordinator of a group."""
+        broker_id = self._core.get().group_coordinator().find_coordinator(_group_id(request.group_id))
+        endpoint = self._listener.address_of(broker_id)
+        if endpoint is None:
+            raise CoordinatorNotAvailableError(f"broker {broker_id}, the coordinator, is not alive")
+        return pb.FindCoordinatorResponse(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
+
+    async def JoinGroup(self, request: pb.JoinGroupRequest, context: Any) -> pb.JoinGroupResponse:  # noqa: N802
+        """Make the caller a member, or have it take part in a rebalance."""
+        join = JoinRequest(
+            _group_id(request.group_id),
+            _id(request.member_id, "member id"),
+            _id(request.group_instance_id, "group instance id") or None,
+            _id(request.client_id, "client id") or DEFAULT_CLIENT_ID,
+            _host_of(context.peer()),
+            convert.at_least(request.rebalance_timeout_ms, 0, "rebalance time-out") or request.session_timeout_ms,
+            convert.at_least(request.session_timeout_ms, 0, "session time-out"),
+            request.protocol_type or values.CONSUMER,
+            tuple(
+                Protocol(_id(one.name, "assignor"), values.subscription_to_bytes(one.subscription))
+                for one in convert.bounded(request.protocols, MAX_PROTOCOLS, "assignors")
+            ),
+        )
+        if len({one.name for one in join.protocols}) != len(join.protocols):
+            raise InvalidRequestError("an assignor is named twice")
+        coordinator = self._core.get().group_coordinator()
+        answer: JoinResult | PacelineError = await answer_of(
+            lambda reply: coordinator.join(join, reply), join.rebalance_timeout_ms + _JOIN_GRACE_MS
+        )
+        if isinstance(answer, PacelineError):
+            raise answer
+        return values.join_to_proto(answer)
+
+    async def SyncGroup(self, request: pb.SyncGroupRequest, context: Any) -> pb.SyncGroupResponse:  # noqa: N802
+        """Take the leader's assignments and answer with the caller's."""
+        assignments = {
+            one.member_id: values.assignment_to_bytes(one.assignment)
+            for one in convert.bounded(request.assignments, MAX_ASSIGNMENTS, "assignments")
+        }
+        sync = SyncRequest(
+            _group_id(request.group_id),
+            request.generation_id,
+            _id(request.member_id, "member id"),
+            _id(request.group_instance_id, "group instance id") or None,
+            request.protocol_type or None,
+            request.protocol_name or None,
+            assignments,
+        )
+        coordinator = self._core.get().group_coordinator()
+        answer: SyncResult | PacelineError = await answer_of(
+            lambda reply: coordinator.sync(sync, reply), _JOIN_GRACE_MS
+        )
+        if isinstance(answer, PacelineError):
+            raise answer
+        return values.sync_to_proto(answer)
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:  # noqa: N802
+        """Keep a member alive."""
+        self._core.get().group_coordinator().heartbeat(
+            _group_id(request.group_id), request.generation_id, request.member_id, request.group_instance_id or None
+        )
+        return pb.HeartbeatResponse()
+
+    async def LeaveGroup(self, request: pb.LeaveGroupRequest, context: Any) -> pb.LeaveGroupResponse:  # noqa: N802
+        """Remove members."""
+        members = [
+            LeavingMember(one.member_id, one.group_instance_id or None)
+            for one in convert.bounded(request.members, MAX_ASSIGNMENTS, "members")
+        ]
+        errors = self._core.get().group_coordinator().leave(_group_id(request.group_id), members)
+        return pb.LeaveGroupResponse(
+            members=[
+                pb.LeavingMemberResult(
+                    member_id=one.member_id,
+                    group_instance_id=one.group_instance_id or "",
+                    error=values.group_error(error),
+                )
+                for one, error in zip(members, errors, strict=True)
+            ]
+        )
+
+    async def CommitOffsets(  # noqa: N802
+        self, request: pb.CommitOffsetsRequest, context: Any
+    ) -> pb.CommitOffsetsResponse:
+        """Keep offsets."""
+        offsets = convert.bounded(request.offsets, convert.MAX_CLIENT_PARTITIONS, "partitions")
+        partitions = [convert.partition_of(one) for one in offsets]
+        convert.refuse_duplicates(partitions)
+        core = self._core.get()
+        now_ms = core.wall_ms()
+        commit = CommitRequest(
+            _group_id(request.group_id),
+            request.generation_id if request.HasField("generation_id") else -1,
+            _id(request.member_id, "member id"),
+            _id(request.group_instance_id, "group instance id") or None,
+            {
+                topic_partition: values.offset_from_proto(one, now_ms)
+                for topic_partition, one in zip(partitions, offsets, strict=True)
+            },
+        )
+        coordinator = core.group_coordinator()
+        answer: CommitResults | PacelineError = await answer_of(
+            lambda reply: coordinator.commit(commit, reply), _WRITE_TIMEOUT_MS
+        )
+        if isinstance(answer, PacelineError):
+            raise answer
+        return pb.CommitOffsetsResponse(
+            partitions=[
+                pb.CommitOffsetResult(
+                    topic=one.topic, partition=one.partition, error=values.partition_error(answer[one])
+                )
+                for one in partitions
+            ]
+        )
+
+    async def FetchOffsets(  # noqa: N802
+        self, request: pb.FetchOffsetsRequest, context: Any
+    ) -> pb.FetchOffsetsResponse:
+        """Return committed offsets."""
+        wanted = None
+        if request.partitions:
+            wanted = [
+                TopicPartition(one.topic, index)
+                for one in convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "topics")
+                for index in convert.bounded(one.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions")
+            ]
+            convert.bounded(wanted, convert.MAX_CLIENT_PARTITIONS, "partitions")
+        found = self._core.get().group_coordinator().fetch_offsets(_group_id(request.group_id), wanted)
+        return pb.FetchOffsetsResponse(
+            partitions=[values.committed_to_proto(one, value) for one, value in found.items()]
+        )
+
+    async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802
+        """List the groups coordinated here."""
+        listings, loading = self._core.get().group_coordinator().list_groups(values.state_names(request.states))
+        return pb.ListGroupsResponse(groups=[values.listing_to_proto(one) for one in listings], loading=loading)
+
+    async def DescribeGroups(  # noqa: N802
+        self, request: pb.DescribeGroupsRequest, context: Any
+    ) -> pb.DescribeGroupsResponse:
+        """Show groups."""
+        coordinator = self._core.get().group_coordinator()
+        names = convert.bounded(request.group_ids, MAX_GROUPS, "groups")
+        return pb.DescribeGroupsResponse(
+            groups=[values.description_to_proto(coordinator.describe(name)) for name in names]
+        )
+
+    async def DeleteGroups(  # noqa: N802
+        self, request: pb.DeleteGroupsRequest, context: Any
+    ) -> pb.DeleteGroupsResponse:
+        """Delete groups without members."""
+        coordinator = self._core.get().group_coordinator()
+        results = []
+        for name in list(convert.bounded(request.group_ids, MAX_GROUPS, "groups")):
+            error: PacelineError | None = await answer_of(
+                lambda reply, name=name: coordinator.delete(name, reply), _WRITE_TIMEOUT_MS
+            )
+            results.append(pb.DeleteGroupResult(group_id=name, error=values.group_error(error)))
+        return pb.DeleteGroupsResponse(groups=results)
+
+
+def _group_id(text: str) -> str:
+    if not text or len(text) > MAX_ID_CHARACTERS:
+        raise InvalidGroupIdError(f"a group id has 1 to {MAX_ID_CHARACTERS} characters, this one {len(text)}")
+    return text
+
+
+def _id(text: str, what: str) -> str:
+    if len(text) > 2 * MAX_ID_CHARACTERS:
+        raise InvalidRequestError(f"the {what} has {len(text)} characters, {2 * MAX_ID_CHARACTERS} are allowed")
+    return text
+
+
+def _host_of(peer: str) -> str:
+    """Return the address in gRPC's name of a peer: ``ipv4:127.0.0.1:4711`` gives ``/127.0.0.1``, as Kafka writes it."""
+    _, _, address = urllib.parse.unquote(peer).partition(":")
+    return "/" + address.rpartition(":")[0].strip("[]")

@@ -1,0 +1,192 @@
+"""Conversions between the GroupService's messages and the coordinator's values."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from paceline.broker.groups.records import OffsetValue
+from paceline.broker.groups.requests import GroupDescription, GroupListing, JoinResult, SyncResult
+from paceline.model.consumer_protocol import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from paceline.model.errors import InvalidRequestError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert import at_least
+from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
+from paceline.v1 import errors_pb2
+from paceline.v1 import group_service_pb2 as pb
+
+CONSUMER: Final = "consumer"
+
+
+def state_names(states: Iterable[int]) -> frozenset[str]:
+    """Return the names of states without the enum's prefix.
+
+    Raises:
+        InvalidRequestError: a number is not known.
+    """
+    names = set()
+    for state in states:
+        if state not in pb.GroupState.values():
+            raise InvalidRequestError(f"group state {state} is not known")
+        if state != pb.GROUP_STATE_UNSPECIFIED:
+            names.add(pb.GroupState.Name(state).removeprefix("GROUP_STATE_"))  # type: ignore[arg-type]
+    return frozenset(names)
+
+
+def state_to_proto(name: str) -> pb.GroupState.ValueType:
+    """Return the number of a state's name."""
+    return pb.GroupState.Value(f"GROUP_STATE_{name}")
+
+
+def group_error(error: PacelineError | None) -> pb.GroupError | None:
+    """Return the message of an error, None for none."""
+    if error is None:
+        return None
+    text = str(error)[:MAX_MESSAGE_CHARACTERS]
+    return pb.GroupError(code=int(error.code), message=text)  # type: ignore[arg-type]
+
+
+def partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:
+    """Return the message of one partition's error, None for none."""
+    if error is None:
+        return None
+    text = str(error)[:MAX_MESSAGE_CHARACTERS]
+    return errors_pb2.PartitionError(code=int(error.code), message=text)  # type: ignore[arg-type]
+
+
+def subscription_to_bytes(message: pb.ConsumerSubscription) -> bytes:
+    """Return a subscription in Kafka's consumer protocol, as the log keeps it."""
+    return encode_subscription(
+        Subscription(
+            tuple(message.topics),
+            message.user_data,
+            {one.topic: tuple(one.partitions) for one in message.owned_partitions},
+            message.generation_id if message.HasField("generation_id") else None,
+            message.rack_id,
+        )
+    )
+
+
+def subscription_to_proto(data: bytes) -> pb.ConsumerSubscription:
+    """Return the message; bytes that are no subscription are user data."""
+    try:
+        found = decode_subscription(data) if data else Subscription()
+    except InvalidRequestError:
+        return pb.ConsumerSubscription(user_data=data)
+    return pb.ConsumerSubscription(
+        topics=found.topics,
+        user_data=found.user_data,
+        owned_partitions=[
+            pb.TopicPartitions(topic=one, partitions=all_) for one, all_ in found.owned_partitions.items()
+        ],
+        generation_id=found.generation_id,
+        rack_id=found.rack_id,
+    )
+
+
+def assignment_to_bytes(message: pb.ConsumerAssignment) -> bytes:
+    """Return an assignment in Kafka's consumer protocol, as the log keeps it."""
+    partitions = {one.topic: tuple(one.partitions) for one in message.partitions}
+    return encode_assignment(Assignment(partitions, message.user_data))
+
+
+def assignment_to_proto(data: bytes) -> pb.ConsumerAssignment:
+    """Return the message; bytes that are no assignment are user data."""
+    try:
+        found = decode_assignment(data)
+    except InvalidRequestError:
+        return pb.ConsumerAssignment(user_data=data)
+    return pb.ConsumerAssignment(
+        partitions=[pb.TopicPartitions(topic=one, partitions=all_) for one, all_ in found.partitions.items()],
+        user_data=found.user_data,
+    )
+
+
+def join_to_proto(result: JoinResult) -> pb.JoinGroupResponse:
+    """Return the answer to a join."""
+    return pb.JoinGroupResponse(
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+        leader=result.leader,
+        member_id=result.member_id,
+        members=[
+            pb.JoinGroupMember(
+                member_id=one.member_id,
+                group_instance_id=one.group_instance_id or "",
+                subscription=subscription_to_proto(one.metadata),
+            )
+            for one in result.members
+        ],
+        skip_assignment=result.skip_assignment,
+    )
+
+
+def sync_to_proto(result: SyncResult) -> pb.SyncGroupResponse:
+    """Return the answer to a sync."""
+    return pb.SyncGroupResponse(
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+        assignment=assignment_to_proto(result.assignment),
+    )
+
+
+def offset_from_proto(message: pb.OffsetToCommit, now_ms: int) -> OffsetValue:
+    """Return an offset to commit.
+
+    Raises:
+        InvalidRequestError: the offset is negative.
+    """
+    epoch = at_least(message.leader_epoch, 0, "leader epoch") if message.HasField("leader_epoch") else -1
+    return OffsetValue(at_least(message.offset, 0, "offset"), epoch, message.metadata, now_ms)
+
+
+def committed_to_proto(topic_partition: TopicPartition, value: OffsetValue | None) -> pb.CommittedOffset:
+    """Return a committed offset, or that there is none."""
+    message = pb.CommittedOffset(topic=topic_partition.topic, partition=topic_partition.partition)
+    if value is not None:
+        message.offset = value.offset
+        message.metadata = value.metadata
+        message.commit_time_ms = value.commit_timestamp
+        if value.leader_epoch >= 0:
+            message.leader_epoch = value.leader_epoch
+    return message
+
+
+def listing_to_proto(listing: GroupListing) -> pb.ListedGroup:
+    """Return one line of a list."""
+    return pb.ListedGroup(
+        group_id=listing.group_id,
+        protocol_type=listing.protocol_type,
+        state=state_to_proto(listing.state),
+        member_count=listing.member_count,
+    )
+
+
+def description_to_proto(description: GroupDescription) -> pb.DescribedGroup:
+    """Return a described group."""
+    return pb.DescribedGroup(
+        group_id=description.group_id,
+        error=group_error(description.error),
+        state=state_to_proto(description.state),
+        protocol_type=description.protocol_type,
+        protocol_name=description.protocol,
+        generation_id=description.generation,
+        members=[
+            pb.DescribedMember(
+                member_id=one.member_id,
+                group_instance_id=one.group_instance_id or "",
+                client_id=one.client_id,
+                client_host=one.client_host,
+                subscription=subscription_to_proto(one.metadata),
+                assignment=assignment_to_proto(one.assignment),
+            )
+            for one in description.members
+        ],
+        leader=description.leader,
+    )
