@@ -49,12 +49,14 @@ if TYPE_CHECKING:
         BootstrapError,
         BufferExhaustedError,
         ClientClosedError,
+        CommitFailedError,
         DeliveryFailedError,
         LogTruncatedError,
         NoOffsetError,
         ProducerClosedError,
         ProducerFatalError,
     )
+    from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
     from paceline_client.metadata import Broker, PartitionDescription, TopicDescription
     from paceline_client.offsets import OffsetAndTimestamp
     from paceline_client.producer import Producer
@@ -71,6 +73,7 @@ __all__ = [
     "BulkFuture",
     "ClientClosedError",
     "ClusterDescription",
+    "CommitFailedError",
     "ConfigChange",
     "ConfigEntry",
     "ConfigResult",
@@ -88,6 +91,7 @@ __all__ = [
     "NewPartitionsResult",
     "NewTopic",
     "NoOffsetError",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetReset",
     "PacelineError",
@@ -98,6 +102,7 @@ __all__ = [
     "ProducerFatalError",
     "Reassignment",
     "ReassignmentResult",
+    "RebalanceListener",
     "RecordFuture",
     "RecordMetadata",
     "ReplicaDescription",
@@ -123,6 +128,7 @@ _HOMES = {
     "BulkFuture": "paceline_client.batch",
     "ClientClosedError": "paceline_client.errors",
     "ClusterDescription": "paceline_client.admin",
+    "CommitFailedError": "paceline_client.errors",
     "ConfigChange": "paceline_client.admin_configs",
     "ConfigEntry": "paceline_client.admin_configs",
     "ConfigResult": "paceline_client.admin_configs",
@@ -140,6 +146,7 @@ _HOMES = {
     "NewPartitionsResult": "paceline_client.admin_partitions",
     "NewTopic": "paceline_client.admin",
     "NoOffsetError": "paceline_client.errors",
+    "OffsetAndMetadata": "paceline_client.groups.values",
     "OffsetAndTimestamp": "paceline_client.offsets",
     "OffsetReset": "paceline_client.subscription",
     "PacelineError": "paceline.model.errors",
@@ -150,6 +157,7 @@ _HOMES = {
     "ProducerFatalError": "paceline_client.errors",
     "Reassignment": "paceline_client.admin_partitions",
     "ReassignmentResult": "paceline_client.admin_partitions",
+    "RebalanceListener": "paceline_client.groups.values",
     "RecordFuture": "paceline_client.batch",
     "RecordMetadata": "paceline_client.batch",
     "ReplicaDescription": "paceline_client.admin",

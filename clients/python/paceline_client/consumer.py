@@ -2,9 +2,10 @@
 
 import itertools
 import os
+import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,19 +22,25 @@ from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.addresses import parse_bootstrap
+from paceline_client.assignors import Assignor, assignors_of
 from paceline_client.errors import ClientClosedError, sendable
 from paceline_client.fetch_request import FetchConfig
 from paceline_client.fetcher import Fetcher
+from paceline_client.groups.group_consumer import ConsumerGroup
+from paceline_client.groups.partitions import GroupPartitions
+from paceline_client.groups.values import GroupSettings, RebalanceListener
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
 from paceline_client.records import ConsumerRecord, FetchedBatches
 from paceline_client.subscription import Assignment, OffsetReset, PartitionState
 
 DEFAULT_MAX_POLL_RECORDS: Final = 10_000
+_GROUP_LOOK_S: Final = 0.5
+"""Longest wait for records before the group is looked after again."""
 _names = itertools.count(1)
 
 
-class Consumer:
+class Consumer(GroupPartitions):
     """Reads records. For one thread at a time; close it, or use it with ``with``.
 
     `assign` names partitions, `subscribe` whole topics. There are no committed offsets here: a partition begins where
@@ -59,6 +66,15 @@ class Consumer:
         max_buffered_bytes: int = 64 * 1024 * 1024,
         check_crcs: bool = True,
         client_rack: str = "",
+        group_id: str | None = None,
+        group_instance_id: str = "",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        partition_assignment_strategy: Sequence[str | Assignor] = ("range",),
+        metadata_max_age_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         default_api_timeout_ms: int = 60_000,
         client_id: str | None = None,
@@ -79,6 +95,19 @@ class Consumer:
             check_crcs: verify every batch before it is decoded.
             client_rack: where this consumer is. It reads from a replica in the same rack where the brokers'
                 ``replica.selector.class`` is ``rack-aware``, and from the leader when that is not possible.
+            group_id: name of the consumer group. `subscribe` then shares the partitions with the group's other members,
+                and reading begins at the group's committed offsets.
+            group_instance_id: makes this a static member: it keeps its partitions when its process restarts within the
+                session time-out (KIP-345). Unique in the group.
+            enable_auto_commit: commit by itself, in `poll`, before a rebalance and in `close`; only records that an
+                earlier `poll` handed out are committed.
+            auto_commit_interval_ms: pause between automatic commits.
+            session_timeout_ms: the group goes on without this member when its heartbeats stay away for so long.
+            heartbeat_interval_ms: pause between heartbeats; a third of the session time-out at most.
+            max_poll_interval_ms: the member leaves when `poll` is not called for so long.
+            partition_assignment_strategy: "range", "roundrobin", "sticky", "cooperative-sticky" or own assignors, the
+                best first; all members need one in common.
+            metadata_max_age_ms: how often new topics are looked for that match the pattern of `subscribe`.
             request_timeout_ms: longest wait for an answer beyond the broker's own wait.
             default_api_timeout_ms: longest wait of calls without a timeout of their own; also how long a partition may
                 be out of reach before `poll` says so.
@@ -103,6 +132,21 @@ class Consumer:
             client_rack.encode()
         name = client_id or f"paceline-consumer-{next(_names)}"
         addresses = parse_bootstrap(bootstrap)
+        settings = None
+        if group_id is not None:
+            settings = GroupSettings(
+                group_id,
+                group_instance_id,
+                name,
+                client_rack,
+                session_timeout_ms,
+                heartbeat_interval_ms,
+                max_poll_interval_ms,
+                enable_auto_commit,
+                auto_commit_interval_ms,
+                assignors_of(partition_assignment_strategy),
+            )
+            settings.check()
         self._max_poll_records = max_poll_records
         self._check_crcs = check_crcs
         self._api_timeout_ms = default_api_timeout_ms
@@ -111,11 +155,22 @@ class Consumer:
         self._assignment = Assignment()
         self._topics: tuple[str, ...] = ()
         self._closed = False
+        self._unread: dict[TopicPartition, ConsumerRecord] = {}
+        """First record of each partition that `poll` has returned and iteration has not yielded yet."""
         self._pid = os.getpid()
         self._channels = ChannelCache(tls=client_credentials(tls))
         self._metadata = MetadataRefresher(
-            addresses, self._channels, on_change=self._metadata_changed, name=f"{name}-metadata"
+            addresses,
+            self._channels,
+            on_change=self._metadata_changed,
+            max_age_ms=metadata_max_age_ms,
+            name=f"{name}-metadata",
         )
+        self._group: ConsumerGroup | None = None
+        if settings is not None:
+            self._group = ConsumerGroup(
+                settings, self._metadata, self._channels, self, self._wake_poll, metadata_max_age_ms
+            )
         self._offsets = OffsetLookup(self._metadata, self._channels)
         self._fetcher = Fetcher(
             FetchConfig(
@@ -147,17 +202,32 @@ class Consumer:
             UnknownTopicOrPartitionError: there is no such topic or partition.
         """
         wanted = [TopicPartition(*tp) for tp in partitions]
+        if self._group is not None and self._group.is_subscribed:
+            raise InvalidRequestError("the group assigns the partitions; unsubscribe first")
         deadline = time.monotonic() + self._api_timeout_ms / 1000
         for topic in sorted({tp.topic for tp in wanted}):
             self._check_partitions(topic, [tp.partition for tp in wanted if tp.topic == topic], deadline)
         with self._lock:
             self._raise_if_closed()
             self._topics = ()
-            self._assignment.assign(wanted, self._reset)
+            if self._group is None:
+                self._assignment.assign(wanted, self._reset)
+            else:
+                self._assignment.assign_from_group(wanted, self._reset)
         self._fetcher.interrupt()
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Read every partition of these topics.
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read every partition of these topics; with a ``group_id``, share them with the other members of the group.
+
+        With a group, the partitions are assigned in `poll`. ``pattern`` names all topics, present and future, whose
+        whole name matches the regular expression; it takes the place of ``topics`` and needs a group. ``listener`` is
+        called in `poll` when partitions come and go.
 
         Partitions that are added to a topic later are read too, from their beginning; those that it lacks when it was
         made anew are not waited for.
@@ -166,8 +236,18 @@ class Consumer:
             UnknownTopicOrPartitionError: there is no such topic.
         """
         names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+        if bool(names) == (pattern is not None):
+            raise InvalidRequestError("subscribe takes topics or a pattern")
+        if self._group is None and (pattern is not None or listener is not None):
+            raise InvalidRequestError("a pattern and a listener need a consumer with a group_id")
         deadline = time.monotonic() + self._api_timeout_ms / 1000
         counts = {topic: self._metadata.wait_for_topic(topic, _seconds_until(deadline)) for topic in names}
+        if self._group is not None:
+            self._raise_if_closed()
+            if not self._group.is_subscribed:
+                self.take_assignment([])
+            self._group.subscribe(names, pattern, listener or RebalanceListener())
+            return
         with self._lock:
             self._raise_if_closed()
             self._topics = tuple(names)
@@ -176,11 +256,6 @@ class Consumer:
                 self._reset,
             )
         self._fetcher.interrupt()
-
-    def assignment(self) -> list[TopicPartition]:
-        """Return the partitions being read."""
-        with self._lock:
-            return [state.topic_partition for state in self._assignment.states() if not state.absent]
 
     def partitions_for(self, topic: str) -> int:
         """Return how many partitions a topic has."""
@@ -230,6 +305,10 @@ class Consumer:
                 state = self._assignment.state(topic_partition)
                 if state.position is not None:
                     return state.position
+                if state.awaits_committed and self._group is not None:
+                    self._group.begin_at_committed(deadline)
+                    if not state.awaits_committed:
+                        continue
                 if state.error is not None:
                     raise state.take_error() or state.error
                 self._raise_if_failed()
@@ -287,6 +366,15 @@ class Consumer:
         self._raise_if_closed()
         limit = self._max_poll_records if max_records is None else max_records
         deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            if self._group is not None:
+                self._group.poll(deadline)
+            found = self._poll_once(limit, deadline)
+            if found is not None:
+                return found
+
+    def _poll_once(self, limit: int, deadline: float) -> dict[TopicPartition, list[ConsumerRecord]] | None:
+        """Return records, an empty dict at the deadline, or None when the group wants attention first."""
         with self._lock, self._fetcher.polling():
             while True:
                 self._raise_pending()
@@ -307,8 +395,12 @@ class Consumer:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return {}
+                if self._group is not None and self._group.wants_poll:
+                    return None
                 self._fetcher.go_on()
-                self._news.wait(left)
+                self._news.wait(left if self._group is None else min(left, _GROUP_LOOK_S))
+                if self._group is not None and self._group.wants_poll:
+                    return None
 
     def poll_batches(self, timeout_ms: int = 1_000, max_bytes: int | None = None) -> list[FetchedBatches]:
         """Return raw batches as soon as there are any: the fast way for those who decode in bulk.
@@ -344,17 +436,49 @@ class Consumer:
                 self._news.wait(left)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records for ever; break when done. Positions are behind the last poll, not the last record yielded."""
+        """Yield records for ever; break when done.
+
+        Positions are behind the last poll, not the last record yielded. With a group they are behind the last record
+        yielded, so that leaving the loop early does not commit records that were never seen.
+        """
         while True:
-            for records in self.poll(timeout_ms=1_000).values():
-                yield from records
+            polled = self.poll(timeout_ms=1_000)
+            if self._group is None:
+                for records in polled.values():
+                    yield from records
+            else:
+                yield from self._yield_in_group(polled)
+
+    def _yield_in_group(self, polled: dict[TopicPartition, list[ConsumerRecord]]) -> Iterator[ConsumerRecord]:
+        self._unread = {tp: records[0] for tp, records in polled.items()}
+        try:
+            for tp, records in polled.items():
+                for record, following in itertools.zip_longest(records, records[1:]):
+                    if following is None:
+                        del self._unread[tp]
+                    else:
+                        self._unread[tp] = following
+                    yield record
+        finally:
+            unread, self._unread = self._unread, {}
+            for tp, record in unread.items():
+                with self._lock:
+                    state = self._assignment.find(tp)
+                    if state is not None:
+                        state.seek(record.offset)
 
     # Closing -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stop and join the threads. Later calls do nothing, nor do calls in a forked child."""
+    def close(self, timeout_ms: int = 10_000) -> None:
+        """Commit when that is automatic, leave the group, stop and join the threads.
+
+        Later calls do nothing, nor do calls in a forked child.
+        """
         if os.getpid() != self._pid:
             return  # whoever holds the lock there will not let it go
+        group = self._group
+        if group is not None and not self._closed:
+            group.close(timeout_ms)
         with self._lock:
             if self._closed:
                 return
@@ -388,7 +512,7 @@ class Consumer:
     def _raise_pending(self) -> None:
         self._raise_if_closed()
         self._raise_if_failed()
-        if not self._assignment.states():
+        if not self._assignment.states() and (self._group is None or not self._group.is_subscribed):
             raise InvalidRequestError("nothing is assigned; call assign or subscribe first")
         for state in self._assignment.states():
             # Records fetched before the error come first.
@@ -435,6 +559,10 @@ class Consumer:
         with sendable():
             queries = [query_end(TopicPartition(*tp), reset) for tp in partitions]
         return plain_offsets(self._offsets.look_up(queries, self._api_timeout_ms if timeout_ms is None else timeout_ms))
+
+    def _wake_poll(self) -> None:
+        with self._lock:
+            self._news.notify_all()
 
     def _tell_news(self) -> None:
         self._news.notify_all()

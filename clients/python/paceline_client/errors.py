@@ -82,6 +82,12 @@ class LogTruncatedError(PacelineError):
         self.divergent_offset = divergent_offset
 
 
+class CommitFailedError(PacelineError):
+    """Offsets were not committed: the group has rebalanced, and other members may own the partitions."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
 class NoOffsetError(PacelineError):
     """The position is out of range or was never set, and ``auto_offset_reset`` is "error"."""
 

@@ -55,7 +55,7 @@ class PositionLookup:
         by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
         for state in self._assignment.states():
             tp = state.topic_partition
-            if state.position is not None or state.error is not None or tp in self._asked:
+            if state.position is not None or state.awaits_committed or state.error is not None or tp in self._asked:
                 continue
             if state.reset is None or state.reset is OffsetReset.ERROR:
                 state.error = NoOffsetError(tp, 'it has no position and auto_offset_reset is "error"; seek first')

@@ -44,6 +44,7 @@ class PartitionState:
 
     __slots__ = (
         "absent",
+        "awaits_committed",
         "chunks",
         "error",
         "fetch_epoch",
@@ -86,6 +87,8 @@ class PartitionState:
         self.paused = False
         self.absent = False
         """Whether the topic has no such partition at present: nobody is told that it cannot be read."""
+        self.awaits_committed = False
+        """Whether the group's committed offset has to be looked up before anything else."""
         self.error: PacelineError | None = None
         """To be raised by the next poll, once."""
         self.retry_at_ms = 0
@@ -136,6 +139,7 @@ class PartitionState:
 
     def _jump(self) -> None:
         self.generation += 1
+        self.awaits_committed = False
         self.chunks.clear()
         self.topic_id = ""
         self.error = None
@@ -272,6 +276,14 @@ class Assignment:
         self._states = {tp: self._states.get(tp) or PartitionState(tp, reset) for tp in wanted}
         for state in self._states.values():
             state.absent = False
+
+    def assign_from_group(self, partitions: Iterable[TopicPartition], reset: OffsetReset) -> None:
+        """Read exactly these partitions; new ones wait for the offset that their group has committed."""
+        before = self._states
+        self.assign(partitions, reset)
+        for topic_partition, state in self._states.items():
+            if topic_partition not in before:
+                state.awaits_committed = True
 
     def add(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
         """Read one more."""

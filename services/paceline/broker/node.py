@@ -166,7 +166,7 @@ class BrokerNode:
         self._control = ControlRequests(
             self.replica_manager,
             self._leadership_changed,
-            lambda partitions: self.groups.partitions_deleted(partitions),
+            self.groups.partitions_deleted,
         )
         self._clients = ClientRequests(config, self.replica_manager)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.log.log_config import TOPIC_KEYS, LogConfig
-from paceline.model.settings import BrokerConfig, ControllerConfig
+from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
 from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, load_controller
 from paceline.runtime.settings.keys import KEYS, NOT_HERE, BrokerKeys, ControllerKeys
 from paceline.runtime.settings.sources import parse_properties
@@ -192,8 +192,10 @@ def test_every_field_of_a_core_is_a_key_or_known_not_to_be_one() -> None:
         "zookeeper_multi_max_bytes",
         "zookeeper_multi_max_operations",
         "lease_ms",
+        "groups",  # the fields of GroupConfig
+        "offsets_retention_ms",  # set in minutes
     }
-    for config, keys in ((BrokerConfig, BrokerKeys), (ControllerConfig, ControllerKeys)):
+    for config, keys in ((BrokerConfig, BrokerKeys), (GroupConfig, BrokerKeys), (ControllerConfig, ControllerKeys)):
         for field in fields(config):
             assert field.name in keys.model_fields or field.name in fixed_in_kafka_too, field.name
 

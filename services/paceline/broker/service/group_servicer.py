@@ -1,5 +1,6 @@
 """GroupService, bound to one listener. It checks and converts, and asks the coordinator on the node's event loop."""
 
+import functools
 import urllib.parse
 from typing import Any, Final
 
@@ -205,7 +206,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         results = []
         for name in list(convert.bounded(request.group_ids, MAX_GROUPS, "groups")):
             error: PacelineError | None = await answer_of(
-                lambda reply, name=name: coordinator.delete(name, reply), _WRITE_TIMEOUT_MS
+                functools.partial(coordinator.delete, name), _WRITE_TIMEOUT_MS
             )
             results.append(pb.DeleteGroupResult(group_id=name, error=values.group_error(error)))
         return pb.DeleteGroupsResponse(groups=results)

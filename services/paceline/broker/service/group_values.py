@@ -1,6 +1,6 @@
 """Conversions between the GroupService's messages and the coordinator's values."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from paceline.broker.groups.records import OffsetValue
@@ -81,9 +81,7 @@ def subscription_to_proto(data: bytes) -> pb.ConsumerSubscription:
     return pb.ConsumerSubscription(
         topics=found.topics,
         user_data=found.user_data,
-        owned_partitions=[
-            pb.TopicPartitions(topic=one, partitions=all_) for one, all_ in found.owned_partitions.items()
-        ],
+        owned_partitions=_by_topic(found.owned_partitions),
         generation_id=found.generation_id,
         rack_id=found.rack_id,
     )
@@ -102,9 +100,13 @@ def assignment_to_proto(data: bytes) -> pb.ConsumerAssignment:
     except InvalidRequestError:
         return pb.ConsumerAssignment(user_data=data)
     return pb.ConsumerAssignment(
-        partitions=[pb.TopicPartitions(topic=one, partitions=all_) for one, all_ in found.partitions.items()],
+        partitions=_by_topic(found.partitions),
         user_data=found.user_data,
     )
+
+
+def _by_topic(partitions: Mapping[str, Sequence[int]]) -> list[pb.TopicPartitions]:
+    return [pb.TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in partitions.items()]
 
 
 def join_to_proto(result: JoinResult) -> pb.JoinGroupResponse:

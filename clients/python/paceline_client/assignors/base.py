@@ -1,0 +1,54 @@
+"""What an assignor is given and what it returns."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.model.identifiers import TopicPartition
+
+Assignments = dict[str, list[TopicPartition]]
+"""Partitions by member id; every member is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member as the leader sees it."""
+
+    member_id: str
+    topics: frozenset[str]
+    owned: tuple[TopicPartition, ...] = ()
+    """Partitions it had before the rebalance."""
+    generation: int = -1
+    """Generation in which it got them."""
+    group_instance_id: str = ""
+    user_data: bytes = b""
+
+    @property
+    def order(self) -> tuple[bool, str]:
+        """Sorts static members by their instance id, before dynamic ones by their member id, as Kafka does."""
+        if self.group_instance_id:
+            return (False, self.group_instance_id)
+        return (True, self.member_id)
+
+
+class Assignor(ABC):
+    """Assigns partitions to the members of a group."""
+
+    name: ClassVar[str]
+    """Name on the wire; all members of a group must know the same one."""
+    cooperative: ClassVar[bool] = False
+    """Whether members keep their partitions during a rebalance (KIP-429)."""
+
+    @abstractmethod
+    def assign(self, members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> Assignments:
+        """Return the partitions of every member.
+
+        Args:
+            members: all members of the group.
+            partition_counts: partitions of every topic that exists.
+        """
+
+    def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
+        """Return what a member tells the assignor besides its topics."""
+        return b""

@@ -1,0 +1,129 @@
+"""`StickyAssignor` and `CooperativeStickyAssignor`: balanced first, then with as few moves as possible.
+
+1. Every member keeps what it owns and still subscribes to. Of two members that name one partition the later generation
+   has it; of two in the same generation neither (KAFKA-12984).
+2. A partition without an owner goes to the member with the fewest, of those that subscribe to its topic.
+3. Partitions move from a member to another that subscribes and has at least two fewer, until there is none such.
+
+Step 3 ends: every move lowers the sum of the squares of the members' counts. Source: Kafka's StickyAssignor (KIP-54)
+and CooperativeStickyAssignor (KIP-429).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from paceline.model.consumer_protocol import Reader, Writer, by_topic
+from paceline.model.errors import InvalidRequestError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.assignors.base import Assignments, Assignor, GroupMember
+
+OwnedBy = Callable[[GroupMember], tuple[Sequence[TopicPartition], int]]
+
+
+class StickyAssignor(Assignor):
+    """Balance the partitions and leave as many as possible where they are; members revoke everything first."""
+
+    name = "sticky"
+
+    def assign(self, members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> Assignments:
+        """Return the partitions of every member."""
+        return _balanced(sorted(members, key=lambda one: one.order), partition_counts, self.owned_by)
+
+    def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
+        """Return what the member owns and since which generation, in Kafka's StickyAssignorUserData version 1."""
+        out = Writer()
+        out.partitions(by_topic(owned))
+        out.int32(generation)
+        return out.done()
+
+    def owned_by(self, member: GroupMember) -> tuple[Sequence[TopicPartition], int]:
+        """Return what a member owned before the rebalance and the generation in which it got that."""
+        if not member.user_data:
+            return member.owned, member.generation
+        try:
+            source = Reader(member.user_data)
+            owned = [TopicPartition(topic, index) for topic, all_ in source.partitions().items() for index in all_]
+            return owned, source.int32() if source.left else -1
+        except InvalidRequestError:
+            return (), -1
+
+
+class CooperativeStickyAssignor(StickyAssignor):
+    """Like `StickyAssignor`, in two steps: a partition that moves is first revoked, and assigned in the next rebalance.
+
+    Members keep the partitions that do not move, and keep reading them, while the group rebalances.
+    """
+
+    name = "cooperative-sticky"
+    cooperative = True
+
+    def assign(self, members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> Assignments:
+        """Return the partitions of every member, without those that another member has to revoke first."""
+        members = tuple(members)
+        assignments = super().assign(members, partition_counts)
+        owner = {one: member.member_id for member in members for one in member.owned}
+        return {
+            member_id: [one for one in partitions if owner.get(one, member_id) == member_id]
+            for member_id, partitions in assignments.items()
+        }
+
+    def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
+        """Return the generation, as Kafka's members of before 3.5 do; what they own is in the subscription."""
+        out = Writer()
+        out.int32(generation)
+        return out.done()
+
+    def owned_by(self, member: GroupMember) -> tuple[Sequence[TopicPartition], int]:
+        """Return what a member owned before the rebalance and the generation in which it got that."""
+        if member.generation < 0 and len(member.user_data) >= 4:
+            return member.owned, Reader(member.user_data).int32()
+        return member.owned, member.generation
+
+
+def _balanced(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: OwnedBy) -> Assignments:
+    kept = _kept(members, counts, owned_by)
+    takers = {
+        topic: [one.member_id for one in members if topic in one.topics]
+        for topic in sorted({topic for one in members for topic in one.topics} & counts.keys())
+    }
+    assigned = {one for partitions in kept.values() for one in partitions}
+    for topic, takes in takers.items():
+        for index in range(counts[topic]):
+            partition = TopicPartition(topic, index)
+            if partition not in assigned:
+                kept[min(takes, key=lambda one: len(kept[one]))].append(partition)
+    _even_out(kept, takers)
+    return {member_id: sorted(partitions) for member_id, partitions in kept.items()}
+
+
+def _kept(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: OwnedBy) -> Assignments:
+    claims: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member in members:
+        owned, generation = owned_by(member)
+        for partition in owned:
+            if partition.topic not in member.topics or partition.partition >= counts.get(partition.topic, 0):
+                continue
+            best = claims.get(partition)
+            if best is None or generation > best[0]:
+                claims[partition] = (generation, member.member_id)
+            elif generation == best[0]:
+                claims[partition] = (generation, None)
+    kept: Assignments = {member.member_id: [] for member in members}
+    for partition in sorted(claims):
+        owner = claims[partition][1]
+        if owner is not None:
+            kept[owner].append(partition)
+    return kept
+
+
+def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> None:
+    """Move partitions to members with fewer until no move helps."""
+    moved = True
+    while moved:
+        moved = False
+        for giver in sorted(kept, key=lambda one: -len(kept[one])):
+            for partition in sorted(kept[giver], reverse=True):
+                taker = min(takers[partition.topic], key=lambda one: len(kept[one]))
+                if len(kept[taker]) + 1 < len(kept[giver]):
+                    kept[giver].remove(partition)
+                    kept[taker].append(partition)
+                    moved = True

@@ -1,0 +1,112 @@
+"""Committing offsets and reading committed ones."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from paceline.model.consumer_protocol import by_topic
+from paceline.model.errors import ErrorCode, PacelineError, error_for
+from paceline.model.identifiers import TopicPartition
+from paceline.v1.group_service_pb2 import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    OffsetToCommit,
+    TopicPartitions,
+)
+from paceline_client.errors import CommitFailedError, sendable
+from paceline_client.groups.coordinator import GroupCoordinator
+from paceline_client.groups.values import OffsetAndMetadata, Offsets
+
+LOST: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
+
+
+def commit_request(
+    group_id: str, offsets: Offsets, generation: int = -1, member_id: str = "", group_instance_id: str = ""
+) -> CommitOffsetsRequest:
+    """Return the request that commits offsets; without a generation, of a caller that is no member.
+
+    Raises:
+        InvalidRequestError: an offset or a note does not fit its field.
+    """
+    with sendable("commit"):
+        return CommitOffsetsRequest(
+            group_id=group_id,
+            generation_id=generation if generation >= 0 else None,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            offsets=[
+                OffsetToCommit(
+                    topic=topic,
+                    partition=partition,
+                    offset=value.offset,
+                    leader_epoch=value.leader_epoch,
+                    metadata=value.metadata,
+                )
+                for (topic, partition), value in offsets.items()
+            ],
+        )
+
+
+def check_committed(answer: CommitOffsetsResponse) -> None:
+    """Raise the first error of a commit.
+
+    Raises:
+        PacelineError: some partition was refused; its name is in the message.
+    """
+    for one in answer.partitions:
+        if one.HasField("error"):
+            raise error_for(one.error.code, f"{one.topic}-{one.partition}: {one.error.message}")
+
+
+def why_not_committed(group_id: str, error: PacelineError) -> PacelineError:
+    """Return what a caller is told of a failed commit: `CommitFailedError` when the membership was lost."""
+    if error.code in LOST:
+        lost = CommitFailedError(
+            f"group {group_id}: the offsets were not committed, for the group has rebalanced without this member; "
+            f"poll more often, hand fewer records out per poll or raise max_poll_interval_ms ({error})"
+        )
+        lost.__cause__ = error
+        return lost
+    return error
+
+
+def commit(coordinator: GroupCoordinator, request: CommitOffsetsRequest, timeout_ms: float) -> None:
+    """Commit and wait for it.
+
+    Raises:
+        CommitFailedError: the membership was lost.
+        PacelineError: the coordinator refused, or did not answer in time.
+    """
+    try:
+        check_committed(coordinator.call("CommitOffsets", request, timeout_ms))
+    except PacelineError as error:
+        raise why_not_committed(request.group_id, error) from error.__cause__
+
+
+def fetch_committed(
+    coordinator: GroupCoordinator, partitions: Iterable[TopicPartition] | None, timeout_ms: float
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return committed offsets: of these partitions, None where there is none, or all that there are.
+
+    Raises:
+        PacelineError: the coordinator refused, or did not answer in time.
+    """
+    wanted = {} if partitions is None else by_topic(partitions)
+    if partitions is not None and not wanted:
+        return {}
+    request = FetchOffsetsRequest(
+        group_id=coordinator.group_id,
+        partitions=[TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in wanted.items()],
+    )
+    return read_committed(coordinator.call("FetchOffsets", request, timeout_ms))
+
+
+def read_committed(answer: FetchOffsetsResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the offsets of an answer."""
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for one in answer.partitions:
+        epoch = one.leader_epoch if one.HasField("leader_epoch") else None
+        value = OffsetAndMetadata(one.offset, one.metadata, epoch) if one.HasField("offset") else None
+        found[TopicPartition(one.topic, one.partition)] = value
+    return found

@@ -1,0 +1,107 @@
+"""Sends commits one after the other, so that an earlier one never overtakes a later one."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import PacelineError
+from paceline_client.groups.committed import check_committed, commit, why_not_committed
+from paceline_client.groups.coordinator import GroupCoordinator
+from paceline_client.groups.values import CommitCallback, Offsets
+
+COMMIT_TIMEOUT_S: Final = 5.0
+
+
+class Committer:
+    """Commits of one member."""
+
+    def __init__(
+        self, coordinator: GroupCoordinator, request_of: Callable[[Offsets], Any], on_news: Callable[[], None]
+    ) -> None:
+        """``request_of`` returns the request as the member there is at that moment."""
+        self._coordinator = coordinator
+        self._request_of = request_of
+        self._on_news = on_news
+        self._changed = threading.Condition()
+        self._in_flight = False
+        self._queue: deque[tuple[Offsets, CommitCallback]] = deque()
+        self._ended: deque[tuple[Offsets, CommitCallback, PacelineError | None]] = deque()
+        """Commits whose callbacks are due."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some commit has not ended."""
+        return self._in_flight or bool(self._queue)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether callbacks are due."""
+        return bool(self._ended)
+
+    def call_back(self) -> None:
+        """Call the callbacks that are due."""
+        while self._ended:
+            offsets, callback, error = self._ended.popleft()
+            callback(offsets, error)
+
+    def sync(self, offsets: Offsets, timeout_ms: float) -> None:
+        """Commit after everything that was sent before, and wait.
+
+        Raises:
+            CommitFailedError: the membership was lost.
+            PacelineError: the coordinator refused, or did not answer in time.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        with self._changed:
+            while self.is_busy and time.monotonic() < deadline:
+                self._changed.wait(max(0.0, deadline - time.monotonic()))
+        left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
+        commit(self._coordinator, self._request_of(offsets), left_ms)
+
+    def send(self, offsets: Offsets, callback: CommitCallback) -> None:
+        """Commit without waiting."""
+        with self._changed:
+            self._queue.append((offsets, callback))
+            if self._in_flight:
+                return
+            self._in_flight = True
+        self._send_next()
+
+    def _send_next(self) -> None:
+        with self._changed:
+            offsets, callback = self._queue.popleft()
+        try:
+            stub = self._coordinator.stub(1.0)
+            call = stub.CommitOffsets.future(self._request_of(offsets), timeout=COMMIT_TIMEOUT_S)
+        except PacelineError as failure:
+            self._end(offsets, callback, failure)
+            return
+        call.add_done_callback(lambda done: self._end(offsets, callback, self._failure_of(done)))
+
+    def _failure_of(self, done: Any) -> PacelineError | None:
+        if done.cancelled():
+            return PacelineError("the commit was cancelled")
+        failure = done.exception()
+        if isinstance(failure, grpc.RpcError):
+            return self._coordinator.failed(failure)
+        try:
+            check_committed(done.result())
+        except PacelineError as error:
+            return error
+        return None
+
+    def _end(self, offsets: Offsets, callback: CommitCallback, error: PacelineError | None) -> None:
+        if error is not None:
+            error = why_not_committed(self._coordinator.group_id, error)
+        with self._changed:
+            self._ended.append((offsets, callback, error))
+            self._in_flight = bool(self._queue)
+            more = self._in_flight
+            self._changed.notify_all()
+        if more:
+            self._send_next()
+        self._on_news()

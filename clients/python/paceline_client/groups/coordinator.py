@@ -1,0 +1,109 @@
+"""Finds a group's coordinator and calls it."""
+
+import threading
+import time
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import (
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    PacelineError,
+    RequestTimedOutError,
+)
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.group_service_pb2 import FindCoordinatorRequest
+from paceline.v1.group_service_pb2_grpc import GroupServiceStub
+from paceline_client.addresses import address_of
+from paceline_client.metadata_refresher import MetadataRefresher
+
+_ONE_CALL_S: Final = 5.0
+_MOVED: Final = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN}
+
+
+class GroupCoordinator:
+    """Calls to the coordinator of one group; safe to share between threads."""
+
+    def __init__(self, group_id: str, metadata: MetadataRefresher, channels: ChannelCache) -> None:
+        self.group_id = group_id
+        self._metadata = metadata
+        self._channels = channels
+        self._lock = threading.Lock()
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Where the coordinator is, empty while it is not known."""
+        with self._lock:
+            return self._address
+
+    def stub(self, timeout_s: float) -> GroupServiceStub:
+        """Return the coordinator's stub, looking it up when it is not known.
+
+        Raises:
+            PacelineError: no broker named it.
+        """
+        address = self.address or self._find(timeout_s)
+        return GroupServiceStub(self._channels.get(address))
+
+    def call(self, method: str, request: Any, timeout_ms: float, sends_again: bool = True) -> Any:
+        """Call the coordinator and return its answer, following it when it moves.
+
+        Raises:
+            PacelineError: it refused, or the time was over; the message has the last cause.
+        """
+
+        def attempt(left_s: float | None) -> Any:
+            left = timeout_ms / 1000 if left_s is None else left_s
+            stub = self.stub(left)
+            try:
+                return getattr(stub, method)(request, timeout=max(0.001, min(left, timeout_ms / 1000)))
+            except grpc.RpcError as failure:
+                raise self.failed(failure) from failure
+
+        return call_with_retry(
+            RetryPolicy(deadline_ms=int(timeout_ms), max_attempts=None if sends_again else 1), attempt
+        )
+
+    def failed(self, failure: grpc.RpcError) -> PacelineError:
+        """Return the error behind a failed call; forget the coordinator when it has moved or cannot be reached."""
+        error = from_rpc_error(failure)
+        if error.code in _MOVED or isinstance(error, (ConnectionBrokenError, RequestTimedOutError)):
+            self.forget()
+        return error
+
+    def forget(self) -> None:
+        """Look the coordinator up with the next call."""
+        with self._lock:
+            self._address = ""
+
+    def _find(self, timeout_s: float) -> str:
+        brokers = self._metadata.wait_for_brokers(timeout_s)
+        causes: list[PacelineError] = []
+        deadline = time.monotonic() + timeout_s
+        for broker in brokers:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                answer = GroupServiceStub(self._channels.get(broker.address)).FindCoordinator(
+                    FindCoordinatorRequest(group_id=self.group_id), timeout=min(left, _ONE_CALL_S)
+                )
+            except grpc.RpcError as failure:
+                error = from_rpc_error(failure)
+                if not is_retriable(error):
+                    raise error from failure
+                causes.append(error)
+                if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                    break  # another broker knows no more
+                continue
+            address = address_of(answer.host, answer.port)
+            with self._lock:
+                self._address = address
+            return address
+        self._metadata.request()
+        cause = causes[-1] if causes else "no answer"
+        raise CoordinatorNotAvailableError(f"the coordinator of group {self.group_id} was not found: {cause}")

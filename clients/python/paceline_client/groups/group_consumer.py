@@ -1,0 +1,186 @@
+"""`ConsumerGroup`: everything a `Consumer` does for its group: membership, automatic commits, committed positions."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from paceline.model.errors import InvalidRequestError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline_client.errors import sendable
+from paceline_client.groups.committed import fetch_committed
+from paceline_client.groups.committer import Committer
+from paceline_client.groups.coordinator import GroupCoordinator
+from paceline_client.groups.heartbeats import Heartbeats
+from paceline_client.groups.membership import AssignedPartitions, GroupMembership
+from paceline_client.groups.subscriptions import GroupSubscription
+from paceline_client.groups.values import CommitCallback, GroupSettings, OffsetAndMetadata, Offsets, RebalanceListener
+from paceline_client.metadata_refresher import MetadataRefresher
+
+LOG = logging.getLogger("paceline.client")
+
+_FETCH_MS: Final = 5_000
+
+
+class GroupedPartitions(AssignedPartitions, Protocol):
+    """The consumer, as far as its group is concerned."""
+
+    def awaiting_committed(self) -> list[TopicPartition]:
+        """Return partitions whose committed offset is not known yet."""
+
+    def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Begin at committed offsets, and where ``auto_offset_reset`` says without one."""
+
+
+class ConsumerGroup:
+    """A consumer's group. Its methods are called on the thread that polls, apart from the heartbeats."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        metadata: MetadataRefresher,
+        channels: ChannelCache,
+        host: GroupedPartitions,
+        on_news: Callable[[], None],
+        metadata_max_age_ms: int,
+    ) -> None:
+        self._settings = settings
+        self._host = host
+        self._on_news = on_news
+        self._coordinator = GroupCoordinator(settings.group_id, metadata, channels)
+        self._subscription = GroupSubscription(metadata, channels, metadata_max_age_ms)
+        self._membership = GroupMembership(
+            settings, self._coordinator, self._subscription, host, self.commit_sync, on_news
+        )
+        self._committer = Committer(self._coordinator, self._membership.commit_request, on_news)
+        self._heartbeats: Heartbeats | None = None
+        self._next_commit = 0.0
+
+    @property
+    def member_id(self) -> str:
+        """Id that the coordinator gave; empty before the first join."""
+        return self._membership.member_id
+
+    @property
+    def generation(self) -> int:
+        """Present generation, -1 while there is none."""
+        return self._membership.generation
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the group assigns the partitions."""
+        return not self._subscription.is_empty
+
+    @property
+    def wants_poll(self) -> bool:
+        """Whether there is something to do on the polling thread."""
+        return self._committer.has_ended or (self.is_subscribed and self._membership.wants_poll)
+
+    # Subscribing
+
+    def subscribe(
+        self, topics: Iterable[str], pattern: str | re.Pattern[str] | None, listener: RebalanceListener
+    ) -> None:
+        """Share the partitions of these topics, or of those that match, with the other members."""
+        try:
+            if pattern is not None:
+                self._subscription.set_pattern(pattern)
+            else:
+                self._subscription.set_topics(topics)
+        except re.error as error:
+            raise InvalidRequestError(f"the pattern {pattern!r} is no regular expression: {error}") from None
+        self._membership.listener = listener
+        self._membership.rejoin()
+        if self._heartbeats is None:
+            self._heartbeats = Heartbeats(self._membership, f"{self._settings.client_id}-heartbeat")
+
+    def unsubscribe(self, timeout_ms: float) -> None:
+        """Leave the group."""
+        if self.is_subscribed:
+            self._membership.leave(timeout_ms)
+            self._subscription.set_topics(())
+
+    # Polling
+
+    def poll(self, deadline: float) -> None:
+        """Take part in rebalances, commit when it is time, and look up committed positions.
+
+        Raises:
+            PacelineError: the coordinator refuses this member for good.
+        """
+        self._committer.call_back()
+        if self.is_subscribed:
+            self._membership.poll(deadline)
+        self.begin_at_committed(deadline)
+        self._commit_when_due()
+
+    def begin_at_committed(self, deadline: float) -> None:
+        """Look up the committed offsets of partitions that wait for theirs; without an answer a later poll does."""
+        waiting = self._host.awaiting_committed()
+        if not waiting:
+            return
+        timeout_ms = min(_FETCH_MS, max(50.0, (deadline - time.monotonic()) * 1000))
+        try:
+            self._host.begin_at(fetch_committed(self._coordinator, waiting, timeout_ms))
+        except PacelineError as error:
+            if not error.retriable:
+                raise
+            LOG.debug("committed offsets of group %s: %s", self._settings.group_id, error)
+
+    def _commit_when_due(self) -> None:
+        settings, now = self._settings, time.monotonic()
+        if not settings.enable_auto_commit or now < self._next_commit or self._committer.is_busy:
+            return
+        self._next_commit = now + settings.auto_commit_interval_ms / 1000
+        if self.is_subscribed and self.generation < 0:
+            return
+        offsets = self._host.consumed()
+        if offsets:
+            self.commit_async(offsets, _log_failure)
+
+    # Offsets
+
+    def commit_sync(self, offsets: Offsets | None, timeout_ms: float) -> None:
+        """Commit these offsets, or the positions behind what was handed out, and wait.
+
+        Raises:
+            CommitFailedError: the membership was lost.
+            PacelineError: the coordinator refused, or did not answer in time.
+        """
+        offsets = self._host.consumed() if offsets is None else offsets
+        if offsets:
+            self._committer.sync(offsets, timeout_ms)
+
+    def commit_async(self, offsets: Offsets | None, callback: CommitCallback) -> None:
+        """Commit without waiting; the callback is called by a later poll. Failed commits are not sent again."""
+        sent = dict(self._host.consumed() if offsets is None else offsets)
+        if sent:
+            self._committer.send(sent, callback)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed, None where it has not."""
+        with sendable():
+            return fetch_committed(self._coordinator, partitions, timeout_ms)
+
+    def close(self, timeout_ms: float) -> None:
+        """Commit, leave the group and stop the heartbeats."""
+        try:
+            if self.is_subscribed:
+                self._membership.leave(timeout_ms)
+            elif self._settings.enable_auto_commit:
+                self.commit_sync(None, timeout_ms)
+        except PacelineError as error:
+            LOG.warning("leaving group %s failed: %s", self._settings.group_id, error)
+        finally:
+            if self._heartbeats is not None:
+                self._heartbeats.close()
+            self._committer.call_back()
+
+
+def _log_failure(_offsets: Offsets, error: PacelineError | None) -> None:
+    if error is not None:
+        LOG.warning("automatic commit failed: %s", error)

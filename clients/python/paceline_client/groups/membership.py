@@ -1,0 +1,421 @@
+"""`GroupMembership`: a consumer's place in its group.
+
+The thread that polls joins, assigns when it leads the group, and calls the listener; `heartbeats.py` keeps the member
+alive in between. A join or sync that is under way survives the end of a poll and is picked up by the next one.
+
+    UNJOINED --JoinGroup--> JOINING --answer--> SYNCING --SyncGroup--> STABLE --REBALANCE_IN_PROGRESS--> UNJOINED
+
+Source: Kafka's AbstractCoordinator and ConsumerCoordinator, KIP-429 (cooperative rebalance), KIP-345 (static members).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+
+from paceline.model.consumer_protocol import by_topic
+from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.v1.group_service_pb2 import (
+    ConsumerAssignment,
+    ConsumerSubscription,
+    GroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    TopicPartitions,
+)
+from paceline_client.assignors.base import GroupMember
+from paceline_client.groups.committed import LOST, commit_request
+from paceline_client.groups.coordinator import GroupCoordinator
+from paceline_client.groups.subscriptions import GroupSubscription
+from paceline_client.groups.values import GroupSettings, Offsets, RebalanceListener
+
+LOG = logging.getLogger("paceline.client")
+
+_PAUSE_S: Final = 0.1
+_JOIN_GRACE_S: Final = 30.0
+_SYNC_TIMEOUT_S: Final = 60.0
+_FATAL: Final = {
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    ErrorCode.INVALID_SESSION_TIMEOUT,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.INVALID_REQUEST,
+}
+
+
+class AssignedPartitions(Protocol):
+    """The consumer, as far as its group is concerned."""
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions being read."""
+
+    def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read exactly these partitions; new ones wait for their committed offsets."""
+
+    def consumed(self) -> Offsets:
+        """Return the positions behind what was handed out."""
+
+
+class GroupMembership:
+    """Joins the group, shares the partitions, keeps the member id and the generation."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        coordinator: GroupCoordinator,
+        subscription: GroupSubscription,
+        host: AssignedPartitions,
+        commit_sync: Callable[[Offsets, float], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.coordinator = coordinator
+        self.subscription = subscription
+        self.changed = threading.Condition()
+        """Guards what the heartbeat thread shares."""
+        self.member_id = ""
+        self.generation = -1
+        self.listener = RebalanceListener()
+        self.last_poll = time.monotonic()
+        self._host = host
+        self._commit_sync = commit_sync
+        self._on_news = on_news
+        self._needs_join = True
+        self._lost = False
+        self._prepared = False
+        self._pending: Any = None
+        """JoinGroup or SyncGroup under way."""
+        self._join_in_flight = False
+        self._wanted: frozenset[str] = frozenset()
+        """Topics that the present generation was joined with."""
+        self._previous: list[TopicPartition] = []
+        self._previous_generation = -1
+        self._counts: dict[str, int] = {}
+        """Partition counts that the leader assigned by."""
+        self._watched_version = -1
+        self._quiet_until = 0.0
+        self._fatal: PacelineError | None = None
+
+    # For the heartbeats ------------------------------------------------------------------------------------------
+
+    @property
+    def is_beating(self) -> bool:
+        """Whether the coordinator waits for heartbeats: a JoinGroup under way keeps a member alive by itself."""
+        return self.generation >= 0 and not self._join_in_flight
+
+    @property
+    def wants_poll(self) -> bool:
+        """Whether the polling thread has something to do for the group."""
+        pending = self._pending
+        if pending is not None:
+            return bool(pending.done())
+        return self._fatal is not None or (self._needs_join and time.monotonic() >= self._quiet_until)
+
+    def rejoin(self) -> None:
+        """Join again with the next poll."""
+        with self.changed:
+            self._needs_join = True
+        self._on_news()
+
+    def lose(self, error: PacelineError | None, forget_member: bool) -> None:
+        """Note that other members may own our partitions by now."""
+        with self.changed:
+            if error is not None and error.code is ErrorCode.FENCED_INSTANCE_ID:
+                self._fatal = error
+            self.generation = -1
+            if forget_member:
+                self.member_id = ""
+            self._lost = self._needs_join = True
+        self._on_news()
+
+    # Polling -----------------------------------------------------------------------------------------------------
+
+    def poll(self, deadline: float) -> None:
+        """Do what the group needs; wait for a rebalance until the deadline when nothing can be read meanwhile.
+
+        Raises:
+            FencedInstanceIdError: another process has taken over the group instance id.
+            PacelineError: the coordinator refuses this member for good.
+        """
+        with self.changed:
+            self.last_poll = time.monotonic()
+            self.changed.notify_all()
+            fatal = self._fatal
+        if fatal is not None:
+            raise fatal
+        if self.subscription.is_empty:
+            return
+        self._look_at_metadata()
+        while self._needs_join:
+            try:
+                if not self._step(deadline):
+                    return
+            except PacelineError as error:
+                if error.code in _FATAL:
+                    raise
+                self._wait_after(error)
+
+    def _look_at_metadata(self) -> None:
+        """Join again when the topics of the pattern, or as the leader the partitions of topics, have changed."""
+        version = self.subscription.version
+        if self.subscription.refresh():
+            self.rejoin()
+        if version != self._watched_version:
+            self._watched_version = version
+            if any(self.subscription.known_count(topic) not in (0, count) for topic, count in self._counts.items()):
+                LOG.info("group %s: topics have grown, joining again", self.settings.group_id)
+                self.rejoin()
+
+    def _step(self, deadline: float) -> bool:
+        """Take one step of joining; return False when the next one has to wait for a later poll."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            if self._quiet_until >= deadline:
+                return False
+            time.sleep(self._quiet_until - now)
+        if self._pending is None:
+            if not self._prepared:
+                self._prepare()
+                self._prepared = True
+            self._send_join(deadline)
+        pending = self._pending
+        # With partitions to read the poll goes on; the answer wakes it.
+        wait_s = 0.0 if self._host.assignment() else max(0.0, deadline - time.monotonic())
+        try:
+            answer = pending.result(timeout=wait_s)
+        except grpc.FutureTimeoutError:
+            return False
+        except grpc.FutureCancelledError:
+            self._pending = None
+            return True
+        except grpc.RpcError as failure:
+            self._pending = None
+            raise self.coordinator.failed(failure) from failure
+        self._pending = None
+        if isinstance(answer, JoinGroupResponse):
+            self._joined(answer)
+        else:
+            self._synced(answer)
+        return True
+
+    def _wait_after(self, error: PacelineError) -> None:
+        """Take note of an error that joining again cures, after a pause when it needs time."""
+        if error.code is ErrorCode.MEMBER_ID_REQUIRED:
+            with self.changed:
+                self.member_id = error.metadata.get("member_id", "")
+            return
+        LOG.debug("group %s: joining again after %s", self.settings.group_id, error)
+        if error.code in LOST:
+            with self.changed:
+                self.generation = -1
+                if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
+                    self.member_id = ""
+            return
+        self._quiet_until = time.monotonic() + _PAUSE_S
+
+    # Joining -----------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Before JoinGroup: commit, and give up what the next generation may give to others."""
+        with self.changed:
+            lost, self._lost = self._lost, False
+        owned = self._host.assignment()
+        self.subscription.refresh(at_once=True)
+        if lost:
+            self._drop(owned, [], self.listener.on_partitions_lost)
+            return
+        self.commit_consumed(self.settings.session_timeout_ms / 2)
+        kept = [one for one in owned if self.settings.cooperative and one.topic in self.subscription.topics]
+        self._drop([one for one in owned if one not in kept], kept, self.listener.on_partitions_revoked)
+
+    def _drop(
+        self,
+        partitions: Sequence[TopicPartition],
+        kept: Sequence[TopicPartition],
+        tell: Callable[[Sequence[TopicPartition]], None],
+    ) -> None:
+        if partitions:
+            try:
+                tell(partitions)
+            finally:
+                self._host.take_assignment(kept)
+
+    def commit_consumed(self, timeout_ms: float) -> None:
+        """Commit what was handed out, when commits are automatic; a failure is only logged."""
+        if not self.settings.enable_auto_commit or self.generation < 0:
+            return
+        offsets = self._host.consumed()
+        if not offsets:
+            return
+        try:
+            self._commit_sync(offsets, timeout_ms)
+        except PacelineError as error:
+            LOG.warning("automatic commit failed: group=%s error=%s", self.settings.group_id, error)
+
+    def commit_request(self, offsets: Offsets) -> Any:
+        """Return the request that commits offsets as this member."""
+        with self.changed:
+            return commit_request(
+                self.settings.group_id, offsets, self.generation, self.member_id, self.settings.group_instance_id
+            )
+
+    def _send_join(self, deadline: float) -> None:
+        settings = self.settings
+        owned = self._host.assignment()
+        with self.changed:
+            member_id, generation = self.member_id, self.generation
+        protocols = [
+            GroupProtocol(
+                name=one.name,
+                subscription=ConsumerSubscription(
+                    topics=sorted(self.subscription.topics),
+                    user_data=one.user_data(self._previous, self._previous_generation),
+                    owned_partitions=_to_wire(owned),
+                    generation_id=generation if owned and generation >= 0 else None,
+                    rack_id=settings.client_rack,
+                ),
+            )
+            for one in settings.assignors
+        ]
+        request = JoinGroupRequest(
+            group_id=settings.group_id,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
+            member_id=member_id,
+            group_instance_id=settings.group_instance_id,
+            protocols=protocols,
+            client_id=settings.client_id,
+        )
+        stub = self.coordinator.stub(max(0.05, min(5.0, deadline - time.monotonic())))
+        with self.changed:
+            self._join_in_flight, self._needs_join, self._wanted = True, True, self.subscription.topics
+        timeout_s = settings.max_poll_interval_ms / 1000 + _JOIN_GRACE_S
+        self._pending = stub.JoinGroup.future(request, timeout=timeout_s)
+        self._pending.add_done_callback(self._join_answered)
+
+    def _join_answered(self, call: Any) -> None:
+        """Take over member id and generation at once, so that heartbeats begin before the next poll."""
+        with self.changed:
+            self._join_in_flight = False
+            if not call.cancelled() and call.exception() is None:
+                answer = call.result()
+                self.member_id, self.generation = answer.member_id, answer.generation_id
+            self.changed.notify_all()
+        self._on_news()
+
+    def _joined(self, answer: JoinGroupResponse) -> None:
+        """Assign the partitions when this member leads the group, and ask for its own."""
+        assignments: list[MemberAssignment] = []
+        self._counts = {}
+        if answer.leader == answer.member_id and not answer.skip_assignment:
+            assignments = self._assign(answer)
+        request = SyncGroupRequest(
+            group_id=self.settings.group_id,
+            generation_id=answer.generation_id,
+            member_id=answer.member_id,
+            group_instance_id=self.settings.group_instance_id,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignments=assignments,
+        )
+        self._pending = self.coordinator.stub(1.0).SyncGroup.future(request, timeout=_SYNC_TIMEOUT_S)
+        self._pending.add_done_callback(lambda _call: self._on_news())
+
+    def _assign(self, answer: JoinGroupResponse) -> list[MemberAssignment]:
+        assignor = next(one for one in self.settings.assignors if one.name == answer.protocol_name)
+        members = [
+            GroupMember(
+                one.member_id,
+                frozenset(one.subscription.topics),
+                tuple(
+                    TopicPartition(owned.topic, index)
+                    for owned in one.subscription.owned_partitions
+                    for index in owned.partitions
+                ),
+                one.subscription.generation_id if one.subscription.HasField("generation_id") else -1,
+                one.group_instance_id,
+                one.subscription.user_data,
+            )
+            for one in answer.members
+        ]
+        topics = {topic for member in members for topic in member.topics}
+        counts = self.subscription.partition_counts(topics) if topics else {}
+        self._counts = {topic: counts.get(topic, 0) for topic in topics}
+        assigned = assignor.assign(members, counts)
+        LOG.info(
+            "assigned partitions: group=%s generation=%d assignor=%s members=%d partitions=%d",
+            self.settings.group_id,
+            answer.generation_id,
+            assignor.name,
+            len(members),
+            sum(map(len, assigned.values())),
+        )
+        return [
+            MemberAssignment(member_id=member_id, assignment=ConsumerAssignment(partitions=_to_wire(partitions)))
+            for member_id, partitions in assigned.items()
+        ]
+
+    def _synced(self, answer: SyncGroupResponse) -> None:
+        """Take the assignment: give up what is not in it, then begin with what is new."""
+        assigned = [
+            TopicPartition(one.topic, index) for one in answer.assignment.partitions for index in one.partitions
+        ]
+        owned = self._host.assignment()
+        with self.changed:
+            again = self._lost or self.subscription.topics != self._wanted
+            self._needs_join = again
+            self._prepared = False
+            self._previous, self._previous_generation = assigned, self.generation
+            self.changed.notify_all()
+        revoked = [one for one in owned if one not in assigned]
+        added = [one for one in assigned if one not in owned]
+        if revoked:
+            # Only with a cooperative assignor: what was revoked here is assigned to other members in the next round.
+            self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
+            self.rejoin()
+        self._host.take_assignment(assigned)
+        LOG.info("joined group %s: generation=%d partitions=%d", self.settings.group_id, self.generation, len(assigned))
+        self.listener.on_partitions_assigned(added)
+
+    # Leaving -----------------------------------------------------------------------------------------------------
+
+    def leave(self, timeout_ms: float) -> None:
+        """Commit, revoke and leave; a static member keeps its place until its session time-out."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+        self.commit_consumed(timeout_ms / 2)
+        owned = self._host.assignment()
+        try:
+            tell = self.listener.on_partitions_lost if self._lost else self.listener.on_partitions_revoked
+            self._drop(owned, [], tell)
+        finally:
+            self.send_leave(timeout_ms / 2)
+            self._prepared = False
+
+    def send_leave(self, timeout_ms: float) -> None:
+        """Tell the coordinator that a dynamic member leaves; a failure is only logged."""
+        with self.changed:
+            member_id, self.member_id = self.member_id, ""
+            self.generation, self._needs_join = -1, True
+        if not member_id or self.settings.group_instance_id:
+            return
+        request = LeaveGroupRequest(group_id=self.settings.group_id, members=[LeavingMember(member_id=member_id)])
+        try:
+            self.coordinator.call("LeaveGroup", request, timeout_ms, sends_again=False)
+        except PacelineError as error:
+            LOG.info("leaving group %s: %s", self.settings.group_id, error)
+
+
+def _to_wire(partitions: Sequence[TopicPartition]) -> list[TopicPartitions]:
+    return [TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()]

@@ -1,0 +1,150 @@
+"""The part of `Consumer` that concerns its group: commits, committed offsets, and the partitions the group assigns."""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from paceline.model.errors import InvalidRequestError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.errors import ClientClosedError
+from paceline_client.fetcher import Fetcher
+from paceline_client.groups.group_consumer import ConsumerGroup
+from paceline_client.groups.values import CommitCallback, OffsetAndMetadata, Offsets
+from paceline_client.records import ConsumerRecord
+from paceline_client.subscription import Assignment, OffsetReset
+
+CommittableOffsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+
+
+class GroupPartitions:
+    """Commits of a consumer, and what its group does to its partitions."""
+
+    _group: ConsumerGroup | None
+    _lock: threading.RLock  # type: ignore[valid-type, unused-ignore]
+    _news: threading.Condition
+    _assignment: Assignment
+    _fetcher: Fetcher
+    _reset: OffsetReset
+    _api_timeout_ms: int
+    _unread: dict[TopicPartition, ConsumerRecord]
+    _closed: bool
+
+    # For the application -----------------------------------------------------------------------------------------
+
+    def commit(self, offsets: CommittableOffsets | None = None, timeout_ms: int | None = None) -> None:
+        """Commit these offsets, or the positions behind all records that were handed out, and wait.
+
+        An offset is the next one to read: that of the last record read, plus 1.
+
+        Raises:
+            CommitFailedError: the group has rebalanced without this member; another may own the partitions.
+            InvalidRequestError: the consumer has no ``group_id``.
+            PacelineError: the coordinator refused, or did not answer in time.
+        """
+        self._with_group().commit_sync(_checked(offsets), self._timeout(timeout_ms))
+
+    def commit_async(self, offsets: CommittableOffsets | None = None, callback: CommitCallback | None = None) -> None:
+        """Commit without waiting; a later `poll` or `close` calls ``callback(offsets, error)``.
+
+        A commit that fails is not sent again: a later one is better.
+
+        Raises:
+            InvalidRequestError: the consumer has no ``group_id``.
+        """
+        self._with_group().commit_async(_checked(offsets), callback or _ignore)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed for partitions, None where it has not.
+
+        Raises:
+            InvalidRequestError: the consumer has no ``group_id``.
+            PacelineError: the coordinator did not answer in time.
+        """
+        wanted = [TopicPartition(*one) for one in partitions]
+        return self._with_group().committed(wanted, self._timeout(timeout_ms))
+
+    def unsubscribe(self) -> None:
+        """Leave the group and read nothing."""
+        if self._group is not None:
+            self._group.unsubscribe(self._api_timeout_ms)
+        self.take_assignment([])
+
+    @property
+    def member_id(self) -> str:
+        """Id of this member of the group; empty before the first join."""
+        return "" if self._group is None else self._group.member_id
+
+    @property
+    def generation(self) -> int:
+        """Present generation of the group, -1 while this consumer is not in one."""
+        return -1 if self._group is None else self._group.generation
+
+    def _with_group(self) -> ConsumerGroup:
+        if self._closed:
+            raise ClientClosedError("the consumer is closed")
+        if self._group is None:
+            raise InvalidRequestError("commits need a consumer with a group_id")
+        return self._group
+
+    def _timeout(self, timeout_ms: int | None) -> int:
+        return self._api_timeout_ms if timeout_ms is None else timeout_ms
+
+    # For the group -----------------------------------------------------------------------------------------------
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions being read."""
+        with self._lock:
+            return [state.topic_partition for state in self._assignment.states() if not state.absent]
+
+    def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read exactly these partitions; new ones wait for their committed offsets."""
+        with self._lock:
+            self._assignment.assign_from_group(partitions, self._reset)
+        self._fetcher.interrupt()
+
+    def consumed(self) -> Offsets:
+        """Return the positions behind what was handed out."""
+        with self._lock:
+            return {
+                state.topic_partition: self._committable(state.topic_partition, state.position, state.position_epoch)
+                for state in self._assignment.states()
+                if state.position is not None
+            }
+
+    def _committable(self, tp: TopicPartition, position: int, epoch: int | None) -> OffsetAndMetadata:
+        unread = self._unread.get(tp)
+        return OffsetAndMetadata(position if unread is None else unread.offset, "", epoch)
+
+    def awaiting_committed(self) -> list[TopicPartition]:
+        """Return partitions whose committed offset is not known yet."""
+        with self._lock:
+            return [state.topic_partition for state in self._assignment.states() if state.awaits_committed]
+
+    def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Begin at committed offsets, and where ``auto_offset_reset`` says without one."""
+        with self._lock:
+            for topic_partition, committed in offsets.items():
+                state = self._assignment.find(topic_partition)
+                if state is None or not state.awaits_committed:
+                    continue
+                if committed is None:
+                    state.awaits_committed = False
+                else:
+                    state.seek(committed.offset, committed.leader_epoch)
+                    state.reset = self._reset
+            self._news.notify_all()
+        self._fetcher.interrupt()
+
+
+def _checked(offsets: CommittableOffsets | None) -> Offsets | None:
+    if offsets is None:
+        return None
+    return {
+        TopicPartition(*tp): value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+        for tp, value in offsets.items()
+    }
+
+
+def _ignore(_offsets: Offsets, _error: Exception | None) -> None:
+    """Do nothing."""

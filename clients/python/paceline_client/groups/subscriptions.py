@@ -1,0 +1,82 @@
+"""What a member subscribes to, and how many partitions the topics of a group have."""
+
+import re
+import time
+from collections.abc import Iterable
+
+import grpc
+
+from paceline.model.errors import BrokerNotAvailableError
+from paceline.model.identifiers import INTERNAL_TOPICS
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import from_rpc_error
+from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest
+from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.metadata_refresher import MetadataRefresher
+
+_ONE_CALL_S = 5.0
+
+
+class GroupSubscription:
+    """Names of topics, or a pattern that is matched to the cluster's topics from time to time."""
+
+    def __init__(self, metadata: MetadataRefresher, channels: ChannelCache, refresh_ms: int) -> None:
+        self._metadata = metadata
+        self._channels = channels
+        self._refresh_ms = refresh_ms
+        self._pattern: re.Pattern[str] | None = None
+        self._matched_at = 0.0
+        self.topics: frozenset[str] = frozenset()
+
+    def set_topics(self, topics: Iterable[str]) -> None:
+        """Subscribe to these topics."""
+        self._pattern = None
+        self.topics = frozenset(topics)
+
+    def set_pattern(self, pattern: str | re.Pattern[str]) -> None:
+        """Subscribe to every topic whose whole name matches, now or later; never to the cluster's own."""
+        self._pattern = re.compile(pattern)
+        self._matched_at = 0.0
+        self.topics = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is subscribed to; a pattern without matches is something."""
+        return not self.topics and self._pattern is None
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of the metadata."""
+        return self._metadata.version
+
+    def known_count(self, topic: str) -> int:
+        """Return the partitions of a topic as far as they are known without asking, 0 when they are not."""
+        return self._metadata.partition_count(topic)
+
+    def refresh(self, at_once: bool = False) -> bool:
+        """Match the pattern again when it is time; return whether the topics have changed."""
+        now = time.monotonic()
+        if self._pattern is None or (not at_once and now - self._matched_at < self._refresh_ms / 1000):
+            return False
+        self._matched_at = now
+        matched = frozenset(name for name in self.partition_counts(()) if self._pattern.fullmatch(name))
+        matched -= INTERNAL_TOPICS
+        changed, self.topics = matched != self.topics, matched
+        return changed
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return how many partitions topics have, those that exist; no names mean all topics.
+
+        Raises:
+            BrokerNotAvailableError: no broker answered.
+        """
+        request = DescribeTopicsRequest(topics=sorted(topics))
+        cause: Exception | str = "no broker is known"
+        for broker in self._metadata.brokers():
+            try:
+                stub = MetadataServiceStub(self._channels.get(broker.address))
+                answer = stub.DescribeTopics(request, timeout=_ONE_CALL_S)
+                return {one.name: len(one.partitions) for one in answer.topics if not one.HasField("error")}
+            except grpc.RpcError as failure:
+                cause = from_rpc_error(failure)
+        raise BrokerNotAvailableError(f"no broker described the topics: {cause}")

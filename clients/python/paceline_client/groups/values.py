@@ -1,0 +1,73 @@
+"""Settings of a group member, offsets with notes, and the listener of rebalances."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paceline.log.record_batch import MAX_INT32
+from paceline.model.errors import InvalidRequestError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.assignors.base import Assignor
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the next offset to read, a note for people, and the epoch of the last record read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What a member is told; all times in milliseconds."""
+
+    group_id: str
+    group_instance_id: str
+    client_id: str
+    client_rack: str
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    assignors: tuple[Assignor, ...]
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are kept during a rebalance."""
+        return self.assignors[0].cooperative
+
+    def check(self) -> None:
+        """Check the settings.
+
+        Raises:
+            InvalidRequestError: a name is empty, or a time is not possible.
+        """
+        if not self.group_id:
+            raise InvalidRequestError("group_id is empty")
+        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms <= MAX_INT32:
+            raise InvalidRequestError(
+                f"heartbeat_interval_ms must be positive and below session_timeout_ms, "
+                f"not {self.heartbeat_interval_ms} and {self.session_timeout_ms}"
+            )
+        if not 0 < self.max_poll_interval_ms <= MAX_INT32 or self.auto_commit_interval_ms < 0:
+            raise InvalidRequestError("max_poll_interval_ms and auto_commit_interval_ms must be positive")
+
+
+class RebalanceListener:
+    """Override what is of interest. Called on the thread that polls, inside of `Consumer.poll`."""
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions are about to be given up; their offsets can still be committed."""
+
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions were assigned; with cooperative-sticky only the new ones are named."""
+
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """The membership was lost and other members may own the partitions: nothing can be committed."""
+        self.on_partitions_revoked(partitions)
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+CommitCallback = Callable[[Offsets, PacelineError | None], None]
