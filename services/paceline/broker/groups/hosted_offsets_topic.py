@@ -60,9 +60,11 @@ class HostedOffsetsTopic:
         return state.leader
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
-        """Whether this broker leads the partition in that epoch."""
+        """Whether this broker leads the partition in that epoch, and can prove that no other does."""
         hosted = self._manager.partitions.get(TopicPartition(OFFSETS_TOPIC, partition))
-        return hosted is not None and hosted.is_leader and hosted.leader_epoch == leader_epoch
+        if hosted is None or not hosted.is_leader or hosted.leader_epoch != leader_epoch:
+            return False
+        return hosted.is_leadership_proved
 
     def bounds(self, partition: int) -> tuple[int, int, int]:
         """Return log start offset, high watermark and log end offset.
