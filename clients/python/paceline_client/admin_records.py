@@ -94,7 +94,7 @@ class RecordAdmin(AdminConnection):
         """Ask every leader once, and settle what need not be asked again; raise why the rest has to be."""
         problem: PacelineError | None = None
         calls = []
-        for leader, topic_partitions in self._by_leader(list(open_partitions), found, left_s).items():
+        for leader, topic_partitions in self._by_leader(open_partitions, found, left_s).items():
             request = DeleteRecordsRequest(
                 partitions=[open_partitions[tp] for tp in topic_partitions], timeout_ms=max(1, int(left_s * 1000))
             )
@@ -127,9 +127,16 @@ class RecordAdmin(AdminConnection):
             raise problem or LeaderNotAvailableError(f"no leader is known of {', '.join(map(str, open_partitions))}")
 
     def _by_leader(
-        self, topic_partitions: list[TopicPartition], found: dict[TopicPartition, DeletedRecords], left_s: float
+        self,
+        open_partitions: dict[TopicPartition, DeleteRecordsPartition],
+        found: dict[TopicPartition, DeletedRecords],
+        left_s: float,
     ) -> dict[str, list[TopicPartition]]:
-        """Return the partitions by the address of their leader; settle those that do not exist."""
+        """Return the partitions by the address of their leader, whose epoch the requests then carry.
+
+        Partitions that do not exist are settled.
+        """
+        topic_partitions = list(open_partitions)
         budget_ms = int(min(left_s, ONE_CALL_S) * 1000)
         cluster = self._anywhere(describe_cluster_once, budget_ms, names_anybody)
         addresses = {info.id: address_of(info.host, info.port) for info in cluster.brokers}
@@ -145,6 +152,11 @@ class RecordAdmin(AdminConnection):
             for topic in described.topics
             for one in topic.partitions
         }
+        for topic in described.topics:
+            for one in topic.partitions:
+                query = open_partitions.get(TopicPartition(topic.name, one.partition))
+                if query is not None and one.leader_epoch >= 0:
+                    query.current_leader_epoch = one.leader_epoch
         by_leader: dict[str, list[TopicPartition]] = {}
         for tp in topic_partitions:
             if tp not in leaders:

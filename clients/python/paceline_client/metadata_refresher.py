@@ -79,10 +79,12 @@ class MetadataRefresher:
         with self._changed:
             return self._cluster.leader_of(topic_partition)
 
-    def leader_and_topic_id(self, topic_partition: TopicPartition) -> tuple[Broker | None, str]:
-        """Return the leader, None when none is known, and the id of the topic that it leads a partition of."""
+    def leadership(self, topic_partition: TopicPartition) -> tuple[Broker | None, int | None, str]:
+        """Return the leader and its epoch, None where they are not known, and the id of the topic."""
         with self._changed:
-            return self._cluster.leader_of(topic_partition), self._cluster.topic_id(topic_partition.topic)
+            known = self._cluster.partition(topic_partition)
+            epoch = None if known is None or known.leader_epoch < 0 else known.leader_epoch
+            return self._cluster.leader_of(topic_partition), epoch, self._cluster.topic_id(topic_partition.topic)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription | None:
         """Return what is known of a partition."""

@@ -26,7 +26,7 @@ from paceline.v1.log_service_pb2 import (
 )
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.call_errors import named_error
-from paceline_client.metadata import Broker
+from paceline_client.metadata import Broker, PartitionDescription
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.subscription import OffsetReset
 
@@ -52,6 +52,14 @@ def query_time(topic_partition: TopicPartition, timestamp_ms: int) -> ListOffset
     """Return the question for the first record at or after a time."""
     topic, partition = topic_partition
     return ListOffsetsPartition(topic=topic, partition=partition, spec=OFFSET_SPEC_TIMESTAMP, timestamp_ms=timestamp_ms)
+
+
+def fence(query: ListOffsetsPartition, known: PartitionDescription | None) -> ListOffsetsPartition:
+    """Put the leader epoch we know into the question, so that a leader of another epoch refuses it; return it."""
+    query.ClearField("current_leader_epoch")
+    if known is not None and known.leader_epoch >= 0:
+        query.current_leader_epoch = known.leader_epoch
+    return query
 
 
 def read_result(result: ListOffsetsPartitionResult) -> OffsetAndTimestamp | None:
@@ -117,7 +125,9 @@ class OffsetLookup:
             if leader is None:
                 problem = LeaderNotAvailableError(f"{tp} has no leader")
             else:
-                by_leader.setdefault(leader.broker_id, (leader, []))[1].append(query)
+                by_leader.setdefault(leader.broker_id, (leader, []))[1].append(
+                    fence(query, self._metadata.partition(tp))
+                )
         calls = [
             (
                 leader,

@@ -16,7 +16,7 @@ from paceline_client.errors import NoOffsetError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.obstacles import LONGEST_SLEEP_MS, Obstacles
-from paceline_client.offsets import query_end, read_result
+from paceline_client.offsets import fence, query_end, read_result
 from paceline_client.subscription import Assignment, OffsetReset, PartitionState
 
 _TIMEOUT_S: Final = 5.0
@@ -75,7 +75,13 @@ class PositionLookup:
 
     def _ask_ends(self, leader: Broker, states: list[PartitionState]) -> None:
         asked = {state.topic_partition: state.generation for state in states}
-        queries = [query_end(state.topic_partition, state.reset or OffsetReset.EARLIEST) for state in states]
+        queries = [
+            fence(
+                query_end(state.topic_partition, state.reset or OffsetReset.EARLIEST),
+                self._metadata.partition(state.topic_partition),
+            )
+            for state in states
+        ]
         self._asked.update(asked)
         call = LogServiceStub(self._channels.get(leader.address)).ListOffsets.future(
             ListOffsetsRequest(partitions=queries), timeout=_TIMEOUT_S

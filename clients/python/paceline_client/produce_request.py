@@ -1,10 +1,12 @@
 """A request of the producer: the batches of one leader, and their bytes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.log.compression import Codec
 from paceline.model.client_io import RequiredAcks
+from paceline.model.identifiers import TopicPartition
 from paceline.v1.log_service_pb2 import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
@@ -37,11 +39,18 @@ class SentRequest:
     broker: Broker
     address: str
     batches: list[ProducerBatch]
+    leader_epochs: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    """Leader epochs as they were known when the leader was chosen."""
 
     def encode(self, config: SenderConfig, accumulator: Accumulator) -> bytes:
         """Return its bytes; a batch is encoded once, for all its attempts."""
         pieces = [
-            ProducePiece(*batch.topic_partition, _encoded(batch, config.codec, accumulator), batch.topic_id)
+            ProducePiece(
+                *batch.topic_partition,
+                _encoded(batch, config.codec, accumulator),
+                batch.topic_id,
+                self.leader_epochs.get(batch.topic_partition),
+            )
             for batch in self.batches
         ]
         timeout_ms = config.request_timeout_ms

@@ -216,8 +216,9 @@ class Sender:
         if self._producer_ids.ask_again_ms > now_ms:
             wait_ms = min(wait_ms, self._producer_ids.ask_again_ms - now_ms)
         by_leader: dict[int, tuple[Broker, list[TopicPartition]]] = {}
+        epochs: dict[TopicPartition, int | None] = {}
         for topic_partition in ready.partitions:
-            leader, topic_id = self._metadata.leader_and_topic_id(topic_partition)
+            leader, epochs[topic_partition], topic_id = self._metadata.leadership(topic_partition)
             if leader is None:
                 self._without_leader(topic_partition, now_ms)
                 wait_ms = min(wait_ms, 100)
@@ -232,7 +233,7 @@ class Sender:
             batches = self._accumulator.drain(partitions, self._config.max_request_bytes, now_ms)
             if batches:
                 self._in_flight[address] = self._in_flight.get(address, 0) + 1
-                requests.append(SentRequest(leader, address, batches))
+                requests.append(SentRequest(leader, address, batches, epochs))
         return requests, wait_ms
 
     def _without_leader(self, topic_partition: TopicPartition, now_ms: int) -> None:

@@ -29,6 +29,8 @@ class ProducePiece(NamedTuple):
     partition: int
     batch: bytes | bytearray
     topic_id: str = ""
+    leader_epoch: int | None = None
+    """Leader epoch we know; a leader of another epoch refuses the batch."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ def encode_produce_request(acks: int, timeout_ms: int, pieces: Iterable[ProduceP
         if piece.topic_id:
             topic_id = piece.topic_id.encode()
             head += b"".join((b"\x1a", varint(len(topic_id)), topic_id))
+        if piece.leader_epoch is not None:
+            head += b"\x30" + varint(piece.leader_epoch)
         head += b"\x22" + varint(len(piece.batch))
         parts.append(b"\x1a" + varint(len(head) + len(piece.batch)))
         parts.append(head)

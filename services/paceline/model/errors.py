@@ -345,9 +345,10 @@ class TopicDeletionDisabledError(PacelineError):
 
 
 class FencedLeaderEpochError(PacelineError):
-    """The leader epoch in the request is older than the broker's."""
+    """The leader epoch in the request is older than the broker's; current metadata have the newer one."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
+    retriable = True
     refresh_metadata = True
 
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import grpc
@@ -98,6 +98,8 @@ class TopicView:
     topic_id: str
     leaders: Mapping[int, int | None]
     """Leader's broker id per partition, None where there is none."""
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Leader epoch per partition."""
 
 
 class Connection(Protocol):
@@ -210,7 +212,8 @@ class Cluster:
                 self._topics.pop(topic.name, None)
                 continue
             leaders = {p.partition: p.leader if p.HasField("leader") else None for p in topic.partitions}
-            found[topic.name] = TopicView(topic.name, topic.topic_id, leaders)
+            epochs = {p.partition: p.leader_epoch for p in topic.partitions if p.leader_epoch >= 0}
+            found[topic.name] = TopicView(topic.name, topic.topic_id, leaders, epochs)
         for name in names:
             if name not in found:
                 self._topics.pop(name, None)
@@ -232,6 +235,13 @@ class Cluster:
         topic = self._topics.get(tp.topic)
         leader = topic.leaders.get(tp.partition) if topic else None
         return None if leader is None else self._addresses.get(leader)
+
+    def leader_epoch(self, tp: TopicPartition, address: str) -> int | None:
+        """Return the partition's leader epoch if the leader as last described is at ``address``, else None."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or self.leader_address(tp) != address:
+            return None
+        return topic.leader_epochs.get(tp.partition)
 
     def list_offsets(
         self, partitions: Iterable[TopicPartition], spec: int, timestamps_ms: Mapping[TopicPartition, int] | None = None
@@ -304,7 +314,11 @@ class Cluster:
         request = log_service_pb2.ListOffsetsRequest()
         for tp in partitions:
             request.partitions.add(
-                topic=tp.topic, partition=tp.partition, spec=spec, timestamp_ms=timestamps_ms.get(tp, 0)
+                topic=tp.topic,
+                partition=tp.partition,
+                spec=spec,
+                timestamp_ms=timestamps_ms.get(tp, 0),
+                current_leader_epoch=self.leader_epoch(tp, address),
             )
         stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
         return stub.ListOffsets.future(request, timeout=min(RPC_TIMEOUT_S, seconds))

@@ -9,7 +9,12 @@ from paceline_client.wire import ProducePiece, decode_fetch_answer, encode_produ
 
 pieces = st.lists(
     st.builds(
-        ProducePiece, st.text(max_size=10), st.integers(0, 2**31 - 1), st.binary(max_size=300), st.text(max_size=40)
+        ProducePiece,
+        st.text(max_size=10),
+        st.integers(0, 2**31 - 1),
+        st.binary(max_size=300),
+        st.text(max_size=40),
+        st.none() | st.integers(0, 2**31 - 1),
     )
 )
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -32,7 +37,16 @@ results = st.lists(
 def test_a_produce_request_is_what_protobuf_reads(acks: int, timeout_ms: int, given_pieces: list[ProducePiece]) -> None:
     read = ProduceRequest.FromString(encode_produce_request(acks, timeout_ms, given_pieces))
     assert (read.acks, read.timeout_ms) == (acks, timeout_ms)
-    found = [(p.topic, p.partition, p.batch, p.topic_id) for p in read.partitions]
+    found = [
+        (
+            p.topic,
+            p.partition,
+            p.batch,
+            p.topic_id,
+            p.current_leader_epoch if p.HasField("current_leader_epoch") else None,
+        )
+        for p in read.partitions
+    ]
     assert found == [tuple(piece) for piece in given_pieces]
     assert all(p.WhichOneof("data") == "batch" for p in read.partitions)
 

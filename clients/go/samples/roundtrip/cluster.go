@@ -28,6 +28,8 @@ type cluster struct {
 	// Addresses of live brokers by id, and of each partition's leader, as last told.
 	brokers map[int32]string
 	leaders map[int32]string
+	// Leader epoch of each partition as last told; requests carry it, so that a leader of another epoch refuses them.
+	epochs map[int32]int32
 
 	leaderHints         int
 	controllerRedirects int
@@ -39,6 +41,7 @@ func newCluster(bootstrap []string) *cluster {
 		connections: map[string]*grpc.ClientConn{},
 		brokers:     map[int32]string{},
 		leaders:     map[int32]string{},
+		epochs:      map[int32]int32{},
 	}
 }
 
@@ -222,6 +225,7 @@ func (c *cluster) refresh(ctx context.Context, topic string) (*pacelinev1.TopicD
 			continue
 		}
 		c.leaders[partition.GetPartition()] = address
+		c.epochs[partition.GetPartition()] = partition.GetLeaderEpoch()
 	}
 	return description, nil
 }
@@ -244,6 +248,14 @@ func (c *cluster) awaitLeaders(ctx context.Context, topic string, partitions int
 		return nil
 	})
 	return description, err
+}
+
+// epochOf returns the leader epoch to put into a request, nil when none is known.
+func (c *cluster) epochOf(partition int32) *int32 {
+	if epoch, known := c.epochs[partition]; known {
+		return &epoch
+	}
+	return nil
 }
 
 // onLeader runs a call at a partition's leader: it follows the hint of an answer that names another one, and asks for
@@ -277,6 +289,7 @@ func (c *cluster) onLeader(
 		if hint := leaderHint(err); hint != "" && hint != address {
 			c.leaderHints++
 			c.leaders[partition] = hint
+			delete(c.epochs, partition)
 		}
 		return err
 	})

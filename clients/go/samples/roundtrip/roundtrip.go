@@ -169,7 +169,7 @@ func produce(ctx context.Context, c *cluster, o options, s *summary, p *partitio
 		answer, err := log.Produce(ctx, &pacelinev1.ProduceRequest{
 			Acks: pacelinev1.Acks_ACKS_ALL, TimeoutMs: int32((callTimeout - 2*time.Second).Milliseconds()),
 			Partitions: []*pacelinev1.ProducePartition{{
-				Topic: o.topic, Partition: p.Partition, TopicId: s.TopicID,
+				Topic: o.topic, Partition: p.Partition, TopicId: s.TopicID, CurrentLeaderEpoch: c.epochOf(p.Partition),
 				Data: &pacelinev1.ProducePartition_Records{Records: list},
 			}},
 		})
@@ -245,6 +245,7 @@ func fetch(ctx context.Context, c *cluster, o options, s *summary, p *partitionS
 			MaxWaitMs: 500, MinBytes: 1, Format: pacelinev1.FetchFormat_FETCH_FORMAT_RECORDS, SessionEpoch: -1,
 			Partitions: []*pacelinev1.FetchPartition{{
 				Topic: o.topic, Partition: p.Partition, TopicId: s.TopicID, FetchOffset: offset,
+				CurrentLeaderEpoch: c.epochOf(p.Partition),
 			}},
 		})
 		if err != nil {

@@ -143,6 +143,7 @@ class RangeFetcher:
                 topic_id=cursor.range.topic_id,
                 fetch_offset=cursor.position,
                 max_bytes=int(min(most, max(SMALLEST_PARTITION_BYTES, SURPLUS * cursor.estimated_bytes))),
+                current_leader_epoch=self._cluster.leader_epoch(cursor.range.topic_partition, address),
             )
         self._call = self._cluster.start_fetch(address, request, seconds)
         if self._stopped.is_set():
