@@ -441,12 +441,12 @@ class Reader(Client):
         if reading is None:
             self._later(topic_partition)
             return
-        name = f"broker-{self.leaders[topic_partition][0]}"
+        leader_id, leader_epoch = self.leaders[topic_partition][:2]
+        name, epoch = f"broker-{leader_id}", leader_epoch if self._fenced else None
 
         def handle(reply: Callable[[list[OffsetAnswer] | Exception], None]) -> None:
             life = self.cluster.broker_named(name)
             if life is not None:
-                epoch = self.leaders[topic_partition][1] if self._fenced else None
                 query = OffsetQuery(topic_partition, OffsetKind.LATEST, current_leader_epoch=epoch)
                 answers = life.node.list_offsets([query], Isolation.READ_UNCOMMITTED)
                 self.cluster.checks.end_answered(life, reading, answers[0])

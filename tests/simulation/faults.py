@@ -47,6 +47,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
+    faults += _draw(world, profile, "false suspicion", ("suspect-broker",), profile.false_suspicions)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 
@@ -200,6 +201,10 @@ class FaultInjector(Operations):
         self._operator.evict_controller()
         if fault.other % 2:
             self._after(fault, self._operator.evict_controller)
+
+    def _suspect_broker(self, fault: Fault) -> None:
+        """Every controller gets evidence of death about a broker that may well be alive."""
+        self._broker(fault).refuse_connects()
 
     def _pause_broker(self, fault: Fault) -> None:
         self._pause(self._broker(fault), fault)

@@ -4,6 +4,7 @@ A machine keeps its disk; a process is born with an empty memory and a new sched
 loss of power, or of its own accord when it cannot go on.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.broker.node import BrokerNode
@@ -22,7 +23,7 @@ from tests.simulation.transports import (
     SimulatedControlTransport,
     SimulatedStandbyTransport,
 )
-from tests.simulation.world import NodeScheduler, Skew, World
+from tests.simulation.world import MILLISECOND, NodeScheduler, Skew, World
 from tests.support.broker_cluster import settings_in
 from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
 
@@ -119,6 +120,7 @@ class ControllerLife(Life):
         cluster = machine.cluster
         super().__init__(cluster, machine.name, number, machine.skew, machine.link)
         self.controller_id = machine.controller_id
+        self.standby_transport = SimulatedStandbyTransport(self)
         self.node = ControllerNode(
             cluster.profile.controller_config(machine.controller_id),
             (Endpoint("CLIENT", machine.name, 9082), Endpoint("CONTROL", machine.name, 9084)),
@@ -128,7 +130,7 @@ class ControllerLife(Life):
             cluster.world.chance(f"{machine.name}/{number}"),
             self._changed,
             on_event_handled=lambda event, _queued, _handled: cluster.checks.event_handled(self, event.name),
-            standby_transport=SimulatedStandbyTransport(self),
+            standby_transport=self.standby_transport,
             on_takeover=self._taken_over,
         )
 
@@ -151,6 +153,7 @@ class ControllerMachine:
         self.skew = Skew()
         profile = cluster.profile
         self.link = SeededLink(cluster.world, self.name, profile.zk_delay_ms, profile.zk_requests_per_message)
+        self._noticed_after_ms = cluster.world.chance(f"refused connects/{self.name}").randint(100, 400)
         self.life: ControllerLife | None = None
         self._lives = 0
 
@@ -170,6 +173,17 @@ class ControllerMachine:
         if life is not None:
             self.cluster.note(self.name, "crashes")
             life.end()
+            if self.cluster.profile.refused_connects:
+                self.cluster.world.after(self._noticed_after_ms * MILLISECOND, self._show_death)
+
+    def _show_death(self) -> None:
+        network = self.cluster.network
+        for other in self.cluster.controllers.values():
+            life = other.life
+            if self.life is not None or life is None or other is self:
+                continue
+            if not network.is_cut(other.name, self.name) and not network.is_cut(self.name, other.name):
+                life.scheduler.call_soon(partial(life.standby_transport.refused_by, self.name))
 
     def stop(self) -> None:
         """Stop the process in order."""
@@ -270,6 +284,8 @@ class BrokerMachine:
         self.link = SeededLink(cluster.world, self.name, profile.zk_delay_ms, profile.zk_requests_per_message)
         self.disk = SimulatedDisk(self._wall_ms, cluster.world.chance(f"disk/{self.name}"))
         self.disk_is_slow = False
+        self._noticed_after_ms = cluster.world.chance(f"refused connects/{self.name}").randint(100, 400)
+        self._dead_life: BrokerLife
         self.life: BrokerLife | None = None
         self._lives = 0
         self._directories_lost = False
@@ -338,6 +354,27 @@ class BrokerMachine:
             self.cluster.note(self.name, "crashes")
             life.end()
             self.disk.crash_process()
+            if self.cluster.profile.refused_connects:
+                self._dead_life = life
+                self.cluster.world.after(self._noticed_after_ms * MILLISECOND, self._show_death)
+
+    def refuse_connects(self) -> None:
+        """Let controllers believe that the running process is dead."""
+        if self.life is not None:
+            self._tell_controllers(self.life.node.broker_epoch)
+
+    def _show_death(self) -> None:
+        if self.life is None:
+            self._tell_controllers(self._dead_life.node.broker_epoch)
+
+    def _tell_controllers(self, broker_epoch: int) -> None:
+        network = self.cluster.network
+        for machine in self.cluster.controllers.values():
+            life = machine.life
+            if life is None or network.is_cut(machine.name, self.name) or network.is_cut(self.name, machine.name):
+                continue
+            self.cluster.note(machine.name, f"is refused by {self.name}, broker epoch {broker_epoch}")
+            life.scheduler.call_soon(partial(life.node.broker_connection_refused, self.broker_id, broker_epoch))
 
     def lose_power(self) -> None:
         """Kill the machine; what was not synced may be lost."""

@@ -68,7 +68,7 @@ class Operations:
         return tuple(brokers[: max(1, min(len(brokers), self._cluster.profile.replication_factor))])
 
     def _soon(self, chance: "Random", do: "Callable[[], None]") -> None:
-        """Do something a moment later, in whatever phase the first thing is by then; not after the damaged_logs."""
+        """Do something a moment later, in whatever phase the first thing is by then; not after the healing."""
         delay_ms = chance.choice((2, 10, 40, 150, 600, 2_000)) * chance.uniform(0.5, 2)
         self._cluster.world.after(delay_ms * MILLISECOND, lambda: None if self._healed else do())
 

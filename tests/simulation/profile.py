@@ -90,6 +90,11 @@ class Profile:
     evictions: int = 0
     """How often somebody deletes ``/controller`` by hand, once or twice each time, so that another is elected."""
 
+    refused_connects: bool = False
+    """Whether controllers learn of a crash from refused connects, as they do from a host that is still there."""
+    false_suspicions: int = 0
+    """How often a controller suspects a live broker, as after a reset by a middlebox."""
+
     @property
     def broker_ids(self) -> tuple[int, ...]:
         """Ids of the brokers."""
@@ -207,6 +212,8 @@ def draw_profile(world: World) -> Profile:
         retention_ms=world.chance("retention.ms").choices((-1, 2_000, 10_000), (17, 1, 2))[0],
         slow_disks=world.chance("slow disks").choices((0, 1, 4), (18, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
+        refused_connects=world.chance("refused connects").random() < 0.5,
+        false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
     )
 
 

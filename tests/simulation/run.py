@@ -1,4 +1,4 @@
-"""One run from seed to verdicts: warm-up, faults under load, damaged_logs, recovery in time, final comparison."""
+"""One run from seed to verdicts: warm-up, faults under load, healing, recovery in time, final comparison."""
 
 import logging
 import traceback
@@ -146,9 +146,7 @@ class Run:
             return f"no fresh send has succeeded in {dead}" if dead else None
 
         recovered = self._until(lambda: why_not() is None, bound_ms)
-        checks.verdicts.check(
-            "C13", recovered, f"{bound_ms} ms after damaged_logs: {why_not()}" if not recovered else ""
-        )
+        checks.verdicts.check("C13", recovered, f"{bound_ms} ms after healing: {why_not()}" if not recovered else "")
         if recovered:
             self.recovered_after_ms = (self.world.now_us - begun_us) // MILLISECOND
         for client in (*self.producers, *self.readers):

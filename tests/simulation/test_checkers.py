@@ -97,6 +97,7 @@ def test_a_controller_epoch_that_skips_or_comes_alone_is_reported(cluster: Simul
 def test_deleting_anothers_controller_node_is_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     write(cluster, znodes.CONTROLLER, None, None, 9, session=2, kind=WatchType.DELETED)
+    write(cluster, "/brokers/ids/9", None, None, 10, session=2, kind=WatchType.DELETED)
     assert violated(cluster) == ("K8",)
 
 

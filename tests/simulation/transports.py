@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
@@ -87,6 +88,13 @@ class SimulatedStandbyTransport:
 
     def __init__(self, life: "ControllerLife") -> None:
         self._life = life
+        self._streams: dict[str, _FollowedStream] = {}
+
+    def refused_by(self, name: str) -> None:
+        """End the stream that follows a controller whose process is dead."""
+        stream = self._streams.pop(name, None)
+        if stream is not None:
+            stream.end(ActiveControllerDeadError(f"{name} refused two connects"))
 
     def follow(
         self,
@@ -97,7 +105,7 @@ class SimulatedStandbyTransport:
     ) -> Callable[[], None]:
         """Open a stream."""
         life = self._life
-        stream = _FollowedStream(life, on_update, on_end)
+        stream = self._streams[controller.host] = _FollowedStream(life, on_update, on_end)
 
         def handle(reply: Callable[[Exception | None], None]) -> None:
             target = life.cluster.controller_named(controller.host)

@@ -46,7 +46,7 @@ INVARIANTS: dict[str, str] = {
     "K5": "requests for an earlier registration are refused, others are not",
     "K6": "cached leadership never goes back, nor do the brokers alive",
     "K7": "a resigned controller sends nothing and knows nothing",
-    "K8": "nobody deletes another's /controller",
+    "K8": "another's /controller is deleted only in a transaction that elects the next controller",
     "K9": "a reassignment drops nobody before all targets are in sync",
     "K10": "what was begun is finished",
     "K11": "a controller acts on the registrations there are when it looks, not on earlier ones",

@@ -38,6 +38,8 @@ class ZooKeeperChecks:
         self.controller_epoch = 0
         self._epoch_session = 0
         self._controller_owner: int | None = None
+        self._replaced: tuple[int, str] | None = None
+        """zxid of a transaction that deleted another's /controller, and its writer, until the epoch is seen in it."""
         self._controller_zxid = -1
         self.registered: dict[int, int] = {}
         """Broker epoch of every registered broker."""
@@ -91,6 +93,9 @@ class ZooKeeperChecks:
     def written(self, write: AppliedWrite) -> None:
         """Look at one applied change."""
         path = write.change.path
+        if self._replaced is not None and self._replaced[0] != write.zxid:
+            (zxid, writer), self._replaced = self._replaced, None
+            self._verdicts.check("K8", False, f"zxid {zxid}: {writer} deletes another's /controller and elects nobody")
         if path.startswith(_TOPICS):
             if path.endswith("/state"):
                 self._state_written(write)
@@ -120,7 +125,10 @@ class ZooKeeperChecks:
         elif write.change.type is WatchType.DELETED:
             mine = write.session_id in (self._controller_owner, *self.operators)
             writer = self._writer(write.session_id)
-            self._verdicts.check("K8", mine, f"zxid {write.zxid}: {writer} deletes another's /controller")
+            if mine:
+                self._verdicts.exercise("K8")
+            else:
+                self._replaced = write.zxid, writer
             self._controller_owner = None
 
     def _epoch_written(self, write: AppliedWrite) -> None:
@@ -133,6 +141,8 @@ class ZooKeeperChecks:
         self._verdicts.check("K1", epoch == self.controller_epoch + 1, f"epoch {epoch} follows {self.controller_epoch}")
         together = self._controller_zxid == write.zxid and self._controller_owner == write.session_id
         self._verdicts.check("K1", together, f"zxid {write.zxid}: epoch {epoch} without its /controller")
+        if self._replaced is not None and self._replaced[0] == write.zxid:
+            self._replaced = None
         self.controller_epoch = epoch
         self._epoch_session = write.session_id
 

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from paceline.controller.brokers.broker_leases import BrokerLeases
+from paceline.controller.brokers.broker_suspicions import BrokerSuspicions
 from paceline.controller.channel.channel_manager import ChannelManager, OnResponse
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.channel.request_batch import RequestBatch
@@ -71,6 +72,13 @@ class ControllerComponents:
         self.leases = BrokerLeases(
             config.controller_broker_lease_ms, scheduler, lambda broker_id: enqueue(BrokerLeaseChange(broker_id))
         )
+        self.suspicions = BrokerSuspicions(
+            # Without a lease brokers send no heartbeats, and only a heartbeat refutes a false suspicion.
+            config.broker_suspect_ms > 0 and config.controller_broker_lease_ms > 0,
+            self.context,
+            self.leases,
+            scheduler,
+        )
         self.topic_requests = TopicRequests(config, self.context, self.storage, scheduler, rng)
         self.deletion = TopicDeletionManager(
             config,
@@ -114,6 +122,7 @@ class ControllerComponents:
         """Forget everything and send nothing more: the controller resigned."""
         self.publisher.reset()
         self.leases.clear()
+        self.suspicions.clear()
         self.channels.close()
         for batch in self._batches:
             batch.clear()

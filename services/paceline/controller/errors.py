@@ -35,5 +35,9 @@ class UnexpectedResponseError(Exception):
         self.code = code
 
 
+class ActiveControllerDeadError(Exception):
+    """The stream of the active controller closed, and its address refused two connects: its process is dead."""
+
+
 class UnreadableEpochError(Exception):
     """``/controller_epoch`` holds something else than an epoch: nobody can be elected until somebody mends it."""

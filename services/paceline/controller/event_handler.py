@@ -179,6 +179,24 @@ class ControllerEventHandler:
         elif isinstance(outcome, Owner) and not outcome.is_this_session:
             yield from self._follow(outcome)
 
+    def _replace_dead(self, event: ev.ActiveControllerDead) -> Flow[None]:
+        if self.is_active:
+            return
+        try:
+            term = yield from self._election.replace_dead(event.controller_id, event.controller_epoch)
+        except (UnreadableEpochError, UnexpectedResponseError) as error:
+            LOG.error("dead controller not replaced, its session has to end first: error=%s", error)
+            return
+        if term is None:
+            yield from self._look_at_office()
+            return
+        self._cancel_next_election()
+        LOG.warning(
+            "replaced a dead controller before its session ended: controller=%d epoch=%d evidence=%r",
+            event.controller_id, event.controller_epoch, "its stream closed and two connects were refused",
+        )  # fmt: skip
+        yield from self._take_office(term)
+
     def _elect_later(self, reason: str) -> None:
         """Say that the cluster is without a controller, and go on standing; a watch that fires comes first."""
         LOG.error("no controller can be elected: %s (next attempt in %g s)", reason, self._election_pause_ms / 1_000)
@@ -247,6 +265,8 @@ class ControllerEventHandler:
             case ev.AddressChange():
                 yield from self._election.publish_address()
                 yield from self._look_at_office()
+            case ev.ActiveControllerDead():
+                yield from self._replace_dead(event)
             case ev.Rewatch():
                 yield from self._rewatch()
             case ev.BrokerChange():

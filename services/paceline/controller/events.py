@@ -96,6 +96,16 @@ class AddressChange(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveControllerDead(Event):
+    """A standby has evidence that the process of the active controller is dead; its session has not ended yet."""
+
+    controller_id: int
+    controller_epoch: int
+    state = ControllerState.CONTROLLER_CHANGE
+    for_everyone = True
+
+
+@dataclass(frozen=True, slots=True)
 class Rewatch(Event):
     """Reconnected within the same session: every watch is gone, so read everything that is watched."""
 

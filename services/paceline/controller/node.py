@@ -159,7 +159,13 @@ class ControllerNode:
             self._on_response,
         )
         election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
-        self._standby = Standby(config.controller_id, scheduler, standby_transport or NoStandbyTransport(), rng)
+        self._standby = Standby(
+            config.controller_id,
+            scheduler,
+            standby_transport or NoStandbyTransport(),
+            rng,
+            lambda controller_id, epoch: self._enqueue(ev.ActiveControllerDead(controller_id, epoch)),
+        )
         self._machine = ControllerEventHandler(
             self._components, election, self._standby, on_office or (lambda _: None), on_takeover or (lambda _: None)
         )
@@ -253,8 +259,14 @@ class ControllerNode:
             return BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, context.epoch)
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
+        self._components.suspicions.heartbeat_received(request.broker_id)
         self._components.leases.renew(request.broker_id)
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
+
+    def broker_connection_refused(self, broker_id: int, broker_epoch: int) -> None:
+        """Take evidence that a broker's process is dead: its connection closed and two connects were refused."""
+        if not self._stopped and self.is_active:
+            self._components.suspicions.connection_refused(broker_id, broker_epoch)
 
     def follow_state(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
         """Stream the partition states to a controller that stands by; return what ends the stream.

@@ -73,6 +73,8 @@ class ControllerConfig:
     zookeeper_session_timeout_ms: int = 18_000
     controller_broker_lease_ms: int = 9_000
     """A broker silent for longer loses its leadership; 0 for never. Ours (design 3.7)."""
+    broker_suspect_ms: int = 100
+    """Pause between the two refused connects that show a dead process; 0: only lease and session count. Ours."""
     request_timeout_ms: int = 30_000
     controller_socket_timeout_ms: int = 30_000
     send_retry_backoff_ms: int = 100

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.events import PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
 from paceline.controller.standby.takeover import Takeover
@@ -141,6 +142,8 @@ class Streams:
         """Who followed, in order."""
         self.cut = False
         """Whether every new stream fails, and nothing arrives on those that are open."""
+        self.open: list[tuple[int, Sink]] = []
+        """Id of the followed controller and receiving end, of every stream that was opened."""
 
     def follow(
         self,
@@ -161,7 +164,14 @@ class Streams:
             time.call_soon(lambda: on_end(failure))
             return lambda: None
         self.opened.append(standby_id)
+        self.open.append((int(controller.host[1:]), sink))
         return sink.close
+
+    def refuse(self, controller_id: int) -> None:
+        """End the streams that follow a controller as a transport does that found its address refusing connects."""
+        for followed, sink in self.open:
+            if followed == controller_id and not sink.closed:
+                sink.on_end(ActiveControllerDeadError("two connects were refused"))
 
 
 class Sink:
@@ -172,7 +182,7 @@ class Sink:
     ) -> None:
         self._streams = streams
         self._on_update = on_update
-        self._on_end = on_end
+        self.on_end = on_end
         self.closed = False
 
     def put(self, update: StateUpdate) -> bool:
@@ -184,7 +194,7 @@ class Sink:
 
     def end(self) -> None:
         if not self._streams.cut:
-            self._streams._cluster.time.call_soon(lambda: None if self.closed else self._on_end(None))
+            self._streams._cluster.time.call_soon(lambda: None if self.closed else self.on_end(None))
 
     def close(self) -> None:
         self.closed = True
@@ -196,6 +206,7 @@ class Cluster:
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.config = config or ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False)
         self.lease_ms = 0
+        self.suspect_ms = 100
         """No lease: these brokers send heartbeats only where a test does (`heartbeat`)."""
         self.time = VirtualTime()
         self.writes: list[AppliedWrite] = []
@@ -311,7 +322,12 @@ class Cluster:
     ) -> ControllerNode:
         client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS, link=link)
         node = ControllerNode(
-            replace(self.config, controller_id=controller_id, controller_broker_lease_ms=self.lease_ms),
+            replace(
+                self.config,
+                controller_id=controller_id,
+                controller_broker_lease_ms=self.lease_ms,
+                broker_suspect_ms=self.suspect_ms,
+            ),
             [Endpoint("CLIENT", f"c{controller_id}", 9082), Endpoint("CONTROL", f"c{controller_id}", 9084)],
             self.time,
             PatientZooKeeper(client),
@@ -361,6 +377,12 @@ class Cluster:
         if isinstance(answer, Exception):
             raise answer
         return list(answer)
+
+    def broker_epoch(self, broker_id: int) -> int:
+        """Return the epoch of a broker's registration."""
+        stat = self.zk(GetData(znodes.broker_path(broker_id))).stat
+        assert stat is not None
+        return stat.czxid
 
     def controlled_shutdown(self, broker_id: int, broker_epoch: int | None = None) -> ControlledShutdownResponse:
         stat = self.zk(GetData(znodes.broker_path(broker_id))).stat

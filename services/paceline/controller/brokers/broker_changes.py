@@ -130,6 +130,7 @@ def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int
         components.context.shutting_down.discard(broker_id)
         components.context.without_lease.discard(broker_id)
     components.leases.drop(broker_ids)
+    components.suspicions.forget(broker_ids)
     yield from on_replicas_become_offline(components, components.context.replicas_on(broker_ids))
 
 

@@ -42,6 +42,12 @@ class BrokerLeases:
             self._schedule()
             self._on_change(broker_id)
 
+    def expire(self, broker_id: int) -> None:
+        """End a broker's lease at once, on evidence that its process is dead; its next heartbeat renews it."""
+        if self._deadlines_ms.pop(broker_id, None) is not None:
+            self._expired.add(broker_id)
+            self._on_change(broker_id)
+
     def drop(self, broker_ids: Iterable[int]) -> None:
         """Forget brokers that are not registered any more."""
         for broker_id in broker_ids:

@@ -11,9 +11,12 @@ from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.reassignment.reassignment import resume_reassignments
 from paceline.coordination.flow import Flow
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import NO_LEADER, TopicPartition
 
 LOG = logging.getLogger(__name__)
+
+MIN_REMAINING_ISR = 2
+"""Members that an ISR keeps when a suspected broker leaves it, or ``min.insync.replicas`` where that is larger."""
 
 
 def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[None]:
@@ -35,7 +38,9 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
     its leader's affair. But it joins no ISR meanwhile, since the metadata call it offline.
     """
     context = components.context
-    LOG.warning("broker %d has not been heard from for a whole lease, its leaders move away", broker_id)
+    suspected = components.suspicions.is_suspected(broker_id)
+    cause = "suspicion" if suspected else "lease"
+    LOG.warning("leaders move away from a broker: broker=%d cause=%s", broker_id, cause)
     context.without_lease.add(broker_id)
     led = [
         topic_partition
@@ -46,7 +51,35 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
     yield from components.partitions.handle_state_changes(
         led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
     )
+    if suspected:
+        yield from _leave_isrs(components, broker_id)
     components.send_update_metadata(context.brokers, _hosted(context, broker_id))
+
+
+def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
+    """Take a suspected follower out of ISRs that stay large enough, so that writes do not wait for a dead process.
+
+    At least max(2, ``min.insync.replicas``) members remain: a false suspicion must not leave a single copy.
+    """
+    context = components.context
+    followed = [
+        topic_partition
+        for topic_partition in _hosted(context, broker_id)
+        if context.leadership[topic_partition].leader not in (broker_id, NO_LEADER)
+        and broker_id in context.leadership[topic_partition].isr
+        and len(context.leadership[topic_partition].isr) > MIN_REMAINING_ISR
+    ]
+    topics = {topic_partition.topic for topic_partition in followed}
+    minimum = yield from components.unclean_config.current_min_insync_replicas(topics)
+    yield from components.replicas.remove_from_isr(
+        broker_id,
+        [
+            topic_partition
+            for topic_partition in followed
+            if topic_partition.topic in minimum
+            and len(context.leadership[topic_partition].isr) > minimum[topic_partition.topic]
+        ],
+    )
 
 
 def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:

@@ -128,6 +128,30 @@ class ControllerElection:
             )
         )
 
+    def replace_dead(self, controller_id: int, controller_epoch: int) -> Flow[Term | None]:
+        """Take the place of a controller whose process is dead; None when another controller is active by now.
+
+        The version of ``/controller_epoch`` is the fence: it changes with every election, while the version of
+        ``/controller`` is always 0. One multi raises the epoch, deletes the dead controller's node and creates ours.
+        """
+        epoch, version = yield from self._read_epoch()
+        owner = yield from self.read_owner()
+        if epoch != controller_epoch or owner is None or owner.controller_id != controller_id:
+            return None
+        active = znodes.ActiveController(self._controller_id, self._scheduler.wall_ms())
+        multi = Multi(
+            (
+                Delete(znodes.CONTROLLER),
+                Create(znodes.CONTROLLER, znodes.encode_active_controller(active), ephemeral=True),
+                SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
+            )
+        )
+        (response,) = yield from send([multi])
+        if response.ok:
+            stat = response.results[2].stat
+            return Term(epoch + 1, version + 1 if stat is None else stat.version)
+        return (yield from self._read_back(epoch + 1))
+
     def _read_back(self, wanted_epoch: int) -> Flow[Term | None]:
         """Whether the multi had been applied and only its answer was lost."""
         owner = yield from self.read_owner()

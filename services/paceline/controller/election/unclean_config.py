@@ -44,6 +44,11 @@ class UncleanElectionConfig:
         unchanged = yield from self._unchanged(sorted(found))
         return {topic: int(found[topic]) for topic in unchanged if _is_minimum(found[topic])}
 
+    def current_min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
+        """Return ``min.insync.replicas`` as it is now; a topic whose configuration cannot be read is left out."""
+        found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default))
+        return {topic: int(value) for topic, value in found.items() if _is_minimum(value)}
+
     def _unchanged(self, topics: list[str]) -> Flow[list[str]]:
         paths = [path for topic in topics for path in (znodes.topic_config_path(topic), znodes.topic_path(topic))]
         responses = yield from self._storage.read_all(paths)

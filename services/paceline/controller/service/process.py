@@ -184,8 +184,9 @@ class ControllerProcess:
         self._servers = ControllerServers(
             settings, self._handle, self._scheduler, self._metrics, self._hub, self._security
         )
-        self._transport = GrpcControlTransport(self._scheduler.post, self._security)
-        self._standby_transport = GrpcStandbyTransport(self._scheduler.post, self._security)
+        suspect_ms = settings.config.broker_suspect_ms
+        self._transport = GrpcControlTransport(self._scheduler.post, self._security, self._broker_refused, suspect_ms)
+        self._standby_transport = GrpcStandbyTransport(self._scheduler.post, self._security, suspect_ms)
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._node: ControllerNode | None = None
@@ -359,6 +360,10 @@ class ControllerProcess:
     def _state_changed(self, change: StateChange) -> None:
         self._state_changes.put(change)
         self._hub.put(change)
+
+    def _broker_refused(self, broker_id: int, broker_epoch: int) -> None:
+        if self._node is not None:
+            self._node.broker_connection_refused(broker_id, broker_epoch)
 
     def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
         self._metrics.controller_queue_seconds.observe(queued_ms / 1000)

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.node import ControllerNode
+from paceline.controller.service.death_watch import refuses_connects
 from paceline.internal.v1 import controller_service_pb2 as pb
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import Endpoint
@@ -105,9 +107,11 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
 class GrpcStandbyTransport:
     """Implements `controller.ports.StandbyTransport`; its methods are called on the event loop."""
 
-    def __init__(self, post: Post, security: TransportSecurity = PLAINTEXT) -> None:
+    def __init__(self, post: Post, security: TransportSecurity = PLAINTEXT, suspect_ms: int = 0) -> None:
+        """``suspect_ms`` is the pause between two connects after a stream ended; 0 for no connects."""
         self._post = post
         self._tls = security.credentials(CONTROL)
+        self._suspect_ms = suspect_ms
         self._readers: list[_Reader] = []
 
     def follow(
@@ -119,7 +123,7 @@ class GrpcStandbyTransport:
     ) -> Callable[[], None]:
         """Open a stream from a thread of its own."""
         self._readers = [reader for reader in self._readers if reader.is_alive]
-        reader = _Reader(controller, standby_id, self._post, self._tls, on_update, on_end)
+        reader = _Reader(controller, standby_id, self._post, self._tls, on_update, on_end, self._suspect_ms)
         self._readers.append(reader)
         return reader.close
 
@@ -142,7 +146,10 @@ class _Reader:
         tls: TlsCredentials | None,
         on_update: Callable[[StateUpdate], None],
         on_end: Callable[[Exception | None], None],
+        suspect_ms: int,
     ) -> None:
+        self._suspect_ms = suspect_ms
+        self._established = False
         self._controller = controller
         self._standby_id = standby_id
         self._post = post
@@ -173,6 +180,10 @@ class _Reader:
         error = self._read()
         was_closed = self._closed
         self.close()
+        if not was_closed and self._established and self._suspect_ms > 0:
+            address = self._controller.address
+            if refuses_connects(address, self._suspect_ms):
+                error = ActiveControllerDeadError(f"{address} refused two connects after the stream ended: {error}")
         if not was_closed:
             self._post(functools.partial(self._on_end, error))
 
@@ -188,6 +199,7 @@ class _Reader:
                 )
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
             for message in stub.FollowState(pb.FollowStateRequest(controller_id=self._standby_id)):
+                self._established = True
                 self._post(functools.partial(self._on_update, convert.state_update_from_proto(message)))
         except grpc.RpcError as failure:
             return from_rpc_error(failure)

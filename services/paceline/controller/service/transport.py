@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.controller.brokers.broker_suspicions import Refused
+from paceline.controller.service.death_watch import DeathWatch
 from paceline.internal.v1 import replica_manager_service_pb2 as pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import (
@@ -41,9 +43,26 @@ OnDone = Callable[[ControlResponse | Exception], None]
 class GrpcControlTransport:
     """Implements `controller.ports.ControlTransport`; its methods are called on the event loop."""
 
-    def __init__(self, post: Callable[[Callable[[], None]], None], security: TransportSecurity = PLAINTEXT) -> None:
+    def __init__(
+        self,
+        post: Callable[[Callable[[], None]], None],
+        security: TransportSecurity = PLAINTEXT,
+        on_refused: Refused = lambda *_: None,
+        suspect_ms: int = 0,
+    ) -> None:
+        """Create the transport.
+
+        Args:
+            post: runs a callable on the event loop.
+            security: certificates of the CONTROL listener, if it has any.
+            on_refused: receives brokers whose established connection closed and whose address then refused two
+                connects, ``suspect_ms`` apart; 0 for never.
+            suspect_ms: pause between the two connects.
+        """
         self._post = post
         self._tls = security.credentials(CONTROL)
+        self._on_refused = on_refused
+        self._suspect_ms = suspect_ms
         self._senders: dict[int, _Sender] = {}
         self._closing: list[_Sender] = []
         self._metadata = _MetadataCache()
@@ -52,8 +71,19 @@ class GrpcControlTransport:
         """Send to the broker's CONTROL endpoint from the broker's own thread."""
         sender = self._senders.get(broker.broker_id)
         if sender is None:
-            sender = self._senders[broker.broker_id] = _Sender(broker.broker_id, self._post, self._metadata, self._tls)
+            sender = self._senders[broker.broker_id] = _Sender(
+                broker.broker_id, self._post, self._metadata, self._tls, self._watch_for_death
+            )
         sender.put(_Call(broker, request, timeout_ms, on_done))
+
+    def _watch_for_death(self, broker: LiveBroker, address: str, channel: Any) -> None:
+        if self._suspect_ms <= 0:
+            return
+
+        def refused() -> None:
+            self._post(lambda: self._on_refused(broker.broker_id, broker.broker_epoch))
+
+        channel.subscribe(DeathWatch(address, self._suspect_ms, refused).connectivity_changed)
 
     def close(self, broker_id: int) -> None:
         """End the broker's thread and connection; a call in flight is cancelled."""
@@ -88,9 +118,12 @@ class _Sender:
         post: Callable[[Callable[[], None]], None],
         metadata: "_MetadataCache",
         tls: TlsCredentials | None,
+        on_channel: Callable[[LiveBroker, str, Any], None],
     ) -> None:
         self._post = post
         self._tls = tls
+        self._on_channel = on_channel
+        self._broker_epoch = -1
         self._metadata = metadata
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -146,13 +179,14 @@ class _Sender:
         with self._lock:
             if self._closed:
                 raise BrokerNotAvailableError(f"broker {broker.broker_id} is gone")
-            if self._channel is None or self._address != endpoint.address:
+            if self._channel is None or (self._address, self._broker_epoch) != (endpoint.address, broker.broker_epoch):
                 if self._channel is not None:
                     self._channel.close()
                 self._channel = open_channel(
                     endpoint.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=self._tls
                 )
-                self._address = endpoint.address
+                self._address, self._broker_epoch = endpoint.address, broker.broker_epoch
+                self._on_channel(broker, endpoint.address, self._channel)
             return self._channel
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.controller.election.controller_election import ActiveController
+from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.interfaces import StandbyTransport
 from paceline.model.control import Endpoint
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -96,8 +97,17 @@ class Standby:
     """Follows whoever is active; `mirror` is the newest complete copy."""
 
     def __init__(
-        self, controller_id: int, scheduler: Scheduler, transport: StandbyTransport, rng: random.Random
+        self,
+        controller_id: int,
+        scheduler: Scheduler,
+        transport: StandbyTransport,
+        rng: random.Random,
+        on_active_dead: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
+        """``on_active_dead`` receives id and epoch of a followed controller whose process is dead, once per epoch."""
+        self._on_active_dead = on_active_dead
+        self._followed_id: int | None = None
+        self._found_dead_epoch = 0
         self._controller_id = controller_id
         self._scheduler = scheduler
         self._transport = transport
@@ -124,6 +134,7 @@ class Standby:
             return
         self._close()
         self._endpoint = endpoint
+        self._followed_id = None if active is None else active.controller_id
         self._failures = 0
         if endpoint is not None:
             self._open()
@@ -193,11 +204,22 @@ class Standby:
                 self.mirror.partition_count, update.controller_epoch, update.sequence,
             )  # fmt: skip
 
+    def _report_dead(self, stream: _Stream) -> None:
+        """Report a dead controller whose stream was established in the newest epoch, once in that epoch."""
+        if stream.mirror is None or self._followed_id is None:
+            return
+        epoch = stream.mirror.controller_epoch
+        if epoch == self._highest_epoch and epoch > self._found_dead_epoch:
+            self._found_dead_epoch = epoch
+            self._on_active_dead(self._followed_id, epoch)
+
     def _on_end(self, stream: _Stream, error: Exception | None) -> None:
         if stream.over or stream is not self._stream:
             return
         self._close()
         self._failures += 1
+        if isinstance(error, ActiveControllerDeadError):
+            self._report_dead(stream)
         if self._failures == 1:
             LOG.info("the stream of the active controller's state ended (%s), trying again", error)
         pause = min(FIRST_PAUSE_MS * 2 ** min(self._failures - 1, 10), LAST_PAUSE_MS)

@@ -207,6 +207,20 @@ class ReplicaStateMachine:
 
     # removal from the ISR
 
+    def remove_from_isr(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
+        """Take a broker that stays registered out of ISRs, and send the new leadership to every replica.
+
+        The broker itself gets it, too: if it is alive it must fetch with the new leader epoch.
+        """
+        if not topic_partitions:
+            return
+        self._batch.new_batch()
+        removed = yield from self._remove_from_isr(broker_id, topic_partitions, fence=False)
+        for topic_partition, state in removed.items():
+            assignment = self._context.assignment(topic_partition)
+            self._batch.add_leader_and_isr(assignment.replicas, topic_partition, state, assignment, is_new=False)
+        self._batch.send()
+
     def _remove_from_isr(
         self, broker_id: int, topic_partitions: Sequence[TopicPartition], fence: bool
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:

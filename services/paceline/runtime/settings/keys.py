@@ -57,6 +57,9 @@ class ControllerKeys(CommonKeys):
     """What a controller is told."""
 
     controller_id: int = key(1_000_001, "", "its own range, so that no broker id equals it", ge=1_000_000, le=MAX_INT32)
+    broker_suspect_ms: int = key(
+        100, "ms", "pause between the two refused connects that show a dead process; 0: only lease and session", ge=0
+    )
     controller_socket_timeout_ms: int = key(30_000, "ms", "wait for a connection to a broker", ge=1)
     auto_leader_rebalance_enable: bool = key(True, "", "preferred leaders come back by themselves")
     leader_imbalance_check_interval_seconds: int = key(300, "s", "period of the rebalance check", ge=1)
