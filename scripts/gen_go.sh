@@ -4,13 +4,11 @@
 #   scripts/gen_go.sh          write clients/go/gen
 #   scripts/gen_go.sh --check  change nothing: exit 1 if clients/go/gen is not what protos/ gives
 #
-# Needs Go and buf (extra `dev`). The two plugins are pinned here and built into build/go-plugins; only the public
+# Needs Go and buf (extra `dev`). The two plugins are pinned and hashed in scripts/go-tools; only the public
 # package is generated, since paceline.internal.v1 is between our own processes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-protoc_gen_go=v1.36.12
-protoc_gen_go_grpc=v1.6.2
 out=$PWD/clients/go/gen
 
 command -v go >/dev/null || { echo "the Go stubs need the Go toolchain (1.25 or newer)" >&2; exit 1; }
@@ -26,11 +24,12 @@ case "${1:-}" in
   *) out=$(realpath -m "$1") ;;
 esac
 
-plugins=$PWD/build/go-plugins/$protoc_gen_go-$protoc_gen_go_grpc
-mkdir -p "$plugins"
-[ -x "$plugins/protoc-gen-go" ] || GOBIN=$plugins go install "google.golang.org/protobuf/cmd/protoc-gen-go@$protoc_gen_go"
-[ -x "$plugins/protoc-gen-go-grpc" ] ||
-  GOBIN=$plugins go install "google.golang.org/grpc/cmd/protoc-gen-go-grpc@$protoc_gen_go_grpc"
+plugins=$PWD/build/go-plugins/$(cat scripts/go-tools/go.mod scripts/go-tools/go.sum | sha256sum | cut -c1-12)
+if [ ! -x "$plugins/protoc-gen-go" ] || [ ! -x "$plugins/protoc-gen-go-grpc" ]; then
+  mkdir -p "$plugins"
+  go build -C scripts/go-tools -mod=readonly -o "$plugins/" \
+    google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+fi
 
 mkdir -p "$out"
 rm -rf "${out:?}/paceline"

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Writes the Python stubs from protos/ into the folder given (default: services).
-# The generator is pinned low: stubs load on any newer protobuf runtime, never on an older one.
+# The generators are pinned low and hashed (requirements-protos.lock): stubs load on any newer protobuf runtime, never on
+# an older one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-services}
-venv=build/protos-venv
-if [ ! -x "$venv/bin/protoc-gen-mypy" ]; then
+google=${2:-protos/google/rpc}
+lock=requirements-protos.lock
+venv=build/protos-venv-$(sha256sum "$lock" | cut -c1-12)
+if [ ! -f "$venv/complete" ]; then
   python=""
   for candidate in python3.11 python3.12 python3; do
     if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'; then
@@ -18,11 +21,17 @@ if [ ! -x "$venv/bin/protoc-gen-mypy" ]; then
     exit 1
   fi
   "$python" -m venv "$venv"
-  "$venv/bin/pip" install --quiet grpcio-tools==1.62.3 mypy-protobuf==3.6.0 'protobuf==4.25.9' 'setuptools<80'
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$lock"
+  touch "$venv/complete"
 fi
-mapfile -t files < <(find protos -name '*.proto' | sort)
+mapfile -t files < <(find protos/paceline -name '*.proto' | sort)
 PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m grpc_tools.protoc -I protos \
   --python_out="$out" --grpc_python_out="$out" --mypy_out="quiet:$out" --mypy_grpc_out="quiet:$out" "${files[@]}"
+# google.rpc is shipped beside our protos, for generators that lack it: the files of the locked googleapis-common-protos.
+mkdir -p "$google"
+for name in status error_details code; do
+  cp "$(.venv/bin/python -c 'import google.rpc; print(list(google.rpc.__path__)[0])')/$name.proto" "$google/"
+done
 for package in v1 internal internal/v1; do
   printf '"""Generated from protos/ by make protos; do not edit."""\n' > "$out/paceline/$package/__init__.py"
 done
