@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Write the table of errors in docs/clients.md from the options of the protos, or check it with --check."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from paceline.model.errors import ErrorCode
+from paceline.rpc.errors import STATUS_OF_CODE
+from paceline.v1 import errors_pb2
+
+ROOT: Final = Path(__file__).parents[1]
+GUIDE: Final = ROOT / "docs" / "clients.md"
+PROTO: Final = ROOT / "protos" / "paceline" / "v1" / "errors.proto"
+BEGIN: Final = "<!-- errors: written by scripts/errors_table.py -->\n"
+END: Final = "<!-- errors end -->"
+
+
+def table() -> str:
+    """Return the table: one row per error code."""
+    lines = [
+        "| Error | gRPC status | retriable | definite | refresh metadata | A client |",
+        "|---|---|---|---|---|---|",
+    ]
+    for value in errors_pb2.ErrorCode.DESCRIPTOR.values:
+        if not value.number:
+            continue
+        options = value.GetOptions().Extensions
+        retriable, definite = options[errors_pb2.retriable], options[errors_pb2.definite]
+        refresh = options[errors_pb2.refresh_metadata]
+        name = value.name.removeprefix("ERROR_CODE_")
+        cells = [
+            f"{name} ({value.number})",
+            STATUS_OF_CODE[ErrorCode(value.number)].name,
+            *("yes" if flag else "" for flag in (retriable, definite, refresh)),
+            reaction(name, retriable, definite, refresh),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def reaction(name: str, retriable: bool, definite: bool, refresh: bool) -> str:
+    """Return in words what a client does after an error."""
+    special = {
+        "OFFSET_OUT_OF_RANGE": "applies its reset policy",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER": "fails what waits, takes a new producer id",
+        "INVALID_PRODUCER_EPOCH": "fails: another producer took over",
+        "FETCH_SESSION_ID_NOT_FOUND": "begins with a full fetch",
+        "INVALID_FETCH_SESSION_EPOCH": "begins with a full fetch",
+        "THROTTLED": "repeats after the pause it names",
+    }
+    if name in special:
+        return special[name]
+    if not (retriable or refresh):
+        return "tells the caller" if definite else "tells the caller that the outcome is unknown"
+    repeats = "follows the hint or asks for metadata, then repeats" if refresh else "repeats after a pause"
+    return repeats if definite else f"{repeats}, if idempotent"
+
+
+def main() -> int:
+    """Write or check."""
+    guide = GUIDE.read_text()
+    written = re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: BEGIN + table() + END, guide, flags=re.S)
+    if "--check" in sys.argv:
+        return int(written != guide)
+    GUIDE.write_text(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
