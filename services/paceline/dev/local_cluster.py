@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 
 FIRST_CONTROLLER_ID = 1_000_000
+ZOOKEEPER_USER = "paceline"
 STATE_FILE = "cluster.json"
 HOST = "127.0.0.1"
 _HERE = Path(__file__).resolve()
@@ -109,7 +111,11 @@ class LocalCluster:
         try:
             say("starting ZooKeeper")
             self.zookeeper = EmbeddedZooKeeper(
-                self.directory / "zookeeper", port=plan.zookeeper, heap_mib=self.heap_mib, detached=self.detached
+                self.directory / "zookeeper",
+                port=plan.zookeeper,
+                heap_mib=self.heap_mib,
+                detached=self.detached,
+                user=self._zookeeper_user(),
             )
             self.zookeeper.start()
             if self.secure:
@@ -291,6 +297,22 @@ class LocalCluster:
                 }
             self._add("broker", index + 1, ports.listeners, ports.metrics, more)
 
+    def _zookeeper_user(self) -> tuple[str, str] | None:
+        """Return the user of controllers and brokers; its password is made once."""
+        if not self.secure:
+            return None
+        path = self._password_file
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(24))
+        return ZOOKEEPER_USER, path.read_text(encoding="ascii").strip()
+
+    @property
+    def _password_file(self) -> Path:
+        return self.certificates / "zookeeper.password"
+
     def _make_certificates(self, plan: PortPlan) -> None:
         """Make the authority once, and certificates of every node and of the client ``admin`` at every start."""
         from paceline.security.certificates import CA_CERTIFICATE, CertificateAuthority, CertificateError
@@ -320,6 +342,9 @@ class LocalCluster:
             "ssl.certificate.file": f"{stem}.crt",
             "ssl.key.file": f"{stem}.key",
             "super.users": "User:admin",
+            "zookeeper.sasl.username": ZOOKEEPER_USER,
+            "zookeeper.sasl.password": f"${{file:{self._password_file}}}",
+            "zookeeper.set.acl": "true",
         }
 
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:

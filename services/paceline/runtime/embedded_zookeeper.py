@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import errno
 import importlib.util
+import os
 import random
 import shutil
 import signal
@@ -26,6 +27,9 @@ _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _PORT_ATTEMPTS = 3
 _PR_SET_PDEATHSIG = 1
+_SASL_CONFIG = (
+    "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\nsessionRequireClientSASLAuth=true\n"
+)
 _FIRST_PORT, _LAST_PORT = 10_240, 32_000
 
 
@@ -71,6 +75,7 @@ class EmbeddedZooKeeper:
         heap_mib: size of the Java heap.
         host: address to listen on.
         detached: the server outlives this process; otherwise it ends with it.
+        user: name and password; the server then takes clients that prove to be this user, with SASL, and no others.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class EmbeddedZooKeeper:
         heap_mib: int = 128,
         host: str = "127.0.0.1",
         detached: bool = False,
+        user: tuple[str, str] | None = None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.host = host
@@ -90,6 +96,7 @@ class EmbeddedZooKeeper:
         self._max_session_timeout_ms = max_session_timeout_ms
         self._heap_mib = heap_mib
         self._detached = detached
+        self._user = user
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -199,6 +206,7 @@ class EmbeddedZooKeeper:
             "-Xshare:auto",
             "-Dzookeeper.admin.enableServer=false",
             "-Dorg.apache.logging.log4j.level=WARN",
+            *self._login_options(),
             "-cp",
             _class_path(jars),
             _MAIN,
@@ -218,6 +226,23 @@ class EmbeddedZooKeeper:
             atexit.register(self.stop)
         self._await_answer(self._process)
 
+    def _login_options(self) -> list[str]:
+        """Write the server's login file, which has the password, and return the options that name it."""
+        if self._user is None:
+            return []
+        name, password = self._user
+        path = self.data_dir / "jaas.conf"
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(
+                "Server {\n"
+                "  org.apache.zookeeper.server.auth.DigestLoginModule required\n"
+                f'  user_{name}="{password}";\n'
+                "};\n"
+            )
+        return [f"-Djava.security.auth.login.config={path}"]
+
     def _write_config(self) -> Path:
         data = self.data_dir / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -232,7 +257,7 @@ class EmbeddedZooKeeper:
             "admin.enableServer=false\n"
             "4lw.commands.whitelist=*\n"
             "autopurge.purgeInterval=1\n"
-            "forceSync=no\n"
+            "forceSync=no\n" + (_SASL_CONFIG if self._user is not None else "")
         )
         return config
 

@@ -217,6 +217,7 @@ class BrokerProcess:
             keys.zookeeper_session_timeout_ms,
             self._scheduler.post,
             on_data_lost=self._fatal,
+            security=self._settings.security.zookeeper,
         )
 
     def _make_node(self, zookeeper: ZooKeeper, report: LoadReport) -> BrokerNode:

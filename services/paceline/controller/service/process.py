@@ -280,6 +280,7 @@ class ControllerProcess:
             self._settings.keys.zookeeper_session_timeout_ms,
             self._scheduler.post,
             on_data_lost=self._fatal,
+            security=self._settings.security.zookeeper,
         )
 
     def _no_zookeeper(self) -> StartupError:

@@ -20,6 +20,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
+    AuthFailedError,
     BadArgumentsError,
     BadVersionError,
     ConnectionLoss,
@@ -29,14 +30,18 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
+    SASLException,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization
+from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.states import EventType, KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
+from paceline.coordination.credentials import NO_SECURITY, SECRET_ROOTS, ZooKeeperSecurity
 from paceline.coordination.errors import ZooKeeperDataLostError
 from paceline.coordination.interface import (
     Check,
@@ -159,6 +164,7 @@ class KazooZooKeeper:
         post: Callable[[Callable[[], None]], None],
         close_timeout_ms: int = 2_000,
         on_data_lost: Callable[[Exception], None] = lambda error: None,
+        security: ZooKeeperSecurity = NO_SECURITY,
     ) -> None:
         servers, slash, chroot = hosts.partition("/")
         self._on_data_lost = on_data_lost
@@ -174,7 +180,13 @@ class KazooZooKeeper:
             handler=_Handler(self._contact),
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0),
             command_retry=KazooRetry(max_tries=0),
+            sasl_options=_sasl_options(security),
+            use_ssl=security.tls,
+            ca=security.ca_file,
+            verify_certs=True,
         )
+        self._acl, self._secret_acl = _access_lists(security)
+        self._warned_of_sasl = False
         self._client.add_listener(self._state_changed)
         self._hear_of_the_grant()
         # What the owner's thread knows.
@@ -268,11 +280,29 @@ class KazooZooKeeper:
         connect = connection._connect
 
         def connect_and_tell(*args: Any) -> Any:
-            read_timeout_ms, connect_timeout_ms = connect(*args)
+            try:
+                read_timeout_ms, connect_timeout_ms = connect(*args)
+            except (AuthFailedError, SASLException, SessionClosedRequireSaslError) as failure:
+                self._sasl_failed(failure)
+                raise ConnectionDropped("the SASL exchange failed") from failure
             self._granted(round(read_timeout_ms * 3 / 2))  # kazoo takes two thirds of the session's
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_and_tell
+
+    def _sasl_failed(self, failure: Exception) -> None:
+        """Say so once. A server that stops in the middle of the exchange looks the same, so connecting continues."""
+        if not self._warned_of_sasl:
+            self._warned_of_sasl = True
+            LOG.warning(
+                "ZooKeeper ended the connection during SASL, retrying: check zookeeper.sasl.username and "
+                "zookeeper.sasl.password: reason=%s",
+                repr(failure),
+            )
+
+    def _acl_of(self, path: str) -> Any:
+        secret = any(path == root or path.startswith(f"{root}/") for root in SECRET_ROOTS)
+        return self._secret_acl if secret else self._acl
 
     def _stop_client(self) -> None:
         try:
@@ -453,7 +483,7 @@ class KazooZooKeeper:
         watcher = self._watch_fired if getattr(request, "watch", False) else None
         match request:
             case _Absolute():
-                return serialization.Create(request.path, request.data, OPEN_ACL_UNSAFE, 0)
+                return serialization.Create(request.path, request.data, self._acl, 0)
             case GetData():
                 return serialization.GetData(path, watcher)
             case Exists():
@@ -465,7 +495,7 @@ class KazooZooKeeper:
                 if request.sequential:
                     # A sequential path may end in a slash: the number is the whole name.
                     path = self._chroot + request.path
-                return serialization.Create(path, request.data, OPEN_ACL_UNSAFE, flags)
+                return serialization.Create(path, request.data, self._acl_of(request.path), flags)
             case SetData():
                 return serialization.SetData(path, request.data, request.version)
             case Delete():
@@ -504,6 +534,20 @@ class KazooZooKeeper:
         if isinstance(value, str):
             return Response(ZkCode.OK, path=self._without_chroot(value))
         return Response(ZkCode.OK)
+
+
+def _sasl_options(security: ZooKeeperSecurity) -> dict[str, str] | None:
+    if not security.username:
+        return None
+    return {"mechanism": "DIGEST-MD5", "username": security.username, "password": security.password}
+
+
+def _access_lists(security: ZooKeeperSecurity) -> tuple[Any, Any]:
+    """Return the access lists of ordinary new nodes and of nodes with secrets."""
+    if not security.set_acl:
+        return OPEN_ACL_UNSAFE, OPEN_ACL_UNSAFE
+    ours = make_acl("sasl", security.username, all=True)
+    return [ours, make_acl("world", "anyone", read=True)], [ours]
 
 
 class _Absolute(Create):

@@ -6,6 +6,7 @@ thousand reads become a few hundred calls.
 """
 
 import select
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class BufferedSocket:
     def recv(self, size: int) -> bytes:
         """Return up to ``size`` bytes, none at the end of the stream."""
         if not self.ready:
-            self._incoming = self._sock.recv(_CHUNK_BYTES)
+            self._incoming = self._receive()
             self._position = 0
             if not self._incoming:
                 return b""
@@ -76,6 +77,14 @@ class BufferedSocket:
         data = self._incoming[self._position : self._position + size]
         self._position += len(data)
         return data
+
+    def _receive(self) -> bytes:
+        while True:
+            try:
+                return bytes(self._sock.recv(_CHUNK_BYTES))
+            except ssl.SSLWantReadError:  # a record of TLS itself, or half of one
+                if not wait([self], [], self._contact.give_up_s):
+                    raise OSError("ZooKeeper sends no data") from None
 
     def send(self, data: Any) -> int:
         """Take data to be sent before the next wait."""
@@ -90,7 +99,7 @@ class BufferedSocket:
         while self._outgoing:
             try:
                 count = self._sock.send(self._outgoing)
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 if not wait([], [self], self._contact.give_up_s):
                     raise OSError("ZooKeeper takes no data") from None
                 continue

@@ -9,13 +9,14 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, SecretStr
 from pydantic_settings import BaseSettings
 
+from paceline.coordination.credentials import ZooKeeperSecurity
 from paceline.model.control import Endpoint
 from paceline.model.tls import ListenerSecurity, TlsFiles
 from paceline.runtime.settings.fields import OptionalText, blank_is_none, key, key_name
@@ -76,17 +77,6 @@ SECRETS: Final = frozenset(
     if isinstance(info.json_schema_extra, dict) and info.json_schema_extra["secret"]
 )
 """Keys whose values are never shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeperSecurity:
-    """Credentials and encryption for ZooKeeper."""
-
-    username: str = ""
-    password: str = field(default="", repr=False)
-    set_acl: bool = False
-    tls: bool = False
-    ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,184 @@
+"""The credentials of controllers and brokers at ZooKeeper: SASL DIGEST-MD5, access lists, TLS."""
+
+import asyncio
+import datetime
+import logging
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from paceline.coordination.credentials import ZooKeeperSecurity
+from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
+from paceline.coordination.interface import Create, Exists, GetChildren, ZkCode
+from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.model.identity import Identity, Role
+from paceline.runtime import embedded_zookeeper as embedded
+from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
+from paceline.security.certificates import CertificateAuthority
+from tests.integration.real_time import PumpedScheduler
+from tests.unit.coordination.virtual_time import Recorder
+
+pytestmark = pytest.mark.zookeeper
+
+PASSWORD = "planted-zookeeper-password"
+OURS = ZooKeeperSecurity("paceline", PASSWORD, set_acl=True)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """A server that takes the user ``paceline`` alone."""
+    try:
+        embedded.java_path()
+        embedded.jars_path()
+    except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
+        pytest.skip(str(error))
+    with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD)) as one:
+        yield one
+
+
+def client_of(server: EmbeddedZooKeeper, security: ZooKeeperSecurity, scheduler: PumpedScheduler) -> KazooZooKeeper:
+    return KazooZooKeeper(f"{server.address}/paceline", 10_000, scheduler.post, security=security)
+
+
+def test_new_nodes_are_ours_to_change_and_secrets_ours_to_read(server: EmbeddedZooKeeper) -> None:
+    scheduler = PumpedScheduler()
+    client = client_of(server, OURS, scheduler)
+    recorder = Recorder(client)
+    made = recorder.submit(
+        Create("/topics", b"1"), Create("/config", None), Create("/config/users", None), Create("/config/users/a", b"x")
+    )
+    scheduler.run_until(lambda: bool(made))
+    assert [answer.code for answer in made] == [ZkCode.OK] * 4
+    lists = KazooClient(
+        hosts=server.address,
+        sasl_options={"mechanism": "DIGEST-MD5", "username": "paceline", "password": PASSWORD},
+    )
+    lists.start()
+    try:
+        shown = {
+            path: sorted((acl.id.scheme, acl.id.id, acl.perms) for acl in lists.get_acls(f"/paceline{path}")[0])
+            for path in ("", "/topics", "/config/users", "/config/users/a")
+        }
+    finally:
+        lists.stop()
+        lists.close()
+    readable = [("sasl", "paceline", 31), ("world", "anyone", 1)]
+    assert shown == {
+        "": readable,
+        "/topics": readable,
+        "/config/users": [("sasl", "paceline", 31)],
+        "/config/users/a": [("sasl", "paceline", 31)],
+    }
+    client.close()
+
+
+def test_session_survives_a_restart_of_the_server(server: EmbeddedZooKeeper) -> None:
+    scheduler = PumpedScheduler()
+    client = client_of(server, OURS, scheduler)
+    recorder = Recorder(client)
+    made = recorder.submit(Create("/e", b"", ephemeral=True))
+    scheduler.run_until(lambda: bool(made))
+    session_id = client.session_id
+    server.kill()
+    scheduler.run_until(lambda: not client.connected)
+    server.start()
+    scheduler.run_until(lambda: client.connected)
+    found = recorder.submit(Exists("/e"))
+    scheduler.run_until(lambda: bool(found))
+    assert found[0].code is ZkCode.OK and client.session_id == session_id
+    client.close()
+
+
+@pytest.mark.parametrize("security", [ZooKeeperSecurity(), ZooKeeperSecurity("paceline", "wrong-password")])
+def test_other_clients_are_turned_away_and_the_log_says_where_to_look(
+    server: EmbeddedZooKeeper, security: ZooKeeperSecurity, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = PumpedScheduler()
+    client = client_of(server, security, scheduler)
+    recorder = Recorder(client)
+    answers = recorder.submit(Create("/theirs", b""))
+    with caplog.at_level(logging.WARNING):
+        if security.username:
+            scheduler.run_until(lambda: "check zookeeper.sasl.username" in caplog.text)
+        scheduler.run_for(1_000)
+    client.close()
+    assert not any(answer.code is ZkCode.OK for answer in answers)
+    assert "wrong-password" not in caplog.text
+    ours = client_of(server, OURS, scheduler)
+    seen = Recorder(ours).submit(GetChildren("/"))
+    scheduler.run_until(lambda: bool(seen))
+    assert "theirs" not in seen[0].children
+    ours.close()
+
+
+class TlsFront:
+    """Ends TLS in front of a server that speaks none, as a TLS port of ZooKeeper's would."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self._target, self._context = port, context
+        self._loop = asyncio.new_event_loop()
+        self.port = 0
+        ready = threading.Event()
+
+        async def serve() -> None:
+            server = await asyncio.start_server(self._joined, "127.0.0.1", 0, ssl=self._context)
+            self.port = server.sockets[0].getsockname()[1]
+            ready.set()
+
+        def run() -> None:
+            self._loop.run_until_complete(serve())
+            self._loop.run_forever()
+
+        threading.Thread(target=run, daemon=True).start()
+        assert ready.wait(10)
+
+    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward, back = await asyncio.open_connection("127.0.0.1", self._target)
+        await asyncio.gather(self._copy(reader, back), self._copy(onward, writer))
+
+    @staticmethod
+    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def test_tls_carries_large_answers_and_refuses_foreign_authorities(server: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    CertificateAuthority.create(tmp_path / "other")
+    files = authority.issue(
+        Identity(authority.trust_domain, Role.BROKER, "1"), ["127.0.0.1"], tmp_path / "ca", datetime.timedelta(days=1)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    front = TlsFront(server.port, context)
+    scheduler = PumpedScheduler()
+
+    def through(ca: str) -> KazooZooKeeper:
+        security = ZooKeeperSecurity("paceline", PASSWORD, True, True, str(tmp_path / ca / "ca.crt"))
+        return KazooZooKeeper(f"127.0.0.1:{front.port}/paceline", 10_000, scheduler.post, security=security)
+
+    client, foreign = through("ca"), through("other")
+    recorder = Recorder(client)
+    Recorder(foreign)
+    names = [f"/{index:04d}-{'x' * 200}" for index in range(2_000)]
+    made = recorder.submit(*(Create(name, b"y" * 100) for name in names))
+    scheduler.run_until(lambda: len(made) == len(names))
+    listed = recorder.submit(GetChildren("/"))
+    scheduler.run_until(lambda: bool(listed))
+    assert len(listed[0].children) == len(names) and not foreign.connected
+    client.close()
+    foreign.close()
+    front.stop()
