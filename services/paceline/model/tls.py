@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+CA_FILE: Final = "PACELINE_SSL_CA_FILE"
+CERTIFICATE_FILE: Final = "PACELINE_SSL_CERTIFICATE_FILE"
+KEY_FILE: Final = "PACELINE_SSL_KEY_FILE"
+"""Variables that name a client's certificate files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from paceline.model.errors import (
     ThrottledError,
     error_for,
 )
+from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 DOMAIN: Final = "paceline"
 DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -235,13 +236,38 @@ _TOO_LARGE: Final = "larger than max"
 def _from_bare_status(call: _Failure) -> PacelineError:
     status = call.code()
     name = status.name if isinstance(status, grpc.StatusCode) else str(status)
-    said = call.details() or "no details"
+    said = with_tls_hint(call.details() or "no details")
     code = _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
     if status is _STATUS.RESOURCE_EXHAUSTED and _TOO_LARGE in said:
         code = ErrorCode.MESSAGE_TOO_LARGE
     if status is _STATUS.UNAVAILABLE and not _never_sent(said):
         return ConnectionBrokenError(f"{name}: {said}")
     return error_for(code, f"{name}: {said}")
+
+
+_TLS_HINTS: Final = (
+    (
+        "certificate_verify_failed",
+        "the server's certificate is not of an authority in the CA file, has expired, or is for another host name: "
+        f"{CA_FILE}",
+    ),
+    ("wrong_version_number", f"the server does not speak TLS on this port: unset {CA_FILE}, or use another port"),
+    (
+        "socket closed",
+        "when the listener is SSL, it ends connections without TLS, and those whose certificate is missing, expired or "
+        f"of another authority: {CA_FILE}, {CERTIFICATE_FILE}, {KEY_FILE}",
+    ),
+)
+
+
+def with_tls_hint(said: str) -> str:
+    """Return what gRPC says of a connection that could not be made, with the likely cause when it is a certificate."""
+    lowered = said.lower()
+    if "failed to connect" in lowered:
+        for words, hint in _TLS_HINTS:
+            if words in lowered:
+                return f"{said} ({hint})"
+    return said
 
 
 def _never_sent(said: str) -> bool:

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from paceline.model.errors import InvalidRequestError
-from paceline.model.tls import TlsFiles
+from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
 from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
 
-CA_FILE: Final = "PACELINE_SSL_CA_FILE"
-CERTIFICATE_FILE: Final = "PACELINE_SSL_CERTIFICATE_FILE"
-KEY_FILE: Final = "PACELINE_SSL_KEY_FILE"
 FILE_VARIABLES: Final = (CA_FILE, CERTIFICATE_FILE, KEY_FILE)
 """In the order of the fields of `TlsFiles`."""
 

@@ -1,0 +1,174 @@
+"""A secure cluster at work: certificates rotated under load, secrets that never show, processes with wrong papers."""
+
+import datetime
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.model.identity import Identity, Role
+from paceline.security.certificates import CertificateAuthority, read_identity
+from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
+
+DAY = datetime.timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("secure") / "run", CONFIG_FILE, secure=True, settings={"logging.level": "debug"}
+    )
+    cluster.start()
+    try:
+        yield cluster
+    finally:
+        cluster.stop(force=True)
+
+
+def shown_serial(cluster: LocalCluster, address: str) -> bytes:
+    """Return the certificate that a new connection is shown."""
+    tls = cluster.client_tls
+    assert tls is not None
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.load_cert_chain(str(tls.certificate), tls.key)
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 10) as raw, context.wrap_socket(raw, server_hostname=host) as end:
+        shown = end.getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
+
+
+def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secure: LocalCluster) -> None:
+    authority = CertificateAuthority.load(secure.certificates)
+    with Admin(secure.bootstrap, tls=secure.client_tls) as admin:
+        admin.create_topics([NewTopic("rotated", 3, 3)])
+    addresses = [node.client_address for node in secure.nodes.values()]
+    futures = []
+    with Producer(secure.bootstrap, tls=secure.client_tls, linger_ms=1) as producer:
+        for round_number in range(3):
+            before = {address: shown_serial(secure, address) for address in addresses}
+            for path in sorted(secure.certificates.glob("*-*.crt")):
+                identity = read_identity(path)
+                hosts = () if identity.role is Role.CLIENT else ("127.0.0.1", "localhost")
+                authority.issue(identity, hosts, secure.certificates, DAY)
+
+            def all_shown(old: dict[str, bytes] = before) -> bool:
+                futures.extend(producer.send("rotated", b"%d" % len(futures)) for _ in range(200))
+                return all(shown_serial(secure, address) != old[address] for address in addresses)
+
+            eventually(all_shown, 30, "the new certificates at every listener")
+            if round_number == 1:
+                # A broker that comes back connects to all the others anew, and they to it.
+                broker = secure.broker(3)
+                assert secure.terminate(broker) == 0
+                futures.extend(producer.send("rotated", b"%d" % len(futures)) for _ in range(200))
+                secure.restart(broker)
+        producer.flush()
+        for future in futures:
+            future.result(60)
+    with Consumer(secure.bootstrap, tls=secure.client_tls, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("rotated", index) for index in range(3)])
+        seen: set[bytes] = set()
+
+        def all_read() -> bool:
+            seen.update(record.value or b"" for records in consumer.poll(500).values() for record in records)
+            return len(seen) == len(futures)
+
+        eventually(all_read, 60, "every acknowledged record", 0)
+    for node in secure.nodes.values():
+        assert "certificates reloaded" in node.log_path.read_text()
+
+
+def test_planted_secrets_show_in_no_log_metric_error_or_dump(secure: LocalCluster) -> None:
+    password = (secure.certificates / "zookeeper.password").read_text().strip()
+    keys = ["".join(path.read_text().splitlines()[1:-1])[60:100] for path in secure.certificates.glob("*.key")]
+    assert len(password) == 48 and len(keys) >= 7
+    with Admin(secure.bootstrap, tls=secure.client_tls) as admin:
+        described = repr(admin.describe_broker_configs([1, 2, 3, None]))
+    assert secure.ports is not None
+    metrics = ""
+    for ports in (*secure.ports.brokers, *secure.ports.controllers):
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports.metrics}/metrics", timeout=10) as answer:
+            metrics += answer.read().decode()
+    dumped = ""
+    for node in secure.nodes.values():
+        argv = [one for one in node.argv if one != "--die-with-parent"]
+        dumped += subprocess.run([*argv, "--print-config"], capture_output=True, text=True, check=True).stdout
+        process = node.process
+        assert process is not None
+        dumped += Path(f"/proc/{process.pid}/cmdline").read_text() + Path(f"/proc/{process.pid}/environ").read_text()
+    assert "(hidden)" in dumped and "zookeeper.sasl.password" in dumped
+    logs = {path: path.read_text(errors="replace") for path in secure.directory.rglob("*.log") if path.is_file()}
+    assert sum("service.log" in str(path) for path in logs) == 5
+    state = (secure.directory / "cluster.json").read_text()
+    for secret in (password, *keys):
+        for where, text in (
+            *logs.items(),
+            ("configs", described),
+            ("metrics", metrics),
+            ("dump", dumped),
+            ("s", state),
+        ):
+            assert secret not in text, where
+    for path in (*secure.certificates.glob("*.key"), secure.certificates / "zookeeper.password"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_processes_with_the_wrong_certificate_do_not_start(secure: LocalCluster, tmp_path: Path) -> None:
+    def said(**changed: str) -> str:
+        argv = [one for one in secure.broker(1).argv if one != "--die-with-parent"]
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in changed.items()]
+        listeners = "--listeners=CLIENT://127.0.0.1:0,REPLICATION://127.0.0.1:0,CONTROL://127.0.0.1:0"
+        own = [one for one in argv if not one.startswith(("--listeners", "--metrics-port", "--log-dirs"))]
+        names = {flag.split("=")[0] for flag in flags}
+        own = [one for one in own if one.split("=")[0] not in names]
+        run = subprocess.run(
+            [*own, *flags, listeners, f"--log-dirs={tmp_path}/data"], capture_output=True, text=True, timeout=60
+        )
+        assert run.returncode == 2, run.stderr
+        return run.stderr
+
+    (tmp_path / "data").mkdir()
+    certs = secure.certificates
+    assert "is of User:broker/2, and this is broker/1" in said(
+        ssl_certificate_file=f"{certs}/broker-2.crt", ssl_key_file=f"{certs}/broker-2.key"
+    )
+    assert "are not a certificate and its key" in said(ssl_key_file=f"{certs}/broker-2.key")
+    home = CertificateAuthority.load(certs)
+    other = home.issue(Identity("0" * 31 + "1", Role.BROKER, "1"), ["127.0.0.1"], tmp_path / "other", DAY)
+    assert "ZooKeeper belongs to cluster" in said(
+        ssl_certificate_file=str(other.certificate), ssl_key_file=str(other.key)
+    )
+
+
+def test_command_line_and_clients_connect_with_the_exports_alone(secure: LocalCluster) -> None:
+    tls = secure.client_tls
+    assert tls is not None
+    environment = {
+        **os.environ,
+        "PACELINE_BOOTSTRAP_SERVERS": secure.bootstrap,
+        "PACELINE_SSL_CA_FILE": str(tls.ca),
+        "PACELINE_SSL_CERTIFICATE_FILE": str(tls.certificate),
+        "PACELINE_SSL_KEY_FILE": str(tls.key),
+    }
+    command = [str(Path(sys.executable).with_name("paceline")), "cluster", "info", "-o", "json"]
+    begin = time.monotonic()
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and len(json.loads(run.stdout)) >= 1, run.stderr
+    assert time.monotonic() - begin < 60
+    for name in ("PACELINE_SSL_CA_FILE", "PACELINE_SSL_CERTIFICATE_FILE", "PACELINE_SSL_KEY_FILE"):
+        environment.pop(name)
+    plain = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert plain.returncode != 0 and "PACELINE_SSL_CA_FILE" in plain.stderr
