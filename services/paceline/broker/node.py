@@ -41,6 +41,8 @@ from paceline.log.log_config import LogConfig
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
+    DigestAnswer,
+    DigestQuery,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -451,6 +453,10 @@ class BrokerNode:
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
         """Say where leader epochs ended."""
         return self._clients.offsets_for_leader_epoch(queries, from_client, self._not_serving())
+
+    def digest_range(self, query: DigestQuery) -> DigestAnswer:
+        """Summarize a range of this broker's replica."""
+        return self._clients.digest_range(query, self._not_serving())
 
     def produce(
         self,

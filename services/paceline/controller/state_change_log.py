@@ -62,6 +62,7 @@ class StateChangeLog:
         topic: str | None = None,
         *,
         broker_epoch: int | None = None,
+        silent_ms: int | None = None,
         origin_replicas: tuple[int, ...] | None = None,
         target_replicas: tuple[int, ...] | None = None,
     ) -> None:
@@ -77,6 +78,7 @@ class StateChangeLog:
                 replica=replica,
                 controller_epoch=self._context.epoch,
                 broker_epoch=broker_epoch,
+                silent_ms=silent_ms,
                 origin_replicas=origin_replicas,
                 target_replicas=target_replicas,
                 cause=cause or self.cause,

@@ -229,3 +229,39 @@ class PartitionReplicasView:
     """Bytes that producers have appended at this leader since it was told to host the partition."""
     bytes_out: int = 0
     """Bytes that consumers have read at this leader, counted in the same way."""
+
+
+@dataclass(slots=True)
+class DigestQuery:
+    """A range of one replica; offsets are start inclusive, end exclusive."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    start_offset: int
+    end_offset: int
+    max_bytes: int = 0
+    """0: as many as one answer may cover."""
+
+
+@dataclass(slots=True)
+class DigestAnswer:
+    """What a replica has stored in a range, in whole batches."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    first_offset: int | None = None
+    """Base offset of the first batch; None when there is none."""
+    last_offset: int | None = None
+    """Last offset of the last batch."""
+    record_count: int = 0
+    size_bytes: int = 0
+    leader_epochs: list[int] = field(default_factory=list)
+    stored_crc32c: int = 0
+    """Of the batches as stored."""
+    content_crc32c: int = 0
+    """The same with leader epochs read as zero."""
+    next_offset: int = 0
+    """Where to continue: the first offset that the digest does not cover."""
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    high_watermark: int = 0

@@ -33,6 +33,7 @@ class StateChangeKind(Enum):
     LOG_DIR_FAILED = "log-dir-failed"
     LOG_DAMAGED = "log-damaged"
     LOG_SET_ASIDE = "log-set-aside"
+    FIRST_COMMIT = "first-commit"
     CONTROLLER_ELECTED = "controller-elected"
     CONTROLLER_RESIGNED = "controller-resigned"
     BROKER_UP = "broker-up"
@@ -84,6 +85,8 @@ class StateChange:
     """The emitter's own replica first, then the others it follows the progress of."""
     broker_epoch: int | None = None
     """Registration of the broker the change is about."""
+    silent_ms: int | None = None
+    """Time since the controller last heard from the broker the change is about."""
     log_dir: str | None = None
     end_offset: int | None = None
     """End of a follower's log after a truncation, exclusive."""

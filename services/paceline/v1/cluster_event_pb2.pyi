@@ -83,6 +83,8 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """A stretch of a replica's log does not match its checksums."""
     CLUSTER_EVENT_KIND_LOG_SET_ASIDE: _ClusterEventKind.ValueType  # 28
     """A damaged or stray log was set aside; the replica is copied again from the leader."""
+    CLUSTER_EVENT_KIND_FIRST_COMMIT: _ClusterEventKind.ValueType  # 29
+    """The first record that a leader appended in its leader epoch was committed."""
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
     """ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -147,6 +149,8 @@ CLUSTER_EVENT_KIND_LOG_DAMAGED: ClusterEventKind.ValueType  # 27
 """A stretch of a replica's log does not match its checksums."""
 CLUSTER_EVENT_KIND_LOG_SET_ASIDE: ClusterEventKind.ValueType  # 28
 """A damaged or stray log was set aside; the replica is copied again from the leader."""
+CLUSTER_EVENT_KIND_FIRST_COMMIT: ClusterEventKind.ValueType  # 29
+"""The first record that a leader appended in its leader epoch was committed."""
 global___ClusterEventKind = ClusterEventKind
 
 class _TransitionState:
@@ -508,6 +512,7 @@ class BrokerEvent(google.protobuf.message.Message):
     BROKER_ID_FIELD_NUMBER: builtins.int
     CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    SILENT_MS_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Broker id."""
     controller_epoch: builtins.int
@@ -516,19 +521,24 @@ class BrokerEvent(google.protobuf.message.Message):
     """The broker's registration; absent when the event has none, and for callers other than super users of a cluster with
     identities.
     """
+    silent_ms: builtins.int
+    """Milliseconds since the reporting controller last heard from the broker; absent when it is not known."""
     def __init__(
         self,
         *,
         broker_id: builtins.int = ...,
         controller_epoch: builtins.int | None = ...,
         broker_epoch: builtins.int | None = ...,
+        silent_ms: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "_silent_ms", b"_silent_ms", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "silent_ms", b"silent_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "_silent_ms", b"_silent_ms", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "silent_ms", b"silent_ms"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_broker_epoch", b"_broker_epoch"]) -> typing.Literal["broker_epoch"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_controller_epoch", b"_controller_epoch"]) -> typing.Literal["controller_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_silent_ms", b"_silent_ms"]) -> typing.Literal["silent_ms"] | None: ...
 
 global___BrokerEvent = BrokerEvent
 
@@ -679,6 +689,7 @@ class ClusterEvent(google.protobuf.message.Message):
     REASSIGNMENT_FIELD_NUMBER: builtins.int
     LOG_DAMAGED_FIELD_NUMBER: builtins.int
     LOG_SET_ASIDE_FIELD_NUMBER: builtins.int
+    FIRST_COMMIT_FIELD_NUMBER: builtins.int
     source: builtins.str
     """The reporting process, for example "broker-1" or "controller-1000000"."""
     time_ms: builtins.int
@@ -797,6 +808,10 @@ class ClusterEvent(google.protobuf.message.Message):
     def log_set_aside(self) -> global___ReplicaEvent:
         """A damaged or stray log was set aside; the replica is copied again from the leader."""
 
+    @property
+    def first_commit(self) -> global___ReplicaEvent:
+        """The first record that a leader appended in its leader epoch was committed."""
+
     def __init__(
         self,
         *,
@@ -831,9 +846,10 @@ class ClusterEvent(google.protobuf.message.Message):
         reassignment: global___ReassignmentEvent | None = ...,
         log_damaged: global___ReplicaEvent | None = ...,
         log_set_aside: global___ReplicaEvent | None = ...,
+        first_commit: global___ReplicaEvent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside"] | None: ...
+    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit"] | None: ...
 
 global___ClusterEvent = ClusterEvent

@@ -874,6 +874,117 @@ class EpochPartitionResult(google.protobuf.message.Message):
 global___EpochPartitionResult = EpochPartitionResult
 
 @typing.final
+class DigestRangeRequest(google.protobuf.message.Message):
+    """DigestRangeRequest asks for the digest of one replica's range."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
+    START_OFFSET_FIELD_NUMBER: builtins.int
+    END_OFFSET_FIELD_NUMBER: builtins.int
+    MAX_BYTES_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition index."""
+    topic_id: builtins.str
+    """Topic id; empty means the topic that has the name now."""
+    start_offset: builtins.int
+    """First offset; batches that begin below it are left out."""
+    end_offset: builtins.int
+    """Exclusive end; batches that reach it are left out. Compare replicas below the smallest high watermark."""
+    max_bytes: builtins.int
+    """Most bytes to read; 0 means 4 MiB, which is also the most. The first batch is always read whole."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        topic_id: builtins.str = ...,
+        start_offset: builtins.int = ...,
+        end_offset: builtins.int = ...,
+        max_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end_offset", b"end_offset", "max_bytes", b"max_bytes", "partition", b"partition", "start_offset", b"start_offset", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+
+global___DigestRangeRequest = DigestRangeRequest
+
+@typing.final
+class DigestRangeResponse(google.protobuf.message.Message):
+    """DigestRangeResponse is the digest of whole record batches."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: builtins.int
+    LAST_OFFSET_FIELD_NUMBER: builtins.int
+    RECORD_COUNT_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    LEADER_EPOCHS_FIELD_NUMBER: builtins.int
+    STORED_CRC32C_FIELD_NUMBER: builtins.int
+    CONTENT_CRC32C_FIELD_NUMBER: builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: builtins.int
+    LOG_END_OFFSET_FIELD_NUMBER: builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: builtins.int
+    first_offset: builtins.int
+    """Base offset of the first batch; absent when the range has none."""
+    last_offset: builtins.int
+    """Last offset of the last batch; absent when the range has none."""
+    record_count: builtins.int
+    """Records in the batches."""
+    size_bytes: builtins.int
+    """Bytes of the batches as stored."""
+    stored_crc32c: builtins.int
+    """CRC-32C of the batches as stored, one behind the other."""
+    content_crc32c: builtins.int
+    """The same with every leader epoch in a batch header read as zero: equal contents under other epochs agree in it."""
+    next_offset: builtins.int
+    """Where to continue: the first offset at or after start_offset that the digest does not cover."""
+    log_start_offset: builtins.int
+    """First offset in this replica's log."""
+    log_end_offset: builtins.int
+    """Exclusive end of this replica's log."""
+    high_watermark: builtins.int
+    """This replica's high watermark, exclusive."""
+    @property
+    def error(self) -> paceline.v1.errors_pb2.PartitionError:
+        """Why it failed; absent means success. CORRUPT_MESSAGE: stored bytes do not match their checksum."""
+
+    @property
+    def leader_epochs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Leader epochs of the batches, each once, in order."""
+
+    def __init__(
+        self,
+        *,
+        error: paceline.v1.errors_pb2.PartitionError | None = ...,
+        first_offset: builtins.int | None = ...,
+        last_offset: builtins.int | None = ...,
+        record_count: builtins.int = ...,
+        size_bytes: builtins.int = ...,
+        leader_epochs: collections.abc.Iterable[builtins.int] | None = ...,
+        stored_crc32c: builtins.int = ...,
+        content_crc32c: builtins.int = ...,
+        next_offset: builtins.int = ...,
+        log_start_offset: builtins.int = ...,
+        log_end_offset: builtins.int = ...,
+        high_watermark: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "_first_offset", b"_first_offset", "_last_offset", b"_last_offset", "error", b"error", "first_offset", b"first_offset", "last_offset", b"last_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "_first_offset", b"_first_offset", "_last_offset", b"_last_offset", "content_crc32c", b"content_crc32c", "error", b"error", "first_offset", b"first_offset", "high_watermark", b"high_watermark", "last_offset", b"last_offset", "leader_epochs", b"leader_epochs", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "next_offset", b"next_offset", "record_count", b"record_count", "size_bytes", b"size_bytes", "stored_crc32c", b"stored_crc32c"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_first_offset", b"_first_offset"]) -> typing.Literal["first_offset"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_last_offset", b"_last_offset"]) -> typing.Literal["last_offset"] | None: ...
+
+global___DigestRangeResponse = DigestRangeResponse
+
+@typing.final
 class InitProducerIdRequest(google.protobuf.message.Message):
     """InitProducerIdRequest asks for a producer id."""
 

@@ -61,6 +61,11 @@ class LogServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_log__service__pb2.InitProducerIdRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_log__service__pb2.InitProducerIdResponse.FromString,
                 )
+        self.DigestRange = channel.unary_unary(
+                '/paceline.v1.LogService/DigestRange',
+                request_serializer=paceline_dot_v1_dot_log__service__pb2.DigestRangeRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_log__service__pb2.DigestRangeResponse.FromString,
+                )
 
 
 class LogServiceServicer(object):
@@ -139,6 +144,14 @@ class LogServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DigestRange(self, request, context):
+        """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
+        follows, so that replicas can be compared without copying their records. It changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -181,6 +194,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.InitProducerId,
                     request_deserializer=paceline_dot_v1_dot_log__service__pb2.InitProducerIdRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_log__service__pb2.InitProducerIdResponse.SerializeToString,
+            ),
+            'DigestRange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DigestRange,
+                    request_deserializer=paceline_dot_v1_dot_log__service__pb2.DigestRangeRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_log__service__pb2.DigestRangeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -332,5 +350,22 @@ class LogService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.LogService/InitProducerId',
             paceline_dot_v1_dot_log__service__pb2.InitProducerIdRequest.SerializeToString,
             paceline_dot_v1_dot_log__service__pb2.InitProducerIdResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DigestRange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.LogService/DigestRange',
+            paceline_dot_v1_dot_log__service__pb2.DigestRangeRequest.SerializeToString,
+            paceline_dot_v1_dot_log__service__pb2.DigestRangeResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -90,6 +90,14 @@ class LogServiceStub:
     ]
     """InitProducerId hands out the id that an idempotent producer stamps on its batches."""
 
+    DigestRange: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.log_service_pb2.DigestRangeRequest,
+        paceline.v1.log_service_pb2.DigestRangeResponse,
+    ]
+    """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
+    follows, so that replicas can be compared without copying their records. It changes nothing.
+    """
+
 class LogServiceAsyncStub:
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
     MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
@@ -161,6 +169,14 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.InitProducerIdResponse,
     ]
     """InitProducerId hands out the id that an idempotent producer stamps on its batches."""
+
+    DigestRange: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.log_service_pb2.DigestRangeRequest,
+        paceline.v1.log_service_pb2.DigestRangeResponse,
+    ]
+    """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
+    follows, so that replicas can be compared without copying their records. It changes nothing.
+    """
 
 class LogServiceServicer(metaclass=abc.ABCMeta):
     """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
@@ -249,5 +265,15 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.InitProducerIdResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.InitProducerIdResponse]]:
         """InitProducerId hands out the id that an idempotent producer stamps on its batches."""
+
+    @abc.abstractmethod
+    def DigestRange(
+        self,
+        request: paceline.v1.log_service_pb2.DigestRangeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.log_service_pb2.DigestRangeResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.DigestRangeResponse]]:
+        """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
+        follows, so that replicas can be compared without copying their records. It changes nothing.
+        """
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

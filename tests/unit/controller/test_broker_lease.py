@@ -204,3 +204,15 @@ def test_who_is_silent_longest_runs_out_first_and_a_dropped_one_never() -> None:
     leases.renew(3)
     leases.renew(2)
     assert changes == [2, 1, 2] and not leases.has_expired(2)
+
+
+def test_the_time_since_the_last_heartbeat_is_known_for_brokers_that_were_heard() -> None:
+    time = VirtualTime()
+    leases = BrokerLeases(9_000, time, lambda _broker_id: None)
+    leases.grant([1, 2])
+    time.run_for(1_000)
+    leases.renew(1)
+    time.run_for(700)
+    assert (leases.silent_ms(1), leases.silent_ms(2), leases.silent_ms(3)) == (700, None, None)
+    leases.drop([1])
+    assert leases.silent_ms(1) is None

@@ -462,6 +462,9 @@ class Partition:
             return False
         log.update_high_watermark(moved)
         self._host.news(self, News.HIGH_WATERMARK)
+        start = self.leader_epoch_start_offset
+        if start is not None and current <= start < moved:
+            self._host.emit(StateChangeKind.FIRST_COMMIT, self)
         return True
 
     # In-sync replicas

@@ -5,11 +5,14 @@ from functools import partial
 
 from paceline.broker.partition.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
 from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.requests.digest_range import digest_range
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
+    DigestAnswer,
+    DigestQuery,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -160,6 +163,12 @@ class ClientRequests:
         if refusal is not None:
             return [EpochAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
         return offsets_for_leader_epoch(self._manager, queries, from_client)
+
+    def digest_range(self, query: DigestQuery, refusal: PacelineError | None) -> DigestAnswer:
+        """Summarize a range of this broker's replica."""
+        if refusal is not None:
+            return DigestAnswer(query.topic_partition, failure_of(refusal))
+        return digest_range(self._manager, query)
 
     def list_offsets(
         self, queries: Sequence[OffsetQuery], isolation: Isolation, refusal: PacelineError | None

@@ -8,6 +8,8 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
+    DigestAnswer,
+    DigestQuery,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
@@ -49,6 +51,9 @@ class BrokerCore(Protocol):
         self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
     ) -> Cancel | None:
         """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
+
+    def digest_range(self, query: DigestQuery) -> DigestAnswer:
+        """Summarize a range of this broker's replica."""
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
         """Tell a client or a follower where epochs ended."""

@@ -196,6 +196,7 @@ class LogServicer:
             "FetchStream": stream_handler(self.fetch),
             "ListOffsets": unary(self.list_offsets, pb.ListOffsetsRequest),
             "OffsetForLeaderEpoch": unary(self.offset_for_leader_epoch, pb.OffsetForLeaderEpochRequest),
+            "DigestRange": unary(self.digest_range, pb.DigestRangeRequest),
             "DeleteRecords": unary(self.delete_records, pb.DeleteRecordsRequest),
             "InitProducerId": unary(self.init_producer_id, pb.InitProducerIdRequest),
         }
@@ -334,6 +335,11 @@ class LogServicer:
         return pb.OffsetForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )
+
+    async def digest_range(self, request: pb.DigestRangeRequest, context: Any) -> pb.DigestRangeResponse:
+        """Summarize a range of this broker's replica."""
+        answer = self._core.get().digest_range(convert.digest_query_from_proto(request))
+        return convert.digest_answer_to_proto(answer, self._listener.address_of)
 
     async def delete_records(self, request: pb.DeleteRecordsRequest, context: Any) -> pb.DeleteRecordsResponse:
         """Delete records from the beginning of logs."""

@@ -50,7 +50,7 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
             StateChangeKind.BROKER_UP, broker_id, f"broker epoch {broker_epoch}", broker_epoch=broker_epoch
         )
     for broker_id in dead:
-        components.log.note(StateChangeKind.BROKER_DOWN, broker_id)
+        components.log.note(StateChangeKind.BROKER_DOWN, broker_id, silent_ms=components.leases.silent_ms(broker_id))
     if new:
         context.brokers.update({broker_id: current[broker_id] for broker_id in new})
         yield from on_broker_startup(components, new)

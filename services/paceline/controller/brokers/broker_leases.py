@@ -21,6 +21,8 @@ class BrokerLeases:
         self._on_change = on_change
         self._deadlines_ms: dict[int, int] = {}
         self._expired: set[int] = set()
+        self._heard_ms: dict[int, int] = {}
+        """When a heartbeat of a broker came last."""
         self._timer: Cancellable | None = None
         self._due_ms = 0
 
@@ -35,6 +37,7 @@ class BrokerLeases:
         """A broker that has a lease, or had one, was heard from."""
         if broker_id not in self._deadlines_ms and broker_id not in self._expired:
             return
+        self._heard_ms[broker_id] = self._scheduler.now_ms()
         was_expired = broker_id in self._expired
         self._expired.discard(broker_id)
         self._deadlines_ms[broker_id] = self._scheduler.now_ms() + self._lease_ms
@@ -52,15 +55,22 @@ class BrokerLeases:
         """Forget brokers that are not registered any more."""
         for broker_id in broker_ids:
             self._deadlines_ms.pop(broker_id, None)
+            self._heard_ms.pop(broker_id, None)
             self._expired.discard(broker_id)
 
     def has_expired(self, broker_id: int) -> bool:
         """Whether the broker's lease has run out."""
         return broker_id in self._expired
 
+    def silent_ms(self, broker_id: int) -> int | None:
+        """Return the time since the broker's last heartbeat, None when this controller has had none."""
+        heard_ms = self._heard_ms.get(broker_id)
+        return None if heard_ms is None else self._scheduler.now_ms() - heard_ms
+
     def clear(self) -> None:
         """Forget everything: the controller resigned."""
         self._deadlines_ms.clear()
+        self._heard_ms.clear()
         self._expired.clear()
         if self._timer is not None:
             self._timer.cancel()

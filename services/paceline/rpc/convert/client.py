@@ -10,6 +10,8 @@ from typing import Any, Final
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
+    DigestAnswer,
+    DigestQuery,
     EpochAnswer,
     EpochQuery,
     FetchPartition,
@@ -316,6 +318,43 @@ def fetch_result_from_proto(message: pb.FetchPartitionResult) -> FetchResult:
         batches=message.batches,
         preferred_read_replica=message.preferred_read_replica if message.HasField("preferred_read_replica") else None,
     )
+
+
+def digest_query_from_proto(message: pb.DigestRangeRequest) -> DigestQuery:
+    """Return the query.
+
+    Raises:
+        InvalidRequestError: an offset or a size is negative, or the range ends before it starts.
+        InvalidTopicError: the topic name is not legal.
+    """
+    start = at_least(message.start_offset, 0, "start offset")
+    return DigestQuery(
+        partition_of(message),
+        topic_id_of(message.topic_id),
+        start,
+        at_least(message.end_offset, start, "end offset"),
+        at_least(message.max_bytes, 0, "max bytes"),
+    )
+
+
+def digest_answer_to_proto(answer: DigestAnswer, address_of: AddressOf = no_address) -> pb.DigestRangeResponse:
+    """Return the message of a digest."""
+    message = pb.DigestRangeResponse(
+        first_offset=answer.first_offset,
+        last_offset=answer.last_offset,
+        record_count=answer.record_count,
+        size_bytes=answer.size_bytes,
+        leader_epochs=answer.leader_epochs,
+        stored_crc32c=answer.stored_crc32c,
+        content_crc32c=answer.content_crc32c,
+        next_offset=answer.next_offset,
+        log_start_offset=answer.log_start_offset,
+        log_end_offset=answer.log_end_offset,
+        high_watermark=answer.high_watermark,
+    )
+    if answer.failure is not None:
+        message.error.CopyFrom(failure_to_proto(answer.failure, address_of))
+    return message
 
 
 def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[OffsetQuery], Isolation]:

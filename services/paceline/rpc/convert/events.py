@@ -86,6 +86,7 @@ def event_from_proto(message: pb.ClusterEvent) -> StateChange:
         change.to_state = _STATE_WORDS.get(event.to_state)
     elif isinstance(event, pb.BrokerEvent):
         change.broker_epoch = _optional(event, "broker_epoch")
+        change.silent_ms = _optional(event, "silent_ms")
     elif isinstance(event, pb.LogDirEvent):
         change.log_dir = event.path or None
     elif isinstance(event, pb.ReassignmentEvent):
@@ -162,7 +163,10 @@ def _transition_event(change: StateChange) -> pb.TransitionEvent:
 
 def _broker_event(change: StateChange) -> pb.BrokerEvent:
     return pb.BrokerEvent(
-        broker_id=change.replica or 0, controller_epoch=change.controller_epoch, broker_epoch=change.broker_epoch
+        broker_id=change.replica or 0,
+        controller_epoch=change.controller_epoch,
+        broker_epoch=change.broker_epoch,
+        silent_ms=change.silent_ms,
     )
 
 

@@ -86,6 +86,8 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DAMAGED ClusterEventKind = 27
 	// A damaged or stray log was set aside; the replica is copied again from the leader.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_SET_ASIDE ClusterEventKind = 28
+	// The first record that a leader appended in its leader epoch was committed.
+	ClusterEventKind_CLUSTER_EVENT_KIND_FIRST_COMMIT ClusterEventKind = 29
 )
 
 // Enum value maps for ClusterEventKind.
@@ -120,6 +122,7 @@ var (
 		26: "CLUSTER_EVENT_KIND_REASSIGNMENT",
 		27: "CLUSTER_EVENT_KIND_LOG_DAMAGED",
 		28: "CLUSTER_EVENT_KIND_LOG_SET_ASIDE",
+		29: "CLUSTER_EVENT_KIND_FIRST_COMMIT",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -151,6 +154,7 @@ var (
 		"CLUSTER_EVENT_KIND_REASSIGNMENT":        26,
 		"CLUSTER_EVENT_KIND_LOG_DAMAGED":         27,
 		"CLUSTER_EVENT_KIND_LOG_SET_ASIDE":       28,
+		"CLUSTER_EVENT_KIND_FIRST_COMMIT":        29,
 	}
 )
 
@@ -835,7 +839,9 @@ type BrokerEvent struct {
 	ControllerEpoch *int32 `protobuf:"varint,2,opt,name=controller_epoch,json=controllerEpoch,proto3,oneof" json:"controller_epoch,omitempty"`
 	// The broker's registration; absent when the event has none, and for callers other than super users of a cluster with
 	// identities.
-	BrokerEpoch   *int64 `protobuf:"varint,3,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
+	BrokerEpoch *int64 `protobuf:"varint,3,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
+	// Milliseconds since the reporting controller last heard from the broker; absent when it is not known.
+	SilentMs      *int64 `protobuf:"varint,4,opt,name=silent_ms,json=silentMs,proto3,oneof" json:"silent_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -887,6 +893,13 @@ func (x *BrokerEvent) GetControllerEpoch() int32 {
 func (x *BrokerEvent) GetBrokerEpoch() int64 {
 	if x != nil && x.BrokerEpoch != nil {
 		return *x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *BrokerEvent) GetSilentMs() int64 {
+	if x != nil && x.SilentMs != nil {
+		return *x.SilentMs
 	}
 	return 0
 }
@@ -1179,6 +1192,7 @@ type ClusterEvent struct {
 	//	*ClusterEvent_Reassignment
 	//	*ClusterEvent_LogDamaged
 	//	*ClusterEvent_LogSetAside
+	//	*ClusterEvent_FirstCommit
 	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1494,6 +1508,15 @@ func (x *ClusterEvent) GetLogSetAside() *ReplicaEvent {
 	return nil
 }
 
+func (x *ClusterEvent) GetFirstCommit() *ReplicaEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_FirstCommit); ok {
+			return x.FirstCommit
+		}
+	}
+	return nil
+}
+
 type isClusterEvent_Event interface {
 	isClusterEvent_Event()
 }
@@ -1638,6 +1661,11 @@ type ClusterEvent_LogSetAside struct {
 	LogSetAside *ReplicaEvent `protobuf:"bytes,128,opt,name=log_set_aside,json=logSetAside,proto3,oneof"`
 }
 
+type ClusterEvent_FirstCommit struct {
+	// The first record that a leader appended in its leader epoch was committed.
+	FirstCommit *ReplicaEvent `protobuf:"bytes,129,opt,name=first_commit,json=firstCommit,proto3,oneof"`
+}
+
 func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
@@ -1693,6 +1721,8 @@ func (*ClusterEvent_Reassignment) isClusterEvent_Event() {}
 func (*ClusterEvent_LogDamaged) isClusterEvent_Event() {}
 
 func (*ClusterEvent_LogSetAside) isClusterEvent_Event() {}
+
+func (*ClusterEvent_FirstCommit) isClusterEvent_Event() {}
 
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
@@ -1765,13 +1795,16 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\n" +
 	"_broker_idB\x13\n" +
 	"\x11_controller_epochB\r\n" +
-	"\v_leadership\"\xa8\x01\n" +
+	"\v_leadership\"\xd8\x01\n" +
 	"\vBrokerEvent\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12.\n" +
 	"\x10controller_epoch\x18\x02 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01\x12&\n" +
-	"\fbroker_epoch\x18\x03 \x01(\x03H\x01R\vbrokerEpoch\x88\x01\x01B\x13\n" +
+	"\fbroker_epoch\x18\x03 \x01(\x03H\x01R\vbrokerEpoch\x88\x01\x01\x12 \n" +
+	"\tsilent_ms\x18\x04 \x01(\x03H\x02R\bsilentMs\x88\x01\x01B\x13\n" +
 	"\x11_controller_epochB\x0f\n" +
-	"\r_broker_epoch\">\n" +
+	"\r_broker_epochB\f\n" +
+	"\n" +
+	"_silent_ms\">\n" +
 	"\vLogDirEvent\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"<\n" +
@@ -1789,7 +1822,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
 	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
 	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
-	"\x11_controller_epoch\"\x94\x0f\n" +
+	"\x11_controller_epoch\"\xd5\x0f\n" +
 	"\fClusterEvent\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
@@ -1828,8 +1861,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\freassignment\x18~ \x01(\v2\x1e.paceline.v1.ReassignmentEventH\x00R\freassignment\x12<\n" +
 	"\vlog_damaged\x18\x7f \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\n" +
 	"logDamaged\x12@\n" +
-	"\rlog_set_aside\x18\x80\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vlogSetAsideB\a\n" +
-	"\x05event*\xe1\b\n" +
+	"\rlog_set_aside\x18\x80\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vlogSetAside\x12?\n" +
+	"\ffirst_commit\x18\x81\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vfirstCommitB\a\n" +
+	"\x05event*\x86\t\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CLUSTER_EVENT_KIND_BECAME_LEADER\x10\x01\x12&\n" +
@@ -1860,7 +1894,8 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	" CLUSTER_EVENT_KIND_TOPIC_DELETED\x10\x19\x12#\n" +
 	"\x1fCLUSTER_EVENT_KIND_REASSIGNMENT\x10\x1a\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_LOG_DAMAGED\x10\x1b\x12$\n" +
-	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1c*\xfe\x03\n" +
+	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1c\x12#\n" +
+	"\x1fCLUSTER_EVENT_KIND_FIRST_COMMIT\x10\x1d*\xfe\x03\n" +
 	"\x0fTransitionState\x12 \n" +
 	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
 	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
@@ -1951,11 +1986,12 @@ var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
 	13, // 39: paceline.v1.ClusterEvent.reassignment:type_name -> paceline.v1.ReassignmentEvent
 	5,  // 40: paceline.v1.ClusterEvent.log_damaged:type_name -> paceline.v1.ReplicaEvent
 	5,  // 41: paceline.v1.ClusterEvent.log_set_aside:type_name -> paceline.v1.ReplicaEvent
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	5,  // 42: paceline.v1.ClusterEvent.first_commit:type_name -> paceline.v1.ReplicaEvent
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -2001,6 +2037,7 @@ func file_paceline_v1_cluster_event_proto_init() {
 		(*ClusterEvent_Reassignment)(nil),
 		(*ClusterEvent_LogDamaged)(nil),
 		(*ClusterEvent_LogSetAside)(nil),
+		(*ClusterEvent_FirstCommit)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

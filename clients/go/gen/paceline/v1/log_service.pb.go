@@ -1901,6 +1901,242 @@ func (x *EpochPartitionResult) GetEnd() *EpochEndOffset {
 	return nil
 }
 
+// DigestRangeRequest asks for the digest of one replica's range.
+type DigestRangeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition index.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Topic id; empty means the topic that has the name now.
+	TopicId string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// First offset; batches that begin below it are left out.
+	StartOffset int64 `protobuf:"varint,4,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
+	// Exclusive end; batches that reach it are left out. Compare replicas below the smallest high watermark.
+	EndOffset int64 `protobuf:"varint,5,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	// Most bytes to read; 0 means 4 MiB, which is also the most. The first batch is always read whole.
+	MaxBytes      int32 `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestRangeRequest) Reset() {
+	*x = DigestRangeRequest{}
+	mi := &file_paceline_v1_log_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestRangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestRangeRequest) ProtoMessage() {}
+
+func (x *DigestRangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_log_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestRangeRequest.ProtoReflect.Descriptor instead.
+func (*DigestRangeRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DigestRangeRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DigestRangeRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DigestRangeRequest) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *DigestRangeRequest) GetStartOffset() int64 {
+	if x != nil {
+		return x.StartOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeRequest) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeRequest) GetMaxBytes() int32 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+// DigestRangeResponse is the digest of whole record batches.
+type DigestRangeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it failed; absent means success. CORRUPT_MESSAGE: stored bytes do not match their checksum.
+	Error *PartitionError `protobuf:"bytes,1,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	// Base offset of the first batch; absent when the range has none.
+	FirstOffset *int64 `protobuf:"varint,2,opt,name=first_offset,json=firstOffset,proto3,oneof" json:"first_offset,omitempty"`
+	// Last offset of the last batch; absent when the range has none.
+	LastOffset *int64 `protobuf:"varint,3,opt,name=last_offset,json=lastOffset,proto3,oneof" json:"last_offset,omitempty"`
+	// Records in the batches.
+	RecordCount int64 `protobuf:"varint,4,opt,name=record_count,json=recordCount,proto3" json:"record_count,omitempty"`
+	// Bytes of the batches as stored.
+	SizeBytes int64 `protobuf:"varint,5,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// Leader epochs of the batches, each once, in order.
+	LeaderEpochs []int32 `protobuf:"varint,6,rep,packed,name=leader_epochs,json=leaderEpochs,proto3" json:"leader_epochs,omitempty"`
+	// CRC-32C of the batches as stored, one behind the other.
+	StoredCrc32C uint32 `protobuf:"fixed32,7,opt,name=stored_crc32c,json=storedCrc32c,proto3" json:"stored_crc32c,omitempty"`
+	// The same with every leader epoch in a batch header read as zero: equal contents under other epochs agree in it.
+	ContentCrc32C uint32 `protobuf:"fixed32,8,opt,name=content_crc32c,json=contentCrc32c,proto3" json:"content_crc32c,omitempty"`
+	// Where to continue: the first offset at or after start_offset that the digest does not cover.
+	NextOffset int64 `protobuf:"varint,9,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	// First offset in this replica's log.
+	LogStartOffset int64 `protobuf:"varint,10,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	// Exclusive end of this replica's log.
+	LogEndOffset int64 `protobuf:"varint,11,opt,name=log_end_offset,json=logEndOffset,proto3" json:"log_end_offset,omitempty"`
+	// This replica's high watermark, exclusive.
+	HighWatermark int64 `protobuf:"varint,12,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestRangeResponse) Reset() {
+	*x = DigestRangeResponse{}
+	mi := &file_paceline_v1_log_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestRangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestRangeResponse) ProtoMessage() {}
+
+func (x *DigestRangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_log_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestRangeResponse.ProtoReflect.Descriptor instead.
+func (*DigestRangeResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DigestRangeResponse) GetError() *PartitionError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DigestRangeResponse) GetFirstOffset() int64 {
+	if x != nil && x.FirstOffset != nil {
+		return *x.FirstOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetLastOffset() int64 {
+	if x != nil && x.LastOffset != nil {
+		return *x.LastOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetRecordCount() int64 {
+	if x != nil {
+		return x.RecordCount
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetLeaderEpochs() []int32 {
+	if x != nil {
+		return x.LeaderEpochs
+	}
+	return nil
+}
+
+func (x *DigestRangeResponse) GetStoredCrc32C() uint32 {
+	if x != nil {
+		return x.StoredCrc32C
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetContentCrc32C() uint32 {
+	if x != nil {
+		return x.ContentCrc32C
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetNextOffset() int64 {
+	if x != nil {
+		return x.NextOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetLogEndOffset() int64 {
+	if x != nil {
+		return x.LogEndOffset
+	}
+	return 0
+}
+
+func (x *DigestRangeResponse) GetHighWatermark() int64 {
+	if x != nil {
+		return x.HighWatermark
+	}
+	return 0
+}
+
 // InitProducerIdRequest asks for a producer id.
 type InitProducerIdRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1910,7 +2146,7 @@ type InitProducerIdRequest struct {
 
 func (x *InitProducerIdRequest) Reset() {
 	*x = InitProducerIdRequest{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[22]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2158,7 @@ func (x *InitProducerIdRequest) String() string {
 func (*InitProducerIdRequest) ProtoMessage() {}
 
 func (x *InitProducerIdRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[22]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2171,7 @@ func (x *InitProducerIdRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitProducerIdRequest.ProtoReflect.Descriptor instead.
 func (*InitProducerIdRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{22}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{24}
 }
 
 // InitProducerIdResponse carries a producer id that no other producer has.
@@ -1951,7 +2187,7 @@ type InitProducerIdResponse struct {
 
 func (x *InitProducerIdResponse) Reset() {
 	*x = InitProducerIdResponse{}
-	mi := &file_paceline_v1_log_service_proto_msgTypes[23]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2199,7 @@ func (x *InitProducerIdResponse) String() string {
 func (*InitProducerIdResponse) ProtoMessage() {}
 
 func (x *InitProducerIdResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_log_service_proto_msgTypes[23]
+	mi := &file_paceline_v1_log_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2212,7 @@ func (x *InitProducerIdResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitProducerIdResponse.ProtoReflect.Descriptor instead.
 func (*InitProducerIdResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{23}
+	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *InitProducerIdResponse) GetProducerId() int64 {
@@ -2152,7 +2388,35 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\v2\x1b.paceline.v1.PartitionErrorH\x00R\x05error\x88\x01\x01\x122\n" +
 	"\x03end\x18\x04 \x01(\v2\x1b.paceline.v1.EpochEndOffsetH\x01R\x03end\x88\x01\x01B\b\n" +
 	"\x06_errorB\x06\n" +
-	"\x04_end\"\x17\n" +
+	"\x04_end\"\xc2\x01\n" +
+	"\x12DigestRangeRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x19\n" +
+	"\btopic_id\x18\x03 \x01(\tR\atopicId\x12!\n" +
+	"\fstart_offset\x18\x04 \x01(\x03R\vstartOffset\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\x05 \x01(\x03R\tendOffset\x12\x1b\n" +
+	"\tmax_bytes\x18\x06 \x01(\x05R\bmaxBytes\"\x91\x04\n" +
+	"\x13DigestRangeResponse\x126\n" +
+	"\x05error\x18\x01 \x01(\v2\x1b.paceline.v1.PartitionErrorH\x00R\x05error\x88\x01\x01\x12&\n" +
+	"\ffirst_offset\x18\x02 \x01(\x03H\x01R\vfirstOffset\x88\x01\x01\x12$\n" +
+	"\vlast_offset\x18\x03 \x01(\x03H\x02R\n" +
+	"lastOffset\x88\x01\x01\x12!\n" +
+	"\frecord_count\x18\x04 \x01(\x03R\vrecordCount\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x05 \x01(\x03R\tsizeBytes\x12#\n" +
+	"\rleader_epochs\x18\x06 \x03(\x05R\fleaderEpochs\x12#\n" +
+	"\rstored_crc32c\x18\a \x01(\aR\fstoredCrc32c\x12%\n" +
+	"\x0econtent_crc32c\x18\b \x01(\aR\rcontentCrc32c\x12\x1f\n" +
+	"\vnext_offset\x18\t \x01(\x03R\n" +
+	"nextOffset\x12(\n" +
+	"\x10log_start_offset\x18\n" +
+	" \x01(\x03R\x0elogStartOffset\x12$\n" +
+	"\x0elog_end_offset\x18\v \x01(\x03R\flogEndOffset\x12%\n" +
+	"\x0ehigh_watermark\x18\f \x01(\x03R\rhighWatermarkB\b\n" +
+	"\x06_errorB\x0f\n" +
+	"\r_first_offsetB\x0e\n" +
+	"\f_last_offset\"\x17\n" +
 	"\x15InitProducerIdRequest\"`\n" +
 	"\x16InitProducerIdResponse\x12\x1f\n" +
 	"\vproducer_id\x18\x01 \x01(\x03R\n" +
@@ -2176,7 +2440,7 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12OFFSET_SPEC_LATEST\x10\x01\x12\x18\n" +
 	"\x14OFFSET_SPEC_EARLIEST\x10\x02\x12\x19\n" +
-	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\x9e\x05\n" +
+	"\x15OFFSET_SPEC_TIMESTAMP\x10\x032\xf0\x05\n" +
 	"\n" +
 	"LogService\x12D\n" +
 	"\aProduce\x12\x1b.paceline.v1.ProduceRequest\x1a\x1c.paceline.v1.ProduceResponse\x12N\n" +
@@ -2186,7 +2450,8 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\vListOffsets\x12\x1f.paceline.v1.ListOffsetsRequest\x1a .paceline.v1.ListOffsetsResponse\x12k\n" +
 	"\x14OffsetForLeaderEpoch\x12(.paceline.v1.OffsetForLeaderEpochRequest\x1a).paceline.v1.OffsetForLeaderEpochResponse\x12V\n" +
 	"\rDeleteRecords\x12!.paceline.v1.DeleteRecordsRequest\x1a\".paceline.v1.DeleteRecordsResponse\x12Y\n" +
-	"\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponseB\x81\x01\n" +
+	"\x0eInitProducerId\x12\".paceline.v1.InitProducerIdRequest\x1a#.paceline.v1.InitProducerIdResponse\x12P\n" +
+	"\vDigestRange\x12\x1f.paceline.v1.DigestRangeRequest\x1a .paceline.v1.DigestRangeResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -2202,7 +2467,7 @@ func file_paceline_v1_log_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_log_service_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_paceline_v1_log_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_paceline_v1_log_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_paceline_v1_log_service_proto_goTypes = []any{
 	(Acks)(0),                            // 0: paceline.v1.Acks
 	(IsolationLevel)(0),                  // 1: paceline.v1.IsolationLevel
@@ -2230,58 +2495,63 @@ var file_paceline_v1_log_service_proto_goTypes = []any{
 	(*EpochPartition)(nil),               // 23: paceline.v1.EpochPartition
 	(*OffsetForLeaderEpochResponse)(nil), // 24: paceline.v1.OffsetForLeaderEpochResponse
 	(*EpochPartitionResult)(nil),         // 25: paceline.v1.EpochPartitionResult
-	(*InitProducerIdRequest)(nil),        // 26: paceline.v1.InitProducerIdRequest
-	(*InitProducerIdResponse)(nil),       // 27: paceline.v1.InitProducerIdResponse
-	(*RecordList)(nil),                   // 28: paceline.v1.RecordList
-	(*PartitionError)(nil),               // 29: paceline.v1.PartitionError
+	(*DigestRangeRequest)(nil),           // 26: paceline.v1.DigestRangeRequest
+	(*DigestRangeResponse)(nil),          // 27: paceline.v1.DigestRangeResponse
+	(*InitProducerIdRequest)(nil),        // 28: paceline.v1.InitProducerIdRequest
+	(*InitProducerIdResponse)(nil),       // 29: paceline.v1.InitProducerIdResponse
+	(*RecordList)(nil),                   // 30: paceline.v1.RecordList
+	(*PartitionError)(nil),               // 31: paceline.v1.PartitionError
 }
 var file_paceline_v1_log_service_proto_depIdxs = []int32{
 	0,  // 0: paceline.v1.ProduceRequest.acks:type_name -> paceline.v1.Acks
 	5,  // 1: paceline.v1.ProduceRequest.partitions:type_name -> paceline.v1.ProducePartition
-	28, // 2: paceline.v1.ProducePartition.records:type_name -> paceline.v1.RecordList
+	30, // 2: paceline.v1.ProducePartition.records:type_name -> paceline.v1.RecordList
 	7,  // 3: paceline.v1.ProduceResponse.partitions:type_name -> paceline.v1.ProducePartitionResult
-	29, // 4: paceline.v1.ProducePartitionResult.error:type_name -> paceline.v1.PartitionError
+	31, // 4: paceline.v1.ProducePartitionResult.error:type_name -> paceline.v1.PartitionError
 	1,  // 5: paceline.v1.FetchRequest.isolation_level:type_name -> paceline.v1.IsolationLevel
 	2,  // 6: paceline.v1.FetchRequest.format:type_name -> paceline.v1.FetchFormat
 	9,  // 7: paceline.v1.FetchRequest.partitions:type_name -> paceline.v1.FetchPartition
 	10, // 8: paceline.v1.FetchRequest.forgotten:type_name -> paceline.v1.ForgottenPartition
 	12, // 9: paceline.v1.FetchResponse.partitions:type_name -> paceline.v1.FetchPartitionResult
-	29, // 10: paceline.v1.FetchPartitionResult.error:type_name -> paceline.v1.PartitionError
+	31, // 10: paceline.v1.FetchPartitionResult.error:type_name -> paceline.v1.PartitionError
 	13, // 11: paceline.v1.FetchPartitionResult.diverging_epoch:type_name -> paceline.v1.EpochEndOffset
-	28, // 12: paceline.v1.FetchPartitionResult.records:type_name -> paceline.v1.RecordList
+	30, // 12: paceline.v1.FetchPartitionResult.records:type_name -> paceline.v1.RecordList
 	15, // 13: paceline.v1.ListOffsetsRequest.partitions:type_name -> paceline.v1.ListOffsetsPartition
 	1,  // 14: paceline.v1.ListOffsetsRequest.isolation_level:type_name -> paceline.v1.IsolationLevel
 	3,  // 15: paceline.v1.ListOffsetsPartition.spec:type_name -> paceline.v1.OffsetSpec
 	17, // 16: paceline.v1.ListOffsetsResponse.partitions:type_name -> paceline.v1.ListOffsetsPartitionResult
-	29, // 17: paceline.v1.ListOffsetsPartitionResult.error:type_name -> paceline.v1.PartitionError
+	31, // 17: paceline.v1.ListOffsetsPartitionResult.error:type_name -> paceline.v1.PartitionError
 	19, // 18: paceline.v1.DeleteRecordsRequest.partitions:type_name -> paceline.v1.DeleteRecordsPartition
 	21, // 19: paceline.v1.DeleteRecordsResponse.partitions:type_name -> paceline.v1.DeleteRecordsPartitionResult
-	29, // 20: paceline.v1.DeleteRecordsPartitionResult.error:type_name -> paceline.v1.PartitionError
+	31, // 20: paceline.v1.DeleteRecordsPartitionResult.error:type_name -> paceline.v1.PartitionError
 	23, // 21: paceline.v1.OffsetForLeaderEpochRequest.partitions:type_name -> paceline.v1.EpochPartition
 	25, // 22: paceline.v1.OffsetForLeaderEpochResponse.partitions:type_name -> paceline.v1.EpochPartitionResult
-	29, // 23: paceline.v1.EpochPartitionResult.error:type_name -> paceline.v1.PartitionError
+	31, // 23: paceline.v1.EpochPartitionResult.error:type_name -> paceline.v1.PartitionError
 	13, // 24: paceline.v1.EpochPartitionResult.end:type_name -> paceline.v1.EpochEndOffset
-	4,  // 25: paceline.v1.LogService.Produce:input_type -> paceline.v1.ProduceRequest
-	4,  // 26: paceline.v1.LogService.ProduceStream:input_type -> paceline.v1.ProduceRequest
-	8,  // 27: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
-	8,  // 28: paceline.v1.LogService.FetchStream:input_type -> paceline.v1.FetchRequest
-	14, // 29: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
-	22, // 30: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
-	18, // 31: paceline.v1.LogService.DeleteRecords:input_type -> paceline.v1.DeleteRecordsRequest
-	26, // 32: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
-	6,  // 33: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
-	6,  // 34: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
-	11, // 35: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
-	11, // 36: paceline.v1.LogService.FetchStream:output_type -> paceline.v1.FetchResponse
-	16, // 37: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
-	24, // 38: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
-	20, // 39: paceline.v1.LogService.DeleteRecords:output_type -> paceline.v1.DeleteRecordsResponse
-	27, // 40: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
-	33, // [33:41] is the sub-list for method output_type
-	25, // [25:33] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	31, // 25: paceline.v1.DigestRangeResponse.error:type_name -> paceline.v1.PartitionError
+	4,  // 26: paceline.v1.LogService.Produce:input_type -> paceline.v1.ProduceRequest
+	4,  // 27: paceline.v1.LogService.ProduceStream:input_type -> paceline.v1.ProduceRequest
+	8,  // 28: paceline.v1.LogService.Fetch:input_type -> paceline.v1.FetchRequest
+	8,  // 29: paceline.v1.LogService.FetchStream:input_type -> paceline.v1.FetchRequest
+	14, // 30: paceline.v1.LogService.ListOffsets:input_type -> paceline.v1.ListOffsetsRequest
+	22, // 31: paceline.v1.LogService.OffsetForLeaderEpoch:input_type -> paceline.v1.OffsetForLeaderEpochRequest
+	18, // 32: paceline.v1.LogService.DeleteRecords:input_type -> paceline.v1.DeleteRecordsRequest
+	28, // 33: paceline.v1.LogService.InitProducerId:input_type -> paceline.v1.InitProducerIdRequest
+	26, // 34: paceline.v1.LogService.DigestRange:input_type -> paceline.v1.DigestRangeRequest
+	6,  // 35: paceline.v1.LogService.Produce:output_type -> paceline.v1.ProduceResponse
+	6,  // 36: paceline.v1.LogService.ProduceStream:output_type -> paceline.v1.ProduceResponse
+	11, // 37: paceline.v1.LogService.Fetch:output_type -> paceline.v1.FetchResponse
+	11, // 38: paceline.v1.LogService.FetchStream:output_type -> paceline.v1.FetchResponse
+	16, // 39: paceline.v1.LogService.ListOffsets:output_type -> paceline.v1.ListOffsetsResponse
+	24, // 40: paceline.v1.LogService.OffsetForLeaderEpoch:output_type -> paceline.v1.OffsetForLeaderEpochResponse
+	20, // 41: paceline.v1.LogService.DeleteRecords:output_type -> paceline.v1.DeleteRecordsResponse
+	29, // 42: paceline.v1.LogService.InitProducerId:output_type -> paceline.v1.InitProducerIdResponse
+	27, // 43: paceline.v1.LogService.DigestRange:output_type -> paceline.v1.DigestRangeResponse
+	35, // [35:44] is the sub-list for method output_type
+	26, // [26:35] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_log_service_proto_init() }
@@ -2307,13 +2577,14 @@ func file_paceline_v1_log_service_proto_init() {
 	file_paceline_v1_log_service_proto_msgTypes[17].OneofWrappers = []any{}
 	file_paceline_v1_log_service_proto_msgTypes[19].OneofWrappers = []any{}
 	file_paceline_v1_log_service_proto_msgTypes[21].OneofWrappers = []any{}
+	file_paceline_v1_log_service_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_log_service_proto_rawDesc), len(file_paceline_v1_log_service_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	LogService_OffsetForLeaderEpoch_FullMethodName = "/paceline.v1.LogService/OffsetForLeaderEpoch"
 	LogService_DeleteRecords_FullMethodName        = "/paceline.v1.LogService/DeleteRecords"
 	LogService_InitProducerId_FullMethodName       = "/paceline.v1.LogService/InitProducerId"
+	LogService_DigestRange_FullMethodName          = "/paceline.v1.LogService/DigestRange"
 )
 
 // LogServiceClient is the client API for LogService service.
@@ -69,6 +70,9 @@ type LogServiceClient interface {
 	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
 	// InitProducerId hands out the id that an idempotent producer stamps on its batches.
 	InitProducerId(ctx context.Context, in *InitProducerIdRequest, opts ...grpc.CallOption) (*InitProducerIdResponse, error)
+	// DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
+	// follows, so that replicas can be compared without copying their records. It changes nothing.
+	DigestRange(ctx context.Context, in *DigestRangeRequest, opts ...grpc.CallOption) (*DigestRangeResponse, error)
 }
 
 type logServiceClient struct {
@@ -165,6 +169,16 @@ func (c *logServiceClient) InitProducerId(ctx context.Context, in *InitProducerI
 	return out, nil
 }
 
+func (c *logServiceClient) DigestRange(ctx context.Context, in *DigestRangeRequest, opts ...grpc.CallOption) (*DigestRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DigestRangeResponse)
+	err := c.cc.Invoke(ctx, LogService_DigestRange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LogServiceServer is the server API for LogService service.
 // All implementations must embed UnimplementedLogServiceServer
 // for forward compatibility.
@@ -203,6 +217,9 @@ type LogServiceServer interface {
 	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
 	// InitProducerId hands out the id that an idempotent producer stamps on its batches.
 	InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error)
+	// DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
+	// follows, so that replicas can be compared without copying their records. It changes nothing.
+	DigestRange(context.Context, *DigestRangeRequest) (*DigestRangeResponse, error)
 	mustEmbedUnimplementedLogServiceServer()
 }
 
@@ -236,6 +253,9 @@ func (UnimplementedLogServiceServer) DeleteRecords(context.Context, *DeleteRecor
 }
 func (UnimplementedLogServiceServer) InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method InitProducerId not implemented")
+}
+func (UnimplementedLogServiceServer) DigestRange(context.Context, *DigestRangeRequest) (*DigestRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DigestRange not implemented")
 }
 func (UnimplementedLogServiceServer) mustEmbedUnimplementedLogServiceServer() {}
 func (UnimplementedLogServiceServer) testEmbeddedByValue()                    {}
@@ -380,6 +400,24 @@ func _LogService_InitProducerId_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LogService_DigestRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LogServiceServer).DigestRange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LogService_DigestRange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LogServiceServer).DigestRange(ctx, req.(*DigestRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LogService_ServiceDesc is the grpc.ServiceDesc for LogService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -410,6 +448,10 @@ var LogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "InitProducerId",
 			Handler:    _LogService_InitProducerId_Handler,
+		},
+		{
+			MethodName: "DigestRange",
+			Handler:    _LogService_DigestRange_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

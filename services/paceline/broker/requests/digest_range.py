@@ -1,0 +1,68 @@
+"""DigestRange: summarize stored record batches, so that replicas can be compared without copying their records."""
+
+from typing import Final
+
+from google_crc32c import extend
+
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.produce import PartitionLookup
+from paceline.broker.storage.interfaces import ReplicaLog
+from paceline.log.damage import DamagedLogError
+from paceline.log.record_batch import BatchHeader, iterate_headers
+from paceline.model.client_io import DigestAnswer, DigestQuery
+from paceline.model.errors import CorruptMessageError, PacelineError, ReplicaNotAvailableError
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Read for one answer; more would hold up the event loop for longer than other requests should wait."""
+_READ_BYTES: Final = 1024 * 1024
+_EPOCH_FROM, _EPOCH_TO = 12, 16
+"""Place of the leader epoch in a batch header."""
+_NO_EPOCH: Final = bytes(_EPOCH_TO - _EPOCH_FROM)
+
+
+def digest_range(partitions: PartitionLookup, query: DigestQuery) -> DigestAnswer:
+    """Return the digest of a range of this broker's replica; a damaged log is reported and left as it is."""
+    answer = DigestAnswer(query.topic_partition)
+    try:
+        partition = partitions.lookup(query.topic_partition)
+        partition.check_topic_id(query.topic_id)
+        if partition.log is None:
+            raise ReplicaNotAvailableError(f"{query.topic_partition} has no log here")
+        log = partition.log
+        answer.log_start_offset, answer.log_end_offset = log.log_start_offset, log.log_end_offset
+        answer.high_watermark = log.high_watermark
+        _digest(log, query, answer)
+    except DamagedLogError as error:
+        answer.failure = failure_of(CorruptMessageError(str(error)))
+    except PacelineError as error:
+        answer.failure = partitions.refusal(error, query.topic_partition, query.topic_id)
+    return answer
+
+
+def _digest(log: ReplicaLog, query: DigestQuery, answer: DigestAnswer) -> None:
+    end = min(query.end_offset, log.log_end_offset)
+    position = max(query.start_offset, log.log_start_offset)
+    budget = min(query.max_bytes or MAX_BYTES, MAX_BYTES)
+    while position < end and budget > 0:
+        data = log.read(position, min(budget, _READ_BYTES), end)
+        if not data:
+            break
+        for at, header in iterate_headers(data):
+            position = header.last_offset + 1
+            if header.base_offset >= query.start_offset:
+                _add(answer, data[at : at + header.size], header)
+        budget -= len(data)
+    answer.next_offset = position
+
+
+def _add(answer: DigestAnswer, batch: bytes, header: BatchHeader) -> None:
+    if answer.first_offset is None:
+        answer.first_offset = header.base_offset
+    answer.last_offset = header.last_offset
+    answer.record_count += header.record_count
+    answer.size_bytes += len(batch)
+    if not answer.leader_epochs or answer.leader_epochs[-1] != header.leader_epoch:
+        answer.leader_epochs.append(header.leader_epoch)
+    answer.stored_crc32c = extend(answer.stored_crc32c, batch)
+    content = extend(answer.content_crc32c, batch[:_EPOCH_FROM])
+    answer.content_crc32c = extend(extend(content, _NO_EPOCH), batch[_EPOCH_TO:])
