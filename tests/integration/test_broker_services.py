@@ -153,6 +153,9 @@ class SmallCore:
     def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
         reply(self.producer_id)
 
+    def when_controller_epoch_read(self, on_read: Callable[[], None]) -> None:
+        on_read()
+
     def handle_control(self, request: ControlRequest) -> ControlResponse:
         assert threading.current_thread() is threading.main_thread()
         self.controls.append(request)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
 from paceline.broker.membership.topic_configs import parsed_settings
 from paceline.broker.node import BrokerNode
 from paceline.coordination import znodes
@@ -33,6 +34,7 @@ from paceline.model.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControllerStamp,
+    ControlRequest,
     ControlResponse,
     Endpoint,
     InternalTopic,
@@ -331,10 +333,10 @@ class BrokerCluster:
         self._decisions: dict[TopicPartition, LeaderAndIsrPartition] = {}
         self._zk = MemoryZooKeeper(self.server, self.time, session_timeout_ms=3_600_000)
         self._zk.start(lambda _event: None, lambda _event: None)
+        self.set_controller_epoch(self.controller_epoch)
         for broker_id in broker_ids:
             self.boot(broker_id)
         self.time.run_until(lambda: all(broker.node.ready for broker in self.brokers.values()), 10_000)
-        self.set_controller_epoch(self.controller_epoch)
         self.update_metadata()
 
     def boot(
@@ -448,7 +450,18 @@ class BrokerCluster:
     ) -> ControlResponse:
         """Send one LeaderAndIsr."""
         request = LeaderAndIsrRequest(self.stamp(broker_id), live_leaders, partitions)
-        return self.brokers[broker_id].node.handle_control(request)
+        return self.handle(broker_id, request)
+
+    def handle(self, broker_id: int, request: ControlRequest) -> ControlResponse:
+        """Let a broker handle a request; one that ZooKeeper has to confirm first is sent again after that."""
+        node = self.brokers[broker_id].node
+        try:
+            return node.handle_control(request)
+        except ControlRequestDeferredError:
+            read: list[bool] = []
+            node.when_controller_epoch_read(lambda: read.append(True))
+            self.time.run_until(lambda: bool(read), 5_000)
+            return node.handle_control(request)
 
     def decide(
         self,
@@ -493,7 +506,7 @@ class BrokerCluster:
         for broker_id in sorted(self.brokers) if to is None else to:
             if self.brokers[broker_id].up:
                 request = UpdateMetadataRequest(self.stamp(broker_id), alive, partitions)
-                self.brokers[broker_id].node.handle_control(request)
+                self.handle(broker_id, request)
 
     def stop_replica(
         self,
@@ -505,7 +518,7 @@ class BrokerCluster:
     ) -> ControlResponse:
         """Send one StopReplica."""
         state = StopReplicaPartition(tp, topic_id, leader_epoch, delete)
-        return self.brokers[broker_id].node.handle_control(StopReplicaRequest(self.stamp(broker_id), (state,)))
+        return self.handle(broker_id, StopReplicaRequest(self.stamp(broker_id), (state,)))
 
     # What tests wait for
 

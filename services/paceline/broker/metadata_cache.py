@@ -7,10 +7,14 @@ of the same topic id (design 3.10). Source: spec/replica-manager.md section 8.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataPartition, UpdateMetadataRequest
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
+
+LATEST_ARRIVAL: Final = 100_000
+"""A request that is so many numbers behind the latest is no late one."""
 
 Partitions = Mapping[int, UpdateMetadataPartition]
 
@@ -66,10 +70,12 @@ class MetadataCache:
         """Whether a later request of the same controller's term has been applied.
 
         A request that was given up by its sender and sent again may still be on its way, and arrive behind its
-        successors: the brokers alive and the offline replicas, which have no epochs, would move back.
+        successors: the brokers alive and the offline replicas, which have no epochs, would move back. Such a request is
+        a few numbers late. A much lower number means that the known one was wrong, and is taken: one absurd number must
+        not freeze the metadata until the next controller.
         """
         is_same_term = request.stamp.controller_epoch == self._snapshot.controller_epoch
-        return is_same_term and 0 < request.sequence < self._sequence
+        return is_same_term and max(0, self._sequence - LATEST_ARRIVAL) < request.sequence < self._sequence
 
     def update(self, request: UpdateMetadataRequest) -> tuple[TopicPartition, ...]:
         """Apply a request that has passed the epoch checks; return the partitions it removed."""

@@ -191,7 +191,7 @@ class BrokerNode:
             transport,
             lambda: self.broker_epoch,
             lambda: self.metadata.snapshot.controller_endpoints,
-            lambda: self._fence.highest_epoch,
+            lambda: self._fence.confirmed_epoch,
             lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
         )
         self.cluster_id: str | None = None
@@ -368,7 +368,7 @@ class BrokerNode:
         """Apply a controller's decision, or refuse it for its epochs.
 
         Raises:
-            ControlRequestDeferredError: the controller epoch jumps; send the same request again.
+            ControlRequestDeferredError: ZooKeeper has to confirm the controller epoch first; send it again.
             ShuttingDownError: the broker has stopped serving.
         """
         if self._stopped:
@@ -388,6 +388,10 @@ class BrokerNode:
             return self._control.stop_replica(request)
         return self._control.update_metadata(request)
 
+    def when_controller_epoch_read(self, on_read: Callable[[], None]) -> None:
+        """Call ``on_read`` when ZooKeeper has answered which controller epoch stands, at once when it is not asked."""
+        self._fence.when_read(on_read)
+
     def _unclean_restart_noted(self, stamp: ControllerStamp) -> None:
         """A request for this very registration comes from a controller that has acted on what it said."""
         if self._registration.unclean_restart and stamp.broker_epoch == self.broker_epoch:
@@ -399,9 +403,7 @@ class BrokerNode:
         self.replica_manager.forget_throttles(topic)
 
     def _epoch_refuted(self, controller_epoch: int) -> None:
-        self._emit(
-            StateChangeKind.CONTROL_REFUSED, f"controller epoch {controller_epoch} is not in ZooKeeper; forgotten"
-        )
+        self._emit(StateChangeKind.CONTROL_REFUSED, f"controller epoch {controller_epoch} is not in ZooKeeper")
 
     def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
         FlowRun(

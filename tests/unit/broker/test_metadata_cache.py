@@ -118,5 +118,16 @@ def test_a_repetition_that_was_overtaken_brings_no_broker_back_or_away() -> None
     assert sorted(cache.snapshot.brokers) == [1, 2]
     cluster.set_controller_epoch(2)
     of_next_term = replace(later, stamp=cluster.stamp(1, 2), sequence=1)
-    cluster[1].node.handle_control(of_next_term)
+    cluster.handle(1, of_next_term)
     assert sorted(cache.snapshot.brokers) == [1, 2, 3], "each term counts for itself"
+
+
+def test_one_absurd_sequence_does_not_freeze_the_metadata_of_the_term() -> None:
+    cache = MetadataCache()
+    cache.update(replace(request(state(A0)), sequence=7))
+    cache.update(replace(request(state(A0)), sequence=2**62))
+    for sequence in (8, 9):
+        following = replace(request(state(A0)), sequence=sequence)
+        assert not cache.is_overtaken(following)
+        cache.update(following)
+    assert cache.is_overtaken(replace(request(state(A0)), sequence=8))

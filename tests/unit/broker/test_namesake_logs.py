@@ -33,7 +33,7 @@ def cluster() -> BrokerCluster:
 
 def decide(cluster: BrokerCluster, state: LeaderAndIsrPartition) -> ErrorCode:
     request = LeaderAndIsrRequest(cluster.stamp(3), tuple(cluster.live()), (state,))
-    return cluster[3].node.handle_control(request).partition_errors[TP]
+    return cluster.handle(3, request).partition_errors[TP]
 
 
 def test_the_old_log_is_set_aside_and_kept_and_the_new_topic_begins(cluster: BrokerCluster) -> None:

@@ -27,7 +27,7 @@ def cluster() -> BrokerCluster:
 def show(cluster: BrokerCluster, shown: UpdateMetadataPartition, initial: bool = True, broker_id: int = 3) -> None:
     stamp = cluster.stamp(broker_id)
     request = UpdateMetadataRequest(stamp, cluster.live(), (shown,), is_initial=initial)
-    assert cluster[broker_id].node.handle_control(request).error is ErrorCode.NONE
+    assert cluster.handle(broker_id, request).error is ErrorCode.NONE
 
 
 def has_log(cluster: BrokerCluster) -> bool:

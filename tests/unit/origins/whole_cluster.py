@@ -37,15 +37,19 @@ class DirectControl:
     ) -> None:
         time = self._cluster.time
 
-        def arrive() -> None:
+        def arrive(may_wait: bool = True) -> None:
             known = self._cluster.brokers.get(broker.broker_id)
             if known is None or not known.up or broker.broker_id in self.hidden:
                 time.call_later(timeout_ms, lambda: on_done(ConnectionError("nobody answers")))
                 return
-            self.sent.append((broker.broker_id, request))
+            if may_wait:
+                self.sent.append((broker.broker_id, request))
             try:
                 response = known.node.handle_control(request)
-            except (ControlRequestDeferredError, PacelineError) as error:
+            except PacelineError as error:
+                if may_wait and isinstance(error, ControlRequestDeferredError):
+                    known.node.when_controller_epoch_read(lambda: arrive(may_wait=False))
+                    return
                 refusal = error
                 time.call_later(1, lambda: on_done(refusal))
                 return

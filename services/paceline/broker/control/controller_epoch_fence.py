@@ -1,4 +1,4 @@
-"""Which control requests a broker listens to (spec/replica-manager.md section 2, design 3.11)."""
+"""Which control requests a broker applies: those of a controller epoch that ZooKeeper has confirmed."""
 
 from collections.abc import Callable
 
@@ -17,41 +17,36 @@ class ControlRequestDeferredError(PacelineError):
 
 
 class ControllerEpochFence:
-    """The highest controller epoch taken, and the highest that ZooKeeper has confirmed.
+    """The highest controller epoch that ZooKeeper has confirmed.
 
-    A controller writes its epoch before it sends anything, so an epoch can be looked up. The next epoch after a
-    confirmed one counts at once, for a failover must not wait, and is looked up behind it; one that jumps further
-    waits for the answer. An epoch that ZooKeeper does not know is forgotten again, and from then on every rise is
-    looked up first. So neither one forged number nor a staircase of them locks the cluster's controller out.
+    A controller writes its epoch before it sends anything, so an epoch can be looked up. Nothing of a request with a
+    higher epoch is applied before ZooKeeper has confirmed it: a forged number would empty this broker's metadata, and
+    lock the cluster's controller out.
     """
 
     def __init__(
         self, read_controller_epoch: ReadControllerEpoch, on_refuted: Callable[[int], None] = lambda _epoch: None
     ) -> None:
-        """``on_refuted`` is told a controller epoch that was taken and then not found in ZooKeeper."""
+        """``on_refuted`` is called with a controller epoch that a request claimed and ZooKeeper does not know."""
         self._read_controller_epoch = read_controller_epoch
         self._on_refuted = on_refuted
-        self._asking = False
-        self._asked_about = 0
-        self._may_rise_unseen = True
-        self.highest_epoch = 0
+        self._is_reading = False
+        self._claimed_epoch = 0
+        self._waiting: list[Callable[[], None]] = []
         self.confirmed_epoch = 0
 
     def confirm(self, controller_epoch: int) -> None:
-        """Note what ZooKeeper says the controller epoch is."""
-        if controller_epoch > self.confirmed_epoch:
-            self.confirmed_epoch = controller_epoch
-            self._may_rise_unseen = True
+        """Note the controller epoch that stands in ZooKeeper."""
+        self.confirmed_epoch = max(self.confirmed_epoch, controller_epoch)
 
     def check(self, stamp: ControllerStamp, own_broker_epoch: int) -> ErrorCode:
-        """Return NONE and remember the controller's epoch, or why the request is refused.
+        """Return NONE when the request may be applied, or why it is refused.
 
         A process that has not registered yet takes nothing: its predecessor's registration may still stand, and what
         is sent to that one supposes a log and roles this process may have lost.
 
         Raises:
-            ControlRequestDeferredError: not registered yet; or ZooKeeper is being asked about an epoch, this one or
-                the higher one that would fence it.
+            ControlRequestDeferredError: not registered yet; or ZooKeeper is being asked about the request's epoch.
         """
         if own_broker_epoch < 0:
             raise ControlRequestDeferredError("the broker is not registered yet, send it again")
@@ -60,37 +55,32 @@ class ControllerEpochFence:
         epoch = stamp.controller_epoch
         if epoch < self.confirmed_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if epoch < self.highest_epoch:
-            self._ask()
-            raise ControlRequestDeferredError(
-                f"controller epoch {epoch} is below {self.highest_epoch}; asking ZooKeeper, send it again"
-            )
-        if epoch > self.confirmed_epoch + (1 if self._may_rise_unseen else 0):
-            self._ask()
+        if epoch > self.confirmed_epoch:
+            self._read(epoch)
             raise ControlRequestDeferredError(
                 f"controller epoch {epoch} rises from {self.confirmed_epoch}; asking ZooKeeper, send it again"
             )
-        self.highest_epoch = epoch
-        if epoch > self.confirmed_epoch:
-            self._ask()
         return ErrorCode.NONE
 
-    def _ask(self) -> None:
-        if not self._asking:
-            self._asking = True
-            self._asked_about = self.highest_epoch
+    def when_read(self, on_read: Callable[[], None]) -> None:
+        """Call ``on_read`` when ZooKeeper has answered, at once when nothing is being asked."""
+        if self._is_reading:
+            self._waiting.append(on_read)
+        else:
+            on_read()
+
+    def _read(self, claimed_epoch: int) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self._claimed_epoch = claimed_epoch
             self._read_controller_epoch(self._answered)
 
     def _answered(self, controller_epoch: int | None) -> None:
-        self._asking = False
-        if controller_epoch is None:
-            return  # the next request asks again
-        self.confirm(controller_epoch)
-        if self.highest_epoch <= self.confirmed_epoch:
-            return
-        if self.highest_epoch > self._asked_about:
-            self._ask()  # taken while the question was under way, so the answer may be older than the epoch
-            return
-        refuted, self.highest_epoch = self.highest_epoch, self.confirmed_epoch
-        self._may_rise_unseen = False
-        self._on_refuted(refuted)
+        self._is_reading = False
+        if controller_epoch is not None:
+            self.confirm(controller_epoch)
+            if self._claimed_epoch > self.confirmed_epoch:
+                self._on_refuted(self._claimed_epoch)
+        waiting, self._waiting = self._waiting, []
+        for on_read in waiting:
+            on_read()

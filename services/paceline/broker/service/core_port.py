@@ -47,6 +47,9 @@ class BrokerCore(Protocol):
     def handle_control(self, request: ControlRequest) -> ControlResponse:
         """Carry out a control request; raises `PacelineError` when it must be sent again later."""
 
+    def when_controller_epoch_read(self, on_read: Callable[[], None]) -> None:
+        """Call ``on_read`` when ZooKeeper has answered which controller epoch stands, at once when it is not asked."""
+
     def handle_replica_fetch(
         self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
     ) -> Cancel | None:

@@ -1,11 +1,13 @@
 """What followers and the controller call: ReplicationService on the event loop, ReplicaManagerService on threads."""
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import grpc
 
+from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
 from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.log_servicer import answer_of
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
@@ -21,6 +23,9 @@ from paceline.rpc.server import parsed, unary
 from paceline.rpc.streams.stream_server import stream_handler
 
 T = TypeVar("T")
+
+_CONFIRMATION_TIMEOUT_S: Final = 0.25
+"""Longest wait of a control thread for ZooKeeper; the controller sends the request again after that."""
 
 REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
 CONTROL_TIMEOUT_S: Final = 30.0
@@ -116,6 +121,14 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         )
 
     def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
+        """Apply a request; one that ZooKeeper has to confirm first waits for that, so that a failover loses no time."""
+        try:
+            return self._on_loop(lambda: self._core.get().handle_control(request), context)
+        except ControlRequestDeferredError:
+            read = threading.Event()
+            self._on_loop(lambda: self._core.get().when_controller_epoch_read(read.set), context)
+            if not read.wait(min(_CONFIRMATION_TIMEOUT_S, _seconds_left(context))):
+                raise
         return self._on_loop(lambda: self._core.get().handle_control(request), context)
 
     def _on_loop(self, work: Callable[[], T], context: Any) -> T:
