@@ -2,8 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -17,6 +18,11 @@ _LONGEST_S: Final = 150.0
 """The producer gives every record an outcome before that."""
 _MAX_BLOCK_MS: Final = 15_000
 """A person waits at a terminal: a cluster that does not answer is reported as soon as by the other commands."""
+
+_MAX_RECORD_BYTES: Final = 1_000_000
+_MAX_LINE_BYTES: Final = _MAX_RECORD_BYTES + len(b"\r\n")
+_ENDLESS_BYTES: Final = 64 << 20
+"""A line that is longer is not skipped: the input is not text, and may never end."""
 
 
 @click.command()
@@ -74,10 +80,14 @@ def produce(
                 acks=acks,
                 enable_idempotence=acks == "all",
                 compression=compression,
+                max_record_bytes=_MAX_RECORD_BYTES,
                 max_block_ms=_MAX_BLOCK_MS,
             ) as producer:
                 try:
-                    for number, line in enumerate(sys.stdin.buffer, 1):
+                    for number, line in enumerate(_lines(sys.stdin.buffer), 1):
+                        if line is None:
+                            failures.append(f"line {number}: MESSAGE_TOO_LARGE: more than {_MAX_RECORD_BYTES} bytes")
+                            continue
                         record_key, value = _key_and_value(line.rstrip(b"\r\n"), key, key_separator)
                         try:
                             producer.send(
@@ -99,6 +109,25 @@ def produce(
                 click.echo(f"{len(failures)} records failed", err=True)
     if failures:
         raise SystemExit(LOCAL_FAILURE)
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Yield each line, None in place of one that no record can hold: its bytes are read and dropped.
+
+    The input ends with a line of more than `_ENDLESS_BYTES`.
+    """
+    while line := stream.readline(_MAX_LINE_BYTES + 1):
+        if len(line) <= _MAX_LINE_BYTES:
+            yield line
+            continue
+        yield None
+        dropped_bytes = 0
+        while line and not line.endswith(b"\n"):
+            dropped_bytes += len(line)
+            if dropped_bytes > _ENDLESS_BYTES:
+                click.echo(f"reading ended in a line of more than {_ENDLESS_BYTES} bytes", err=True)
+                return
+            line = stream.readline(_MAX_LINE_BYTES + 1)
 
 
 def _key_and_value(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:
