@@ -187,8 +187,8 @@ class Storage:
                 continue
             try:
                 registration = znodes.decode_broker(znodes.broker_path(broker_id), response.data, broker_id)
-            except MalformedZnodeError:
-                LOG.warning("broker %d is ignored, its registration is malformed", broker_id, exc_info=True)
+            except MalformedZnodeError as error:
+                LOG.warning("broker %d is ignored, its registration is malformed: %s", broker_id, error)
                 continue
             found[broker_id] = registration.live_broker(response.stat.czxid)
         return found
@@ -212,8 +212,8 @@ class Storage:
             try:
                 validate_topic_name(topic)
                 found[topic] = znodes.decode_topic_assignment(znodes.topic_path(topic), response.data)
-            except MalformedZnodeError:
-                LOG.warning("topic %s is ignored, its node is malformed", topic, exc_info=True)
+            except MalformedZnodeError as error:
+                LOG.warning("topic %s is ignored, its node is malformed: %s", topic, error)
             except InvalidTopicError as error:
                 # Brokers refuse a whole request for the sake of one such name, and it would be sent for ever.
                 LOG.warning("%s is ignored: %s", znodes.topic_path(topic), error)
@@ -231,8 +231,8 @@ class Storage:
                 continue
             try:
                 state = znodes.decode_partition_state(path, response.data, response.stat.version)
-            except MalformedZnodeError:
-                LOG.warning("the state of %s is malformed", topic_partition, exc_info=True)
+            except MalformedZnodeError as error:
+                LOG.warning("the state of %s is malformed: %s", topic_partition, error)
                 continue
             found[topic_partition] = state.leader_and_isr
             if state.extra:

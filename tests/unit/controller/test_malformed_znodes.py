@@ -89,6 +89,9 @@ def assert_well(cluster: Cluster, caplog: pytest.LogCaptureFixture, path: str) -
     assert cluster.controller.controller_epoch == epoch, "nobody resigned"
     reports = [record for record in caplog.records if path in caplog.handler.format(record)]
     assert reports, f"{path} was not reported"
+    for report in reports:
+        assert report.exc_info is None, "one line, not a traceback"
+        assert "\n" not in report.getMessage() and len(report.getMessage()) < 500
     assert not [r for r in caplog.records if "handling" in r.getMessage()], "no event may fail as a whole"
 
 

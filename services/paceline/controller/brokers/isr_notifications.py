@@ -97,6 +97,6 @@ def _read(
             continue
         try:
             notices.append(decode(path, response.data))
-        except MalformedZnodeError:
-            LOG.warning("a malformed notice is dropped", exc_info=True)
+        except MalformedZnodeError as error:
+            LOG.warning("a malformed notice is dropped: %s", error)
     return paths, notices

@@ -92,8 +92,8 @@ class ControllerElection:
     def _owner(self, response: Response) -> Owner:
         try:
             controller_id = znodes.decode_active_controller(znodes.CONTROLLER, response.data).controller_id
-        except MalformedZnodeError:
-            LOG.exception("/controller is malformed; waiting until it goes")
+        except MalformedZnodeError as error:
+            LOG.warning("/controller is malformed; waiting until it goes: %s", error)
             controller_id = -1
         owner = 0 if response.stat is None else response.stat.ephemeral_owner
         return Owner(controller_id, owner == self._zookeeper.session_id != 0)
@@ -196,8 +196,8 @@ class ControllerElection:
         if response.ok:
             try:
                 journaled = decode_journal(znodes.CONTROLLER_JOURNAL, response.data).sequence >> EPOCH_SHIFT
-            except MalformedZnodeError:
-                LOG.warning("the journal tells no epoch", exc_info=True)
+            except MalformedZnodeError as error:
+                LOG.warning("the journal tells no epoch: %s", error)
         return max(self._newest_epoch, journaled)
 
     def withdraw(self) -> Flow[None]:
@@ -241,7 +241,7 @@ class ControllerElection:
             return ActiveController(controller_id)
         try:
             registration = znodes.decode_controller_registration(path, response.data, controller_id)
-        except MalformedZnodeError:
-            LOG.warning("the address of controller %d is malformed", controller_id, exc_info=True)
+        except MalformedZnodeError as error:
+            LOG.warning("the address of controller %d is malformed: %s", controller_id, error)
             return ActiveController(controller_id)
         return ActiveController(controller_id, registration.endpoints)

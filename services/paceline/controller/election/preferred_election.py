@@ -83,8 +83,8 @@ def wanted_preferred_elections(components: ControllerComponents) -> Flow[list[To
         return []
     try:
         asked = znodes.decode_partition_set(path, response.data)
-    except MalformedZnodeError:
-        LOG.warning("a malformed request for preferred leader election is dropped", exc_info=True)
+    except MalformedZnodeError as error:
+        LOG.warning("a malformed request for preferred leader election is dropped: %s", error)
         return []
     return [
         tp

@@ -91,6 +91,6 @@ def _overrides(path: str, response: Response) -> dict[str, str] | None:
         return None
     try:
         return znodes.decode_config(path, response.data)
-    except MalformedZnodeError:
-        LOG.warning("a malformed configuration allows nothing", exc_info=True)
+    except MalformedZnodeError as error:
+        LOG.warning("a malformed configuration allows nothing: %s", error)
         return None

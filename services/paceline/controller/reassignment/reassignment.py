@@ -533,8 +533,8 @@ def _read_node(components: ControllerComponents) -> Flow[dict[TopicPartition, tu
         return {}
     try:
         return znodes.decode_reassignment(path, response.data)
-    except MalformedZnodeError:
-        LOG.warning("a malformed reassignment request counts as empty", exc_info=True)
+    except MalformedZnodeError as error:
+        LOG.warning("a malformed reassignment request counts as empty: %s", error)
         return {}
 
 

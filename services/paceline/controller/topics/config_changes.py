@@ -64,6 +64,6 @@ def _read(components: ControllerComponents, names: Sequence[str]) -> Flow[list[s
             continue
         try:
             entities.append(znodes.decode_config_change(path, response.data))
-        except MalformedZnodeError:
-            LOG.warning("a malformed notice is ignored", exc_info=True)
+        except MalformedZnodeError as error:
+            LOG.warning("a malformed notice is ignored: %s", error)
     return list(dict.fromkeys(entities))
