@@ -10,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from paceline.controller.admin.admin_values import ElectionType
 from paceline.controller.election.preferred_election import FIRST_REBALANCE_MS
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData, WatchType
@@ -17,6 +18,7 @@ from paceline.coordination.isr_history import FORMER_MEMBERS
 from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
+from tests.unit.controller.asking import elect
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 
 TRACES = Path(__file__).parents[2] / "golden" / "traces"
@@ -150,6 +152,10 @@ class Replay:
 
     def _command(self, answer: str) -> None:
         """Repeat a command of the admin client; those that only write to ZooKeeper are among the writes already."""
+        election = re.fullmatch(r"elect (preferred|unclean) (\S+): \{(.*)\}", answer)
+        if election is not None:
+            self._elect(election[1], election[2].split(","), dict(one.split("=") for one in election[3].split(", ")))
+            return
         match = re.fullmatch(r"reassign (\w+):(\d+) ([\d,]+|-): \S+?=(\w+)", answer)
         if match is None:
             return
@@ -157,6 +163,19 @@ class Replay:
         target = None if match[3] == "-" else tuple(map(int, match[3].split(",")))
         (result,) = self.cluster.reassign({topic_partition: target})
         assert (result.error is None) == (match[4] == "OK"), (answer, result)
+        self.cluster.settle()
+
+    def _elect(self, kind: str, named: list[str], answers: dict[str, str]) -> None:
+        """Ask for an election and compare what each partition is answered: ``OK``, or a Java exception by name."""
+        results = elect(self.cluster, ElectionType[kind.upper()], *(name.replace(":", "-") for name in named))
+        given = {}
+        for result in results:
+            said = answers[str(result.topic_partition)].removesuffix("Exception")
+            words = [] if said == "OK" else re.findall("[A-Z][a-z]+", said)
+            expected = "_".join(words).upper() or None
+            given[str(result.topic_partition)] = result.error.code.name if result.error else None
+            assert given[str(result.topic_partition)] == expected, (kind, result)
+        assert given.keys() == answers.keys()
         self.cluster.settle()
 
     def _shut_down(self, request: Json) -> None:
