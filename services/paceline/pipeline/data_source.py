@@ -21,6 +21,9 @@ from pyspark.sql.types import (
 )
 
 from paceline.pipeline.errors import InvalidOptionError, UnsupportedOperationError
+from paceline.pipeline.sink.columns import check_columns
+from paceline.pipeline.sink.options import parse_write_options
+from paceline.pipeline.sink.writer import PacelineStreamWriter, PacelineWriter
 from paceline.pipeline.source.options import (
     ReadOptions,
     parse_batch_options,
@@ -51,7 +54,7 @@ def spark_schema(columns: tuple[str, ...]) -> StructType:
 
 
 class PacelineDataSource(DataSource):  # type: ignore[misc]
-    """Batch reads of topics; streaming reads and writes are refused with a clear error."""
+    """Reads and writes topics, in batches and as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,13 +81,22 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         """Refuse: reading through the driver is never a good idea (trap 20)."""
         raise UnsupportedOperationError("the driver does not read records itself; Spark uses streamReader")
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: there is no sink yet."""
-        raise UnsupportedOperationError("writing to paceline is not supported yet; use the Python client")
+    def writer(self, schema: StructType, overwrite: bool) -> PacelineWriter:
+        """Return the writer of a batch query."""
+        if overwrite:
+            raise UnsupportedOperationError(
+                "mode('overwrite') would delete the topic's records first; use mode('append'), or delete records with "
+                "paceline topic"
+            )
+        options = parse_write_options(self.options)
+        return PacelineWriter(options, check_columns(schema, options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        """Refuse: there is no sink yet."""
-        self.writer(schema, overwrite)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PacelineStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query."""
+        if overwrite:
+            raise UnsupportedOperationError("outputMode('complete') would write every row again; use append or update")
+        options = parse_write_options(self.options)
+        return PacelineStreamWriter(options, check_columns(schema, options))
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:

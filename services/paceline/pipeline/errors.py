@@ -18,3 +18,21 @@ class UnsupportedOperationError(PacelineError):
     """The data source does not offer this way of reading or writing."""
 
     code = ErrorCode.INVALID_REQUEST
+
+
+class InvalidRowError(PacelineError):
+    """A row cannot be written: it has no topic, a partition that does not exist, or is too large."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class PublishFencedError(PacelineError):
+    """A later batch of the same query has been published; this driver is an old one and must stop."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class StagedDataLostError(PacelineError):
+    """Batches that a decision names are not in the staging topic any more, so the publish cannot be completed."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE

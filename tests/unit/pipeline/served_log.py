@@ -13,6 +13,8 @@ from typing import Any
 
 import grpc
 
+from paceline.log.producer_state import ProducerStateManager
+from paceline.log.record_batch import check_crc, parse_header, stamp
 from paceline.model.errors import (
     ErrorCode,
     NotLeaderOrFollowerError,
@@ -44,7 +46,35 @@ class ServedPartition:
     errors: list[ErrorCode] = field(default_factory=list)
     """Answered instead of data, one per fetch, before anything else."""
 
+    produce_errors: list[ErrorCode] = field(default_factory=list)
+    """Answered instead of an append, one per batch."""
+    lost_answers: int = 0
+    """So many appends are followed by a broken connection instead of an answer."""
+
     def __post_init__(self) -> None:
+        self.producers = ProducerStateManager()
+        self._index()
+
+    def append(self, batch: bytes) -> int:
+        """Append a producer's batch as a leader does; return the offset of its first record, also of a repeated one."""
+        header = parse_header(batch)
+        check_crc(batch, 0, header)
+        if header.producer_id >= 0:
+            if (duplicate := self.producers.find_duplicate(header)) is not None:
+                return duplicate.first_offset
+            self.producers.check(header)
+        assert self.high_watermark is not None
+        base = self.high_watermark
+        stamped = bytearray(batch)
+        stamp(stamped, base, 0)
+        self.data += bytes(stamped)
+        if header.producer_id >= 0:
+            self.producers.update(parse_header(stamped))
+        self.high_watermark = None
+        self._index()
+        return base
+
+    def _index(self) -> None:
         self.batches: list[tuple[int, int, int]] = []
         position = 0
         while position < len(self.data):
@@ -190,6 +220,25 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
                 leader_id=partition.leader, host="127.0.0.1", port=self._cluster.ports[partition.leader]
             )
             result.error.current_leader.CopyFrom(hint)
+
+    def Produce(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        response = log_service_pb2.ProduceResponse()
+        is_lost = False
+        for asked in request.partitions:
+            result = response.partitions.add(topic=asked.topic, partition=asked.partition)
+            try:
+                with self._cluster.lock:
+                    partition = self._owned(asked)
+                    if partition.produce_errors:
+                        raise _error(partition.produce_errors.pop(0))
+                    result.base_offset = partition.append(asked.batch)
+                    is_lost = is_lost or partition.lost_answers > 0
+                    partition.lost_answers = max(0, partition.lost_answers - 1)
+            except PacelineError as error:
+                self._set_error(result, asked, error)
+        if is_lost:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "planned")
+        return response
 
     def ListOffsets(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         response = log_service_pb2.ListOffsetsResponse()

@@ -3,17 +3,21 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from paceline.pipeline.sink.options import KNOWN as WRITE_OPTIONS
 from paceline.pipeline.source.options import ALL_COLUMNS, KNOWN
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 
 
-def test_every_option_is_told_and_no_other() -> None:
-    table = DOCUMENT.split("## Options")[1].split("\n## ")[0]
+@pytest.mark.parametrize(("heading", "known"), [("Options", KNOWN), ("Writing", WRITE_OPTIONS)])
+def test_every_option_is_told_and_no_other(heading: str, known: tuple[str, ...]) -> None:
+    table = DOCUMENT.split(f"## {heading}")[1].split("\n## ")[0]
     told = [
         name for row in table.splitlines() if row.startswith("| `") for name in re.findall("`(.+?)`", row.split("|")[1])
     ]
-    assert sorted(told) == sorted(KNOWN)
+    assert sorted(told) == sorted(known)
 
 
 def test_every_column_is_told() -> None:

@@ -1,0 +1,66 @@
+"""The columns a row is written from, their types checked as Spark's Kafka sink checks them.
+
+Columns with other names are ignored, so that a DataFrame which the source has read can be written as it is.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from paceline.pipeline.errors import InvalidOptionError
+from paceline.pipeline.sink.options import WriteOptions
+
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+
+_ALLOWED: Final[Mapping[str, tuple[str, tuple[type[DataType], ...]]]] = {
+    "topic": ("string", (StringType,)),
+    "key": ("string or binary", (StringType, BinaryType)),
+    "value": ("string or binary", (StringType, BinaryType)),
+    "headers": (HEADERS_TYPE, (ArrayType,)),
+    "partition": ("int", (IntegerType,)),
+    "timestamp": ("timestamp", (TimestampType,)),
+}
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> tuple[str, ...]:
+    """Return the columns of ``schema`` that are written.
+
+    Raises:
+        InvalidOptionError: ``value`` or a topic is missing, or a column has a type that cannot be written.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    if options.topic is None and "topic" not in types:
+        raise InvalidOptionError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+        )
+    if "value" not in types:
+        raise InvalidOptionError("Required attribute 'value' not found")
+    for name, (text, allowed) in _ALLOWED.items():
+        found = types.get(name)
+        if found is None:
+            continue
+        fits = isinstance(found, allowed) and (name != "headers" or _is_headers(found))
+        if not fits:
+            raise InvalidOptionError(
+                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {text}"
+            )
+    unwanted = {"topic"} if options.topic is not None else set()
+    if not options.include_headers:
+        unwanted.add("headers")
+    return tuple(name for name in _ALLOWED if name in types and name not in unwanted)
+
+
+def _is_headers(found: DataType) -> bool:
+    if not isinstance(found, ArrayType) or not isinstance(found.elementType, StructType):
+        return False
+    fields = found.elementType.fields
+    return [(each.name, type(each.dataType)) for each in fields] == [("key", StringType), ("value", BinaryType)]

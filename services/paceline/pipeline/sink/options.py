@@ -1,0 +1,105 @@
+"""Options of the sink, with the names of Spark's Kafka sink, checked before anything connects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from paceline.log.compression import Codec
+from paceline.pipeline.errors import InvalidOptionError
+from paceline.pipeline.given_options import MAX_INT32, GivenOptions, check_topics
+
+KNOWN: Final = (
+    "paceline.bootstrap.servers",
+    "topic",
+    "includeHeaders",
+    "deliveryGuarantee",
+    "paceline.partitioner",
+    "paceline.acks",
+    "paceline.compression.type",
+    "paceline.batch.size",
+    "paceline.linger.ms",
+    "paceline.request.timeout.ms",
+    "paceline.delivery.timeout.ms",
+    "paceline.client.id",
+    "stagingTopic",
+    "stagingPartitions",
+    "stagingRetentionMs",
+    "checkpointLocation",
+)
+"""Every option, as documented; names are compared without case, as Spark does."""
+
+REFUSED: Final[Mapping[str, str]] = {
+    "paceline.key.serializer": "keys are strings or binary; cast the column in the query",
+    "paceline.value.serializer": "values are strings or binary; cast the column in the query",
+    "paceline.enable.idempotence": "use deliveryGuarantee",
+    "paceline.transactional.id": "there are no transactions; use deliveryGuarantee",
+    "paceline.max.in.flight.requests.per.connection": "a partition has one request in flight, which keeps the order",
+    "subscribe": "it names topics to read; name the one to write to with the option topic or in a column topic",
+    "path": "save() takes no path; name the topic with the option topic or in a column topic",
+}
+"""Options that are understood and refused, lower case, with advice."""
+
+MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of one write, checked. Picklable: it travels to the executors."""
+
+    bootstrap_servers: tuple[str, ...]
+    topic: str | None = None
+    """Beats the column ``topic``."""
+    include_headers: bool = True
+    exactly_once: bool = False
+    partitioner: str = "default"
+    acks_all: bool = True
+    codec: Codec = Codec.NONE
+    batch_bytes: int = 512 * 1024
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    """Longest time without progress."""
+    client_id: str = "spark-paceline-sink"
+    staging_topic: str = "__paceline_staging"
+    staging_partitions: int = 8
+    staging_retention_ms: int = 86_400_000
+    metadata_retries: int | None = None
+    metadata_retry_interval_ms: int = 100
+
+
+_DEFAULTS: Final = WriteOptions(())
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Return the checked options of a write.
+
+    Raises:
+        InvalidOptionError: an option is unknown, refused, malformed, or contradicts another; the message names it.
+    """
+    given = GivenOptions(options, KNOWN, REFUSED)
+    topic = given.text("topic")
+    if topic is not None:
+        check_topics("topic", [topic])
+    exactly_once = given.choice("deliveryGuarantee", ("at-least-once", "exactly-once")) == "exactly-once"
+    acks = given.choice("paceline.acks", ("all", "-1", "1"))
+    if exactly_once and acks == "1":
+        raise InvalidOptionError("deliveryGuarantee=exactly-once needs paceline.acks=all")
+    codec = given.choice("paceline.compression.type", ("none", "gzip", "snappy", "lz4", "zstd"))
+    staging_topic = given.text("stagingTopic") or _DEFAULTS.staging_topic
+    check_topics("stagingTopic", [staging_topic])
+    given.count("paceline.linger.ms")
+    return WriteOptions(
+        bootstrap_servers=given.servers(),
+        topic=topic,
+        include_headers=given.flag("includeHeaders", True),
+        exactly_once=exactly_once,
+        partitioner=given.choice("paceline.partitioner", ("default", "sticky", "roundrobin")),
+        acks_all=acks != "1",
+        codec=Codec[codec.upper()],
+        batch_bytes=given.number("paceline.batch.size", MAX_BATCH_BYTES) or _DEFAULTS.batch_bytes,
+        request_timeout_ms=given.number("paceline.request.timeout.ms", MAX_INT32) or _DEFAULTS.request_timeout_ms,
+        delivery_timeout_ms=given.number("paceline.delivery.timeout.ms", MAX_INT32) or _DEFAULTS.delivery_timeout_ms,
+        client_id=given.text("paceline.client.id") or _DEFAULTS.client_id,
+        staging_topic=staging_topic,
+        staging_partitions=given.number("stagingPartitions", 10_000) or _DEFAULTS.staging_partitions,
+        staging_retention_ms=given.number("stagingRetentionMs", MAX_INT32 * 1000) or _DEFAULTS.staging_retention_ms,
+    )

@@ -1,0 +1,323 @@
+"""The driver's commit of a micro-batch: decide for the staged batches once, then append what is not there yet.
+
+See docs/decisions/0013-exactly-once-sink.md for the procedure and the reason why it is exact.
+"""
+
+import hashlib
+import json
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import google_crc32c
+import grpc
+
+from paceline.log.compression import Codec
+from paceline.model.errors import (
+    CorruptMessageError,
+    ErrorCode,
+    InvalidProducerEpochError,
+    LeaderNotAvailableError,
+    OffsetNotAvailableError,
+    PacelineError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.cluster import LATEST, Cluster, named_failure
+from paceline.pipeline.errors import PublishFencedError, StagedDataLostError
+from paceline.pipeline.sink.appender import Appended, BatchAppender
+from paceline.pipeline.sink.options import WriteOptions
+from paceline.pipeline.sink.staging import Staged, StagedBatch, ensure_staging_topic, staging_partition
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1 import log_service_pb2
+from paceline_client.codec import finish, new_encoder
+
+EPOCHS: Final = 1 << 15
+"""A producer epoch has 15 bits; the producer id changes when a query's batch id leaves them."""
+FETCH_BYTES: Final = 1024 * 1024
+FETCH_TIMEOUT_S: Final = 30.0
+MAX_WAIT_MS: Final = 500
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT, _CRC_AT, _CRC_FROM = 43, 17, 21
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The staged batches that make up a micro-batch, decided once."""
+
+    token: str
+    """Tells whose decision it is: every call of `Publisher.publish` has its own."""
+    batches: Mapping[TopicPartition, Sequence[StagedBatch]]
+    from_offsets: Mapping[TopicPartition, int]
+    """Ends of the target partitions before anything of the micro-batch was published."""
+
+    def encode(self) -> bytes:
+        """Return the value of the decision's record."""
+        content = {
+            "token": self.token,
+            "targets": [
+                [tp.topic, tp.partition, self.from_offsets[tp], batches] for tp, batches in sorted(self.batches.items())
+            ],
+        }
+        return zlib.compress(json.dumps(content, separators=(",", ":")).encode())
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Decision":
+        """Return the decision in a record's value."""
+        content = json.loads(zlib.decompress(value))
+        batches: dict[TopicPartition, list[StagedBatch]] = {}
+        from_offsets: dict[TopicPartition, int] = {}
+        for topic, partition, offset, places in content["targets"]:
+            tp = TopicPartition(topic, partition)
+            batches[tp] = [StagedBatch(*place) for place in places]
+            from_offsets[tp] = offset
+        return cls(content["token"], batches, from_offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish did."""
+
+    records: int
+    """Records of the micro-batch."""
+    appended: int
+    """Those that this call appended; the others were there already."""
+    repeated: bool
+    """Whether an earlier call had decided."""
+
+
+def producer_of(query_id: str, batch_id: int) -> tuple[int, int]:
+    """Return the producer id and epoch of a query's micro-batch.
+
+    Ids that brokers hand out count up from 0, so the upper half is free for ids made from a hash.
+    """
+    digest = hashlib.sha256(f"{query_id}/{batch_id // EPOCHS}".encode()).digest()
+    return (1 << 62) | int.from_bytes(digest[:8], "big") >> 2, batch_id % EPOCHS
+
+
+class Publisher:
+    """Publishes micro-batches; each call stands alone, all state is in the cluster."""
+
+    def __init__(
+        self, cluster: Cluster, options: WriteOptions, at_step: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """``at_step`` is called before each step with its name, so that tests can end the process there."""
+        self._cluster = cluster
+        self._options = options
+        self._at_step = at_step
+        self._policy = RetryPolicy(deadline_ms=options.delivery_timeout_ms)
+
+    def publish(self, query_id: str, batch_id: int, staged: Staged) -> Published:
+        """Decide for the staged batches unless the micro-batch is decided, and append what is missing.
+
+        Raises:
+            PublishFencedError: a later micro-batch of the query is decided.
+            StagedDataLostError: decided batches were deleted before they were published.
+            PacelineError: the publish is not complete; calling this again continues it.
+        """
+        producer_id, epoch = producer_of(query_id, batch_id)
+        count = ensure_staging_topic(self._cluster, self._options)
+        control = TopicPartition(self._options.staging_topic, staging_partition(query_id, count))
+        self._cluster.describe_topics(sorted({tp.topic for tp in staged.batches}))
+        self._at_step("list")
+        ends = self._cluster.list_offsets(staged.batches, LATEST)
+        mine = Decision(str(uuid.uuid4()), staged.batches, {tp: ends[tp] or 0 for tp in staged.batches})
+        self._at_step("decide")
+        offset = self._decide(control, mine, producer_id, epoch)
+        self._at_step("read decision")
+        decision = Decision.decode(self._read_value(control, offset))
+        repeated = decision.token != mine.token
+        there: dict[TopicPartition, int] = {}
+        if repeated:
+            self._cluster.describe_topics(sorted({tp.topic for tp in decision.batches}))
+            self._at_step("scan")
+            with ThreadPoolExecutor(max_workers=8, thread_name_prefix="paceline-scan") as pool:
+                found = pool.map(
+                    lambda tp: self._published_records(tp, decision.from_offsets[tp], producer_id, epoch),
+                    decision.batches,
+                )
+                there = dict(zip(decision.batches, found, strict=True))
+        self._at_step("append")
+        appended = self._append(decision, there, producer_id, epoch)
+        self._at_step("done")
+        total = sum(place.records for places in decision.batches.values() for place in places)
+        return Published(total, appended, repeated)
+
+    def _decide(self, control: TopicPartition, decision: Decision, producer_id: int, epoch: int) -> int:
+        """Append the decision and return the offset of the first decision about the micro-batch."""
+        encoder = new_encoder(self._options.batch_bytes)
+        encoder.append(0, time.time_ns() // 1_000_000, None, decision.encode(), [])
+        batch = finish(encoder, Codec.NONE, producer_id, epoch, 0)
+        offsets: list[int] = []
+        appender: BatchAppender[None] = BatchAppender(
+            self._cluster, self._options, lambda done: offsets.append(done.base_offset)
+        )
+        try:
+            appender.append(control, batch, None)
+            appender.flush()
+        except InvalidProducerEpochError as error:
+            raise PublishFencedError(f"a later batch of this query has been published: {error}") from error
+        finally:
+            appender.close()
+        return offsets[0]
+
+    def _append(self, decision: Decision, there: Mapping[TopicPartition, int], producer_id: int, epoch: int) -> int:
+        """Append the decided batches that are not there, in order; return the number of their records."""
+        appended = 0
+
+        def count(done: Appended[int]) -> None:
+            nonlocal appended
+            appended += done.tag
+
+        appender: BatchAppender[int] = BatchAppender(self._cluster, self._options, count)
+        try:
+            # Partition after partition would leave the other leaders idle.
+            for turn in range(max(len(places) for places in decision.batches.values())):
+                for tp, places in decision.batches.items():
+                    if turn >= len(places):
+                        continue
+                    sequence = sum(place.records for place in places[:turn])
+                    if sequence < there.get(tp, 0):
+                        continue
+                    place = places[turn]
+                    batch = self._read_batch(TopicPartition(self._options.staging_topic, place.partition), place)
+                    restamp(batch, producer_id, epoch, sequence)
+                    self._at_step(f"append {turn}")
+                    appender.append(tp, batch, place.records)
+            appender.flush()
+        except InvalidProducerEpochError as error:
+            raise PublishFencedError(f"a later batch of this query has been published: {error}") from error
+        finally:
+            appender.close()
+        return appended
+
+    def _published_records(self, tp: TopicPartition, offset: int, producer_id: int, epoch: int) -> int:
+        """Return how many records of the micro-batch the partition has, from the headers of its batches."""
+        end = self._cluster.list_offsets([tp], LATEST)[tp] or 0
+        published = 0
+        while offset < end:
+            data = self._fetch(tp, offset, FETCH_BYTES, skip_deleted=True)
+            for _, header in _headers_of(data):
+                if header.producer_id == producer_id and header.epoch == epoch:
+                    published = max(published, header.base_sequence + header.count)
+                offset = max(offset, header.last_offset + 1)
+        return published
+
+    def _read_value(self, tp: TopicPartition, offset: int) -> bytes:
+        from paceline.log.record_batch import decode_batch
+
+        batch = self._read_batch(tp, StagedBatch(tp.partition, offset, 1))
+        (record,) = decode_batch(bytes(batch))
+        return record.value or b""
+
+    def _read_batch(self, tp: TopicPartition, place: StagedBatch) -> bytearray:
+        """Return the whole batch at a place.
+
+        Raises:
+            StagedDataLostError: it is not there any more.
+            CorruptMessageError: another batch is there, or its checksum is wrong.
+        """
+        data = self._fetch(tp, place.base_offset, FETCH_BYTES)
+        position, header = next(iter(_headers_of(data)))
+        batch = bytearray(data[position : position + header.size])
+        stored = int.from_bytes(batch[_CRC_AT:_CRC_FROM], "big")
+        if (header.base_offset, header.count) != (place.base_offset, place.records):
+            raise CorruptMessageError(f"{tp} has another batch at offset {place.base_offset} than the one staged there")
+        if google_crc32c.value(bytes(batch[_CRC_FROM:])) != stored:
+            raise CorruptMessageError(f"{tp}, batch at offset {place.base_offset}: the checksum differs")
+        return batch
+
+    def _fetch(self, tp: TopicPartition, offset: int, max_bytes: int, skip_deleted: bool = False) -> bytes:
+        """Return stored batches from an offset on, at least one whole batch."""
+        at = offset
+
+        def attempt(seconds: float | None) -> bytes:
+            nonlocal at
+            timeout_s = FETCH_TIMEOUT_S if seconds is None else min(FETCH_TIMEOUT_S, max(seconds, 0.001))
+            try:
+                return self._fetch_once(tp, at, max_bytes, timeout_s)
+            except _DeletedError as error:
+                if not skip_deleted:
+                    raise StagedDataLostError(
+                        f"{tp} starts at offset {error.first}; the batch staged at {offset} was deleted by retention"
+                    ) from error
+                at = error.first
+                raise OffsetNotAvailableError(f"{tp} starts at {at}") from error
+            except PacelineError:
+                self._cluster.refresh([tp.topic], timeout_s)
+                raise
+
+        return call_with_retry(self._policy, attempt)
+
+    def _fetch_once(self, tp: TopicPartition, offset: int, max_bytes: int, seconds: float) -> bytes:
+        address = self._cluster.leader_address(tp)
+        if address is None:
+            raise LeaderNotAvailableError(f"{tp} has no leader")
+        request = log_service_pb2.FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            session_epoch=-1,
+            format=log_service_pb2.FETCH_FORMAT_BATCHES,
+        )
+        request.partitions.add(topic=tp.topic, partition=tp.partition, fetch_offset=offset, max_bytes=max_bytes)
+        try:
+            answer = self._cluster.start_fetch(address, request, seconds).result()
+        except grpc.RpcError as error:
+            raise named_failure(f"{address}: {tp}", error) from error
+        for part in answer.partitions:
+            if part.result.HasField("error"):
+                first = part.result.error.log_start_offset if part.result.error.HasField("log_start_offset") else -1
+                if part.result.error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    if offset < first:
+                        raise _DeletedError(first)
+                    # A leader just elected may not know yet that the batch is committed.
+                    raise OffsetNotAvailableError(f"{tp} does not have offset {offset} yet")
+                raise error_for(part.result.error.code, f"{tp}: {part.result.error.message}")
+            if part.stop > part.begin:
+                data: bytes = answer.buffer[part.begin : part.stop]
+                return data
+        raise OffsetNotAvailableError(f"{tp} has nothing at offset {offset} yet")
+
+
+class _DeletedError(Exception):
+    def __init__(self, first: int) -> None:
+        super().__init__(f"the log starts at {first}")
+        self.first = first
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    base_offset: int
+    size: int
+    last_offset: int
+    producer_id: int
+    epoch: int
+    base_sequence: int
+    count: int
+
+
+def _headers_of(data: bytes) -> Any:
+    """Yield position and header of every whole batch in fetched bytes; the last one may be cut."""
+    position = 0
+    while position + _HEADER.size <= len(data):
+        base, length, _, _, _, _, delta, _, _, producer_id, epoch, sequence, count = _HEADER.unpack_from(data, position)
+        size = length + 12
+        if position + size > len(data):
+            return
+        yield position, _Header(base, size, base + delta, producer_id, epoch, sequence, count)
+        position += size
+
+
+def restamp(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
+    """Turn a stored batch into one that a producer appends: offsets from 0, its id, epoch, sequence and checksum."""
+    batch[0:8] = bytes(8)
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    batch[_CRC_AT:_CRC_FROM] = google_crc32c.value(bytes(batch[_CRC_FROM:])).to_bytes(4, "big")

@@ -1,0 +1,176 @@
+"""Rows to record batches: one open batch per partition, handed over when it is full.
+
+A row goes to the partition in its column ``partition``, else to that of its key as Kafka's clients compute it, else
+wherever the partitioner says.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.errors import InvalidRowError
+from paceline.pipeline.sink.options import WriteOptions
+from paceline_client.codec import BatchEncoder, finish, new_encoder
+from paceline_client.partitioner import StickyPartitioner, partition_for_key
+
+MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
+"""All open batches are handed over when together they reach this size, however many partitions there are."""
+
+PartitionCount = Callable[[str], int | None]
+"""Number of partitions of a topic, None when there is no such topic."""
+
+
+class _Topic:
+    """Chooses partitions of one topic for rows that name none and have no key."""
+
+    def __init__(self, name: str, count: int, partitioner: str, rng: random.Random) -> None:
+        self.partitions = [TopicPartition(name, number) for number in range(count)]
+        self._sticky = StickyPartitioner(rng) if partitioner != "roundrobin" else None
+        self._next = rng.randrange(count)
+
+    def without_key(self) -> TopicPartition:
+        if self._sticky is None:
+            self._next = (self._next + 1) % len(self.partitions)
+            return self.partitions[self._next]
+        if self._sticky.current < 0:
+            self.change_sticky()
+        return self.partitions[self._sticky.current]
+
+    def change_sticky(self) -> None:
+        if self._sticky is not None:
+            self._sticky.choose((), len(self.partitions))
+
+
+class _OpenBatch:
+    __slots__ = ("count", "encoder")
+
+    def __init__(self, encoder: BatchEncoder) -> None:
+        self.encoder = encoder
+        self.count = 0
+
+
+class RowBatches:
+    """Encodes the rows of one task."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        partition_count: PartitionCount,
+        on_batch: Callable[[TopicPartition, bytes | bytearray, int], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        """``on_batch`` gets the partition, the batch and its number of records."""
+        self._options = options
+        self._partition_count = partition_count
+        self._on_batch = on_batch
+        self._rng = rng or random.Random()
+        self._topics: dict[str, _Topic] = {}
+        self._open: dict[TopicPartition, _OpenBatch] = {}
+        self._open_bytes = 0
+        self.records = 0
+
+    def add(self, rows: pa.RecordBatch, columns: tuple[str, ...]) -> None:
+        """Encode rows.
+
+        Raises:
+            InvalidRowError: a row has no topic, a partition that does not exist, or a header without a key.
+            UnknownTopicOrPartitionError: a topic does not exist.
+        """
+        for topic, partition, key, value, headers, timestamp_ms in _rows(rows, columns, self._options.topic):
+            tp = self._route(topic, partition, key)
+            batch = self._open.get(tp)
+            if batch is None:
+                batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
+            before = batch.encoder.size()
+            if batch.encoder.append(batch.count, timestamp_ms, key, value, headers) is None:
+                self._hand_over(tp)
+                batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
+                before = batch.encoder.size()
+                # The first row of a batch is taken whatever its size; the leader refuses what is too large.
+                batch.encoder.append(0, timestamp_ms, key, value, headers)
+            batch.count += 1
+            self.records += 1
+            self._open_bytes += batch.encoder.size() - before
+            if self._open_bytes >= MAX_OPEN_BYTES:
+                self.finish()
+
+    def finish(self) -> None:
+        """Hand over every open batch."""
+        for tp in list(self._open):
+            self._hand_over(tp)
+
+    def _hand_over(self, tp: TopicPartition) -> None:
+        batch = self._open.pop(tp)
+        self._open_bytes -= batch.encoder.size()
+        self._on_batch(tp, finish(batch.encoder, self._options.codec), batch.count)
+        self._topics[tp.topic].change_sticky()
+
+    def _route(self, name: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
+        if name is None:
+            raise InvalidRowError("null topic present in the data. Use the topic option for setting a topic.")
+        topic = self._topics.get(name)
+        if topic is None:
+            count = self._partition_count(name)
+            if not count:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name}")
+            topic = self._topics[name] = _Topic(name, count, self._options.partitioner, self._rng)
+        if partition is not None:
+            if not 0 <= partition < len(topic.partitions):
+                raise InvalidRowError(
+                    f"a row names partition {partition} of {name}, which has {len(topic.partitions)} partitions"
+                )
+            return topic.partitions[partition]
+        if key is not None and self._options.partitioner == "default":
+            return topic.partitions[partition_for_key(key, len(topic.partitions))]
+        return topic.without_key()
+
+
+_Row = tuple[str | None, int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
+
+
+def _rows(rows: pa.RecordBatch, columns: tuple[str, ...], topic: str | None) -> Iterator[_Row]:
+    count = rows.num_rows
+
+    def column(name: str) -> list[Any]:
+        return _plain(rows.column(rows.schema.get_field_index(name))) if name in columns else [None] * count
+
+    topics = [topic] * count if topic is not None else column("topic")
+    now_ms = time.time_ns() // 1_000_000
+    times = column("timestamp")
+    headers = column("headers")
+    return (
+        (name, partition, key, value, _headers(pairs), now_ms if time_us is None else time_us // 1000)
+        for name, partition, key, value, pairs, time_us in zip(
+            topics, column("partition"), column("key"), column("value"), headers, times, strict=True
+        )
+    )
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    """Return the column's values: times as microseconds, keys and values as bytes."""
+    if pa.types.is_timestamp(column.type):
+        return list(column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).to_pylist())
+    return list(column.to_pylist())
+
+
+def _headers(pairs: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
+    if not pairs:
+        return []
+    if any(pair is None or pair["key"] is None for pair in pairs):
+        raise InvalidRowError("a header has no key")
+    return [(pair["key"], pair["value"]) for pair in pairs]
+
+
+def as_binary(rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+    """Return the rows with the named text columns as the bytes of their UTF-8."""
+    columns, fields = [], []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        is_text = field.name in names and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
+        columns.append(column.cast(pa.binary()) if is_text else column)
+        fields.append(pa.field(field.name, columns[-1].type))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

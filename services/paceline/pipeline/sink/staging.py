@@ -1,0 +1,66 @@
+"""The topic where tasks put batches that the driver publishes later, and the commit messages that say where they are.
+
+See docs/decisions/0013-exactly-once-sink.md for the whole procedure.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paceline.model.errors import TopicAlreadyExistsError
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.cluster import Cluster
+from paceline.pipeline.sink.options import WriteOptions
+
+
+class StagedBatch(NamedTuple):
+    """Where a record batch is staged, and the number of its records."""
+
+    partition: int
+    """Of the staging topic."""
+    base_offset: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The batches of one task or of one micro-batch by target partition, in the order of their rows."""
+
+    batches: Mapping[TopicPartition, list[StagedBatch]]
+
+
+def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
+    """Create the staging topic unless it exists; return its number of partitions.
+
+    Raises:
+        PacelineError: the cluster could not be asked, or refused the topic.
+    """
+    from paceline_client import Admin, NewTopic
+
+    topic = cluster.describe_topics([options.staging_topic]).get(options.staging_topic)
+    if topic is None:
+        with Admin(",".join(options.bootstrap_servers)) as admin:
+            brokers = len(admin.describe_cluster().brokers)
+            replicas = min(3, brokers)
+            new = NewTopic(
+                options.staging_topic,
+                options.staging_partitions,
+                replicas,
+                configs={
+                    "retention.ms": str(options.staging_retention_ms),
+                    "segment.ms": str(max(60_000, options.staging_retention_ms // 8)),
+                    "min.insync.replicas": str(max(1, replicas - 1)),
+                },
+            )
+            try:
+                admin.create_topics([new])
+            except TopicAlreadyExistsError:
+                pass
+        topic = cluster.describe_topics([options.staging_topic])[options.staging_topic]
+    return len(topic.leaders)
+
+
+def staging_partition(name: str, count: int) -> int:
+    """Return the staging partition for a target partition or a query."""
+    return zlib.crc32(name.encode()) % count

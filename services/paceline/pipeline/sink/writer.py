@@ -1,0 +1,150 @@
+"""The writers that Spark calls: rows in the tasks, `commit` and `abort` on the driver, each in a process of its own.
+
+At least once, a task appends to the partitions and the commit has nothing left to do. Exactly once, tasks append to a
+staging topic and the commit publishes what the winning tasks have staged, see docs/decisions/0013-exactly-once-sink.md.
+
+Spark calls `abort` for failed tasks, for a query that is stopped in the middle of a batch, and after a `commit` that
+failed; in the last case the batch may be in the partitions. So `abort` undoes nothing.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from paceline.pipeline.errors import UnsupportedOperationError
+from paceline.pipeline.sink.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.pipeline.sink.staging import Staged
+
+QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass
+class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
+    """Tells the driver of one task's rows."""
+
+    records: int
+    query_id: str = ""
+    staged: "Staged | None" = None
+    """None when the rows are in their partitions already."""
+    servers: tuple[str, ...] = field(default_factory=tuple)
+    """Brokers that the task heard of, beside the bootstrap servers."""
+
+
+class PacelineWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes the rows of a batch query."""
+
+    def __init__(self, options: WriteOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        # A batch query has no id that survives a restart; its commit is repeated under this one at most.
+        self._write_id = str(uuid.uuid4())
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Append or stage the rows of one task."""
+        return write_task(self._options, self._columns, iterator, self._write_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what was staged."""
+        publish(self._options, messages, 0)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave everything as it is: staged batches that no commit names are never published."""
+
+
+class PacelineStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Writes the micro-batches of a streaming query."""
+
+    def __init__(self, options: WriteOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Append or stage the rows of one task."""
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        if self._options.exactly_once and not query_id:
+            raise UnsupportedOperationError("Spark did not tell the task the id of its query; exactly-once needs it")
+        return write_task(self._options, self._columns, iterator, query_id or "")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish what was staged, once however often this is called for a batch."""
+        publish(self._options, messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave everything as it is: staged batches that no commit names are never published."""
+
+
+def write_task(
+    options: WriteOptions, columns: tuple[str, ...], rows: "Iterator[pa.RecordBatch]", query_id: str
+) -> TaskWritten:
+    """Append or stage the rows of one task and wait until they are replicated."""
+    from paceline.model.identifiers import TopicPartition
+    from paceline.pipeline.cluster import Cluster
+    from paceline.pipeline.sink.appender import Appended, BatchAppender
+    from paceline.pipeline.sink.row_batches import RowBatches, as_binary
+    from paceline.pipeline.sink.staging import Staged, StagedBatch, ensure_staging_topic, staging_partition
+
+    cluster = Cluster(options)
+    staged: dict[TopicPartition, list[StagedBatch]] = {}
+    staging_count = ensure_staging_topic(cluster, options) if options.exactly_once else 0
+
+    def count_partitions(topic: str) -> int | None:
+        found = cluster.describe_topics([topic]).get(topic)
+        return None if found is None else len(found.leaders)
+
+    def on_appended(done: "Appended[tuple[TopicPartition, int]]") -> None:
+        target, count = done.tag
+        if staging_count:
+            place = StagedBatch(done.topic_partition.partition, done.base_offset, count)
+            staged.setdefault(target, []).append(place)
+
+    appender: BatchAppender[tuple[TopicPartition, int]] = BatchAppender(cluster, options, on_appended)
+
+    def on_batch(target: TopicPartition, batch: bytes | bytearray, count: int) -> None:
+        where = target
+        if staging_count:
+            where = TopicPartition(options.staging_topic, staging_partition(str(target), staging_count))
+        appender.append(where, batch, (target, count))
+
+    batches = RowBatches(options, count_partitions, on_batch)
+    try:
+        for each in rows:
+            batches.add(as_binary(each, ("key", "value")), columns)
+        batches.finish()
+        appender.flush()
+    finally:
+        appender.close()
+    return TaskWritten(
+        batches.records, query_id, Staged(staged) if options.exactly_once else None, cluster.some_servers()
+    )
+
+
+def publish(options: WriteOptions, messages: Sequence[Any], batch_id: int) -> None:
+    """Publish what the winning tasks have staged.
+
+    Raises:
+        PacelineError: the publish is not complete; calling this again for the batch continues it.
+    """
+    written = [each for each in messages if isinstance(each, TaskWritten) and each.staged is not None]
+    if not options.exactly_once or not any(each.staged and each.staged.batches for each in written):
+        return
+    from paceline.model.identifiers import TopicPartition
+    from paceline.pipeline.cluster import Cluster
+    from paceline.pipeline.sink.publisher import Publisher
+    from paceline.pipeline.sink.staging import Staged, StagedBatch
+
+    merged: dict[TopicPartition, list[StagedBatch]] = {}
+    for each in written:
+        assert each.staged is not None
+        for tp, batches in each.staged.batches.items():
+            merged.setdefault(tp, []).extend(batches)
+    cluster = Cluster(options, written[0].servers)
+    Publisher(cluster, options).publish(written[0].query_id, batch_id, Staged(merged))

@@ -1,0 +1,179 @@
+"""Writes through a real Spark session into brokers in this process that speak our contract."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.spark import spark  # noqa: F401
+from tests.support.waiting import eventually
+from tests.unit.pipeline.batches import decoded, encode, simple_records
+from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 3
+SOURCE_RECORDS = 600
+
+
+def part(count: int) -> ServedPartition:
+    records = simple_records(count)
+    return ServedPartition(b"".join(encode(records[at : at + 10]) for at in range(0, count, 10)))
+
+
+@pytest.fixture
+def served() -> Iterator[ServedCluster]:
+    """A topic to read, an empty one to write to, and a staging topic."""
+    partitions = {("in", number): part(SOURCE_RECORDS) for number in range(PARTITIONS)}
+    partitions |= {("out", number): ServedPartition(b"", leader=1 + number % 2) for number in range(PARTITIONS)}
+    partitions |= {("__paceline_staging", number): ServedPartition(b"") for number in range(2)}
+    with ServedCluster(partitions, brokers=2) as cluster:
+        yield cluster
+
+
+def written(served: ServedCluster) -> dict[int, list[bytes | None]]:
+    return {
+        number: [each.value for each in decoded(partition.data)]
+        for (topic, number), partition in served.partitions.items()
+        if topic == "out"
+    }
+
+
+def copy_frame(frame: Any) -> Any:
+    """Rows that name where they come from, for the partition they come from."""
+    return frame.selectExpr("concat(partition, '/', offset) AS value", "partition", "timestamp")
+
+
+EVERYTHING = {number: [b"%d/%d" % (number, offset) for offset in range(SOURCE_RECORDS)] for number in range(PARTITIONS)}
+
+
+def read_options(served: ServedCluster) -> dict[str, str]:
+    return {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "in", "startingOffsets": "earliest"}
+
+
+def write_options(served: ServedCluster, **more: str) -> dict[str, str]:
+    return {"paceline.bootstrap.servers": served.bootstrap, "topic": "out"} | more
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_batch_is_appended(spark: Any, served: ServedCluster, guarantee: str) -> None:  # noqa: F811
+    frame = copy_frame(spark.read.format("paceline").options(**read_options(served)).load())
+    options = write_options(served, deliveryGuarantee=guarantee)
+    frame.write.format("paceline").options(**options).mode("append").save()
+    assert written(served) == EVERYTHING
+
+
+def test_the_default_save_mode_and_overwriting_are_refused(spark: Any, served: ServedCluster) -> None:  # noqa: F811
+    """Spark refuses the default for every Python source; its message names the mode."""
+    from pyspark.errors import PySparkException
+
+    writer = spark.range(1).selectExpr("CAST('v' AS BINARY) AS value").write.format("paceline")
+    with pytest.raises(PySparkException, match=r"(?i)errorifexists"):
+        writer.options(**write_options(served)).save()
+    with pytest.raises(PySparkException, match=r"use mode\('append'\)"):
+        writer.options(**write_options(served)).mode("overwrite").save()
+    assert written(served) == {0: [], 1: [], 2: []}
+
+
+def test_wrong_columns_fail_before_a_task_runs(spark: Any, served: ServedCluster) -> None:  # noqa: F811
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="value attribute unsupported type bigint"):
+        spark.range(1).selectExpr("id AS value").write.format("paceline").options(**write_options(served)).mode(
+            "append"
+        ).save()
+
+
+def test_headers_keys_and_topics_of_rows_arrive(spark: Any, served: ServedCluster) -> None:  # noqa: F811
+    frame = spark.sql(
+        "SELECT 'out' AS topic, 'k' AS key, 'v' AS value, 1 AS partition, TIMESTAMP'2024-05-17 12:00:00' AS timestamp, "
+        "array(struct('h' AS key, CAST('1' AS BINARY) AS value)) AS headers, 1.5 AS ignored"
+    )
+    frame.write.format("paceline").option("paceline.bootstrap.servers", served.bootstrap).mode("append").save()
+    [record] = decoded(served.partitions["out", 1].data)
+    assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
+    assert record.timestamp_ms == 1_715_947_200_000
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_stream_is_appended_batch_after_batch_and_across_restarts(
+    spark: Any,  # noqa: F811
+    served: ServedCluster,
+    tmp_path: Path,
+    guarantee: str,
+) -> None:
+    def run() -> Any:
+        frame = spark.readStream.format("paceline").options(**read_options(served))
+        query = (
+            copy_frame(frame.option("maxOffsetsPerTrigger", "900").load())
+            .writeStream.format("paceline")
+            .options(**write_options(served, deliveryGuarantee=guarantee))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        return query
+
+    first = run()
+    assert [each.numInputRows for each in first.recentProgress if each.numInputRows] == [900, 900]
+    assert written(served) == EVERYTHING
+    # The end of the last batch was not noted: Spark runs it again.
+    last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    run()
+    found = written(served)
+    assert {number: list(dict.fromkeys(values)) for number, values in found.items()} == EVERYTHING
+    repeated = sum(len(values) for values in found.values()) - PARTITIONS * SOURCE_RECORDS
+    assert repeated == (0 if guarantee == "exactly-once" else 900)
+
+
+DRIVER = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark_paceline import configure
+
+bootstrap, checkpoint = sys.argv[1:]
+spark = (
+    configure(SparkSession.builder.master("local[2]"))
+    .config("spark.driver.memory", "512m").config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.log.level", "ERROR").getOrCreate()
+)
+frame = (
+    spark.readStream.format("paceline").option("paceline.bootstrap.servers", bootstrap).option("subscribe", "in")
+    .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "90").load()
+)
+query = (
+    frame.selectExpr("concat(partition, '/', offset) AS value", "partition", "timestamp")
+    .writeStream.format("paceline").option("paceline.bootstrap.servers", bootstrap).option("topic", "out")
+    .option("deliveryGuarantee", "exactly-once").option("checkpointLocation", checkpoint)
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def test_a_driver_killed_in_the_middle_writes_every_row_once(served: ServedCluster, tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    command = [sys.executable, str(script), served.bootstrap, str(tmp_path / "checkpoint")]
+
+    def count() -> int:
+        return sum(len(values) for values in written(served).values())
+
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        eventually(lambda: count() >= 700 or process.poll() is not None, 240, "700 rows")
+        assert process.poll() is None
+    finally:
+        # The driver, its JVM and the Python workers, as a machine that loses its power.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, timeout=300)
+    assert written(served) == EVERYTHING
