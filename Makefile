@@ -59,6 +59,7 @@ fmt: install ## let ruff and buf put everything in form
 
 protos: install ## write the committed stubs from protos/
 	@scripts/gen_protos.sh services
+	@$(PY) scripts/errors_table.py
 	@if command -v go >/dev/null; then scripts/gen_go.sh; else echo "no Go here: the stubs in clients/go stay as they are"; fi
 
 protos-baseline: install ## accept protos/ as it is: what lint holds later changes against

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
@@ -84,49 +86,28 @@ func controllerHint(err error) string {
 	return ""
 }
 
-// retriable says whether the same call may succeed later.
+// option returns an option of the error code of a failure, as errors.proto declares it; false for a code that this
+// program does not know.
+func option(err error, extension protoreflect.ExtensionType) bool {
+	code := codeOf(err)
+	value := code.Descriptor().Values().ByNumber(code.Number())
+	return value != nil && proto.GetExtension(value.Options(), extension).(bool)
+}
+
+// retriable says whether the same call may succeed later, at the same process or at the one that metadata names then.
 func retriable(err error) bool {
-	switch codeOf(err) {
-	case pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
-		pacelinev1.ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE,
-		pacelinev1.ErrorCode_ERROR_CODE_NOT_LEADER_OR_FOLLOWER,
-		pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
-		pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE,
-		pacelinev1.ErrorCode_ERROR_CODE_REPLICA_NOT_AVAILABLE,
-		pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS,
-		pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-		pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER,
-		pacelinev1.ErrorCode_ERROR_CODE_KAFKA_STORAGE_ERROR,
-		pacelinev1.ErrorCode_ERROR_CODE_FENCED_LEADER_EPOCH,
-		pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH,
-		pacelinev1.ErrorCode_ERROR_CODE_OFFSET_NOT_AVAILABLE,
-		pacelinev1.ErrorCode_ERROR_CODE_SHUTTING_DOWN,
-		pacelinev1.ErrorCode_ERROR_CODE_THROTTLED:
-		return true
-	case pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED:
+	if codeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED {
 		// No code of ours: the connection failed or the call's own deadline passed.
 		switch status.Code(err) {
 		case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
 			return true
 		}
+		return false
 	}
-	return false
+	return option(err, pacelinev1.E_Retriable) || option(err, pacelinev1.E_RefreshMetadata)
 }
 
-// outcomeUnknown says whether a failed Produce may have appended all the same, so that a retry may write twice.
+// outcomeUnknown says whether a failed Produce may have appended all the same.
 func outcomeUnknown(err error) bool {
-	switch codeOf(err) {
-	case pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
-		pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-		// A leader that is deposed while it waits for its followers answers this after it has appended.
-		pacelinev1.ErrorCode_ERROR_CODE_NOT_LEADER_OR_FOLLOWER,
-		pacelinev1.ErrorCode_ERROR_CODE_FENCED_LEADER_EPOCH,
-		pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
-		pacelinev1.ErrorCode_ERROR_CODE_KAFKA_STORAGE_ERROR,
-		pacelinev1.ErrorCode_ERROR_CODE_SHUTTING_DOWN:
-		return true
-	case pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED:
-		return true
-	}
-	return false
+	return !option(err, pacelinev1.E_Definite)
 }
