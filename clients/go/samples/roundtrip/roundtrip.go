@@ -261,7 +261,7 @@ func fetch(ctx context.Context, c *cluster, o options, s *summary, p *partitionS
 	what := fmt.Sprintf("reading partition %d from offset %d", p.Partition, offset)
 	err := c.onLeader(ctx, o.topic, p.Partition, what, func(ctx context.Context, log pacelinev1.LogServiceClient) error {
 		answer, err := log.Fetch(ctx, &pacelinev1.FetchRequest{
-			MaxWaitMs: 500, MinBytes: 1, Format: pacelinev1.FetchFormat_FETCH_FORMAT_RECORDS, SessionEpoch: -1,
+			MaxWaitMs: 500, MinBytes: 1, Format: pacelinev1.FetchFormat_FETCH_FORMAT_RECORDS,
 			Partitions: []*pacelinev1.FetchPartition{{
 				Topic: o.topic, Partition: p.Partition, TopicId: s.TopicID, FetchOffset: offset,
 				CurrentLeaderEpoch: c.epochOf(p.Partition),
