@@ -146,6 +146,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.families = Families()
         self.registry.register(self.families)
+        self.is_serving = False
+        """Whether the process serves clients, as ``/healthz`` tells."""
         self.connections = ConnectionCount()
         self.registry.register(self.connections)
         ProcessCollector(registry=self.registry)
@@ -229,7 +231,7 @@ class Metrics:
             MetricsError: the port is in use or the host is not ours.
         """
         try:
-            self._server = MetricsEndpoint(host, port, self.registry)
+            self._server = MetricsEndpoint(host, port, self.registry, is_serving=lambda: self.is_serving)
         except OSError as failure:
             why = "is in use" if failure.errno == errno.EADDRINUSE else f"cannot be had: {failure.strerror}"
             raise MetricsError(f"metrics port {port} on {host} {why}") from None

@@ -9,6 +9,7 @@ import logging
 import socket
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -30,9 +31,14 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(
-        self, host: str, port: int, registry: CollectorRegistry, longest_silence_s: float = LONGEST_SILENCE_S
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        longest_silence_s: float = LONGEST_SILENCE_S,
+        is_serving: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Take the port, 0 for any free one.
+        """Take the port, 0 for any free one; ``is_serving`` is what ``/healthz`` and ``/readyz`` tell.
 
         Raises:
             OSError: the port is in use or the host is not ours.
@@ -43,7 +49,23 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         self.longest_silence_s = longest_silence_s
         self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((str(address[0]), int(address[1])), _Handler)
-        self.set_app(make_wsgi_app(registry))
+        self._metrics_app = make_wsgi_app(registry)
+        self._is_serving = is_serving
+        self.set_app(self._answer)
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path in ("/", "/metrics"):
+            answer: Iterable[bytes] = self._metrics_app(environ, start_response)
+            return answer
+        if path == "/livez" or (path in ("/healthz", "/readyz") and self._is_serving()):
+            status, text = "200 OK", b"ok\n"
+        elif path in ("/healthz", "/readyz"):
+            status, text = "503 Service Unavailable", b"not serving yet, or no longer\n"
+        else:
+            status, text = "404 Not Found", b"there are /metrics, /healthz, /readyz and /livez\n"
+        start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
+        return [text]
 
     def start(self) -> None:
         """Serve on a thread."""

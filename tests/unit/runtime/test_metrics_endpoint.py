@@ -1,6 +1,7 @@
 """The metrics endpoint and clients that mean no good, or went without a word."""
 
 import contextlib
+import http.client
 import socket
 import struct
 import threading
@@ -83,3 +84,26 @@ def test_a_client_that_resets_its_connection_leaves_nothing_in_the_log(
     assert is_scraped(endpoint)
     assert capfd.readouterr().err == ""
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("path", "while_serving", "otherwise"),
+    [
+        ("/metrics", 200, 200),
+        ("/healthz", 200, 503),
+        ("/readyz", 200, 503),
+        ("/livez", 200, 200),
+        ("/nothing", 404, 404),
+    ],
+)
+def test_a_probe_by_http_is_green_only_while_the_process_serves(path: str, while_serving: int, otherwise: int) -> None:
+    metrics = Metrics()
+    port = metrics.serve("127.0.0.1", 0)
+    found = []
+    for metrics.is_serving in (True, False):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path)
+        found.append(connection.getresponse().status)
+        connection.close()
+    metrics.close()
+    assert found == [while_serving, otherwise]

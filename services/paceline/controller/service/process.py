@@ -119,7 +119,8 @@ class ControllerServers:
             self._control.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """Tell health checks on every listener."""
+        """Tell health checks on every listener, and those of HTTP."""
+        self._metrics.is_serving = serving
         for server in self._aio:
             await server.set_serving(serving)
         if self._control is not None:
