@@ -150,8 +150,10 @@ def elect(
     bootstrap: str,
 ) -> None:
     """Elect leaders and return when they have acknowledged; a partition that needs no election is left alone."""
-    if preferred == unclean:
+    if preferred and unclean:
         raise click.UsageError("say --preferred or --unclean, not both")
+    if not (preferred or unclean):
+        raise click.UsageError("say which election: --preferred or --unclean")
     election: Literal["preferred", "unclean"] = "unclean" if unclean else "preferred"
     if bool(which) == everything:
         raise click.UsageError("name partitions, or give --all")

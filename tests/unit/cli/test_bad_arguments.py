@@ -69,6 +69,12 @@ def test_an_election_cannot_be_of_both_kinds(elections: tuple[str, str]) -> None
     assert "--preferred or --unclean, not both" in ended.stderr
 
 
+def test_an_election_without_its_kind_is_asked_for_it() -> None:
+    ended = CliRunner().invoke(cli, ["partition", "elect", "--yes", "t/0", *NOBODY])
+    assert ended.exit_code == USAGE
+    assert "say which election: --preferred or --unclean" in ended.stderr and "both" not in ended.stderr
+
+
 def test_a_key_cannot_be_given_two_values() -> None:
     ended = CliRunner().invoke(cli, ["topic", "create", "t", "--config", "a=1", "--config", "a=2", *NOBODY])
     assert (ended.exit_code, "more than once" in ended.stderr) == (USAGE, True), ended.stderr
