@@ -6,7 +6,7 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import ERROR_CLASSES, ErrorCode
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import NO_LEADER, TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
 OTHER = TopicPartition("payments", 0)
@@ -115,6 +115,20 @@ def test_a_follower_refuses_and_names_the_leader() -> None:
     assert code(answer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer[0].failure is not None and answer[0].failure.leader is not None
     assert (answer[0].failure.leader.leader_id, answer[0].failure.leader.leader_epoch) == (1, 0)
+
+
+@pytest.mark.parametrize("broker_id", [2, 4])
+def test_a_partition_without_a_leader_is_refused_as_one(broker_id: int) -> None:
+    cluster = make()
+    cluster.boot(4)
+    cluster.time.run_until(lambda: cluster[4].node.ready, 5_000)
+    cluster.decide(NO_LEADER, 1, (1,), to=())
+    answer = cluster[broker_id].produce(b"a")
+    assert code(answer) is ErrorCode.LEADER_NOT_AVAILABLE
+    assert answer[0].failure is not None and answer[0].failure.leader is None
+    (fetched,) = cluster[broker_id].consume(0)
+    assert fetched.results[0].failure is not None
+    assert fetched.results[0].failure.code is ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def test_a_broker_without_a_replica_refuses_and_names_the_leader_from_its_metadata() -> None:
