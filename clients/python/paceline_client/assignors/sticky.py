@@ -117,13 +117,18 @@ def _kept(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: O
 
 def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> None:
     """Move partitions to members with fewer until no move helps."""
-    moved = True
-    while moved:
-        moved = False
-        for giver in sorted(kept, key=lambda one: -len(kept[one])):
-            for partition in sorted(kept[giver], reverse=True):
-                taker = min(takers[partition.topic], key=lambda one: len(kept[one]))
-                if len(kept[taker]) + 1 < len(kept[giver]):
-                    kept[giver].remove(partition)
-                    kept[taker].append(partition)
-                    moved = True
+    while _move_one(kept, takers):
+        pass
+
+
+def _move_one(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> bool:
+    """Move a partition from the member with the most that has a better place for one; return whether there is any."""
+    for giver in sorted(kept, key=lambda one: -len(kept[one])):
+        for topic in sorted({one.topic for one in kept[giver]}):
+            taker = min(takers[topic], key=lambda one: len(kept[one]))
+            if len(kept[taker]) + 1 < len(kept[giver]):
+                partition = max(one for one in kept[giver] if one.topic == topic)
+                kept[giver].remove(partition)
+                kept[taker].append(partition)
+                return True
+    return False

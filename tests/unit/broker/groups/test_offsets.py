@@ -1,0 +1,270 @@
+"""Committed offsets: who may commit, what survives a failover, what expires."""
+
+import pytest
+
+from paceline.model.errors import CoordinatorNotAvailableError, NotCoordinatorError, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import GroupConfig
+from tests.support.group_cluster import GROUP, GroupCluster
+from tests.unit.broker.groups.test_membership import code
+
+RETENTION_MS = 1_000_000
+CHECK_MS = 10_000
+EXPIRING = GroupConfig(
+    group_initial_rebalance_delay_ms=0,
+    offsets_retention_ms=RETENTION_MS,
+    offsets_retention_check_interval_ms=CHECK_MS,
+)
+
+
+def test_commit_of_a_member_is_fetched_again() -> None:
+    cluster = GroupCluster()
+    (only,) = cluster.stable(1)
+    (results,) = cluster.commit(5, only)
+    assert results == {TopicPartition("t", 0): None}
+    assert cluster.committed() == 5
+    assert cluster.committed(partition=1) is None
+
+
+def test_caller_that_is_no_member_commits_only_while_there_are_none() -> None:
+    cluster = GroupCluster()
+    cluster.commit(5)
+    (only,) = cluster.stable(1)
+    assert code(cluster.commit(6)[0]) == "UNKNOWN_MEMBER_ID"
+    cluster.leave(only.member_id)
+    cluster.commit(7)
+    assert cluster.committed() == 7
+
+
+def test_commit_while_assignments_are_awaited_is_refused() -> None:
+    cluster = GroupCluster()
+    (joined,) = cluster.join()
+    assert code(cluster.commit(5, joined)[0]) == "REBALANCE_IN_PROGRESS"
+
+
+def test_commit_is_not_visible_before_the_replicas_have_it() -> None:
+    cluster = GroupCluster()
+    cluster.hold_appends = True
+    answers = cluster.commit(5)
+    assert answers == []
+    assert cluster.committed() is None
+    cluster.release_appends()
+    assert answers == [{TopicPartition("t", 0): None}]
+    assert cluster.committed() == 5
+
+
+def test_commit_that_was_not_replicated_is_refused_and_not_visible() -> None:
+    cluster = GroupCluster()
+    cluster.commit(3)
+    cluster.append_error = NotCoordinatorError("deposed")
+    (results,) = cluster.commit(5)
+    assert isinstance(results[TopicPartition("t", 0)], PacelineError)
+    assert cluster.committed() == 3
+
+
+def test_two_commits_on_their_way_end_in_the_order_of_the_log() -> None:
+    cluster = GroupCluster()
+    cluster.hold_appends = True
+    cluster.commit(5)
+    cluster.commit(9)
+    cluster.held.reverse()
+    cluster.release_appends()
+    assert cluster.committed() == 9
+
+
+def test_note_that_is_too_long_is_refused_alone() -> None:
+    cluster = GroupCluster(GroupConfig(offset_metadata_max_bytes=3))
+    (results,) = cluster.commit(5)
+    assert code(results[TopicPartition("t", 0)]) == "OFFSET_METADATA_TOO_LARGE"
+
+
+# Failover
+
+
+def test_committed_offsets_and_members_survive_a_failover() -> None:
+    cluster = GroupCluster()
+    leader, other = cluster.stable(2)
+    cluster.commit(5, leader)
+    cluster.fail_over()
+    assert cluster.committed() == 5
+    assert cluster.state() == "STABLE"
+    assert cluster.heartbeat(leader) is None
+    assert cluster.sync(other)[0].assignment == b"a1"
+    assert [one[0].keys() for one in [cluster.commit(6, other)]] == [{TopicPartition("t", 0)}]
+    assert cluster.committed() == 6
+
+
+def test_members_that_died_with_the_coordinator_are_removed_after_their_session() -> None:
+    cluster = GroupCluster()
+    cluster.stable(2)
+    cluster.fail_over()
+    cluster.time.run_for(200_000)
+    assert cluster.state() == "EMPTY"
+
+
+@pytest.mark.parametrize("step", ["joining", "joined", "syncing", "writing", "stable"])
+def test_member_gets_its_place_after_a_failover_in_any_step(step: str) -> None:
+    """The member does what a client does: it joins again after every error, with its id while that is known."""
+    cluster = GroupCluster()
+    answers = cluster.join()
+    joined = answers[0]
+    if step == "joining":
+        cluster.sync(joined, {joined.member_id: b"a"})
+        answers = cluster.join()
+    elif step == "syncing":
+        other = cluster.join()
+        cluster.join(joined.member_id)
+        answers = cluster.sync(other[0])
+    elif step == "writing":
+        cluster.hold_appends = True
+        answers = cluster.sync(joined, {joined.member_id: b"a"})
+        assert answers == []
+    elif step == "stable":
+        cluster.sync(joined, {joined.member_id: b"a"})
+    cluster.fail_over()
+    if step in ("joining", "syncing", "writing"):
+        assert code(answers[0]) == "NOT_COORDINATOR"
+    cluster.hold_appends = False
+    if step == "stable":
+        assert cluster.heartbeat(joined) is None
+        return
+    if step == "writing":
+        # The assignments were in the log of the broker that was elected: they stand.
+        assert cluster.state() == "STABLE"
+        assert cluster.sync(joined)[0].assignment == b"a"
+        return
+    rejoined = cluster.join()
+    cluster.time.run_until(lambda: bool(rejoined), 200_000)
+    assert cluster.sync(rejoined[0], {rejoined[0].member_id: b"b"})[0].assignment == b"b"
+
+
+def test_requests_during_a_load_are_told_to_come_again() -> None:
+    cluster = GroupCluster()
+    (only,) = cluster.stable(1)
+    cluster.fail_over(run=False)
+    with pytest.raises(PacelineError) as caught:
+        cluster.committed()
+    assert caught.value.code.name == "COORDINATOR_LOAD_IN_PROGRESS"
+    assert caught.value.retriable
+    assert code(cluster.join(only.member_id)[0]) == "COORDINATOR_LOAD_IN_PROGRESS"
+    assert cluster.heartbeat(only) is None
+    cluster.run()
+    assert cluster.heartbeat(only) is None
+
+
+def test_load_ends_only_when_everything_read_is_committed() -> None:
+    cluster = GroupCluster()
+    cluster.commit(5)
+    cluster.log.high_watermark = 0
+    deposed_watermark = cluster.log.high_watermark
+    cluster.fail_over(run=False)
+    cluster.log.high_watermark = deposed_watermark
+    cluster.time.run_for(500)
+    with pytest.raises(PacelineError):
+        cluster.committed()
+    cluster.log.high_watermark = cluster.log.end
+    cluster.time.run_for(100)
+    assert cluster.committed() == 5
+
+
+def test_deposed_coordinator_refuses_everything() -> None:
+    cluster = GroupCluster()
+    (only,) = cluster.stable(1)
+    deposed = cluster.coordinator
+    cluster.fail_over()
+    cluster.coordinator = deposed
+    assert code(cluster.heartbeat(only)) == "NOT_COORDINATOR"
+    assert code(cluster.commit(5, only)[0]) == "NOT_COORDINATOR"
+    assert code(cluster.join()[0]) == "NOT_COORDINATOR"
+
+
+def test_next_leader_epoch_of_the_same_broker_keeps_the_members() -> None:
+    cluster = GroupCluster()
+    (only,) = cluster.stable(1)
+    cluster.log.leader_epoch += 1
+    cluster.coordinator.become_leader(0, cluster.log.leader_epoch)
+    assert cluster.heartbeat(only) is None
+
+
+def test_skipped_leader_epoch_of_the_same_broker_loads_again() -> None:
+    cluster = GroupCluster()
+    (only,) = cluster.stable(1)
+    cluster.log.leader_epoch += 2
+    cluster.coordinator.become_leader(0, cluster.log.leader_epoch)
+    with pytest.raises(PacelineError):
+        cluster.committed()
+    cluster.run()
+    assert cluster.heartbeat(only) is None
+
+
+# Deletion and expiry
+
+
+def test_deleted_group_stays_deleted_after_a_failover() -> None:
+    cluster = GroupCluster()
+    (only,) = cluster.stable(1)
+    cluster.commit(5, only)
+    errors: list[PacelineError | None] = []
+    cluster.coordinator.delete(GROUP, errors.append)
+    assert code(errors.pop()) == "NON_EMPTY_GROUP"
+    cluster.leave(only.member_id)
+    cluster.coordinator.delete(GROUP, errors.append)
+    assert errors == [None]
+    cluster.fail_over()
+    assert cluster.state() == "DEAD"
+    assert cluster.committed() is None
+    cluster.coordinator.delete(GROUP, errors.append)
+    assert code(errors.pop()) == "GROUP_ID_NOT_FOUND"
+
+
+def test_deletion_that_could_not_be_written_leaves_the_group() -> None:
+    cluster = GroupCluster()
+    cluster.commit(5)
+    cluster.append_error = CoordinatorNotAvailableError("no")
+    errors: list[PacelineError | None] = []
+    cluster.coordinator.delete(GROUP, errors.append)
+    assert code(errors[0]) == "COORDINATOR_NOT_AVAILABLE"
+    assert cluster.committed() == 5
+
+
+def test_offsets_of_an_empty_group_expire_after_their_retention() -> None:
+    cluster = GroupCluster(EXPIRING)
+    (only,) = cluster.stable(1)
+    cluster.commit(5, only)
+    cluster.leave(only.member_id)
+    cluster.time.run_for(RETENTION_MS - CHECK_MS)
+    assert cluster.committed() == 5
+    cluster.time.run_for(3 * CHECK_MS)
+    assert cluster.state() == "DEAD"
+    cluster.fail_over()
+    assert cluster.committed() is None
+
+
+def test_offsets_of_subscribed_topics_do_not_expire_while_there_are_members() -> None:
+    cluster = GroupCluster(EXPIRING)
+    (only,) = cluster.stable(1)
+    cluster.commit(5, only)
+    cluster.commit(6, only, topic="left")
+    for _ in range(3 * RETENTION_MS // 5_000):
+        cluster.time.run_for(5_000)
+        assert cluster.heartbeat(only) is None
+    assert cluster.committed() == 5
+    assert cluster.committed(topic="left") is None
+
+
+def test_offsets_of_a_deleted_topic_are_deleted() -> None:
+    cluster = GroupCluster()
+    cluster.commit(5)
+    cluster.commit(6, topic="kept")
+    cluster.coordinator.partitions_deleted([TopicPartition("t", 0)])
+    assert (cluster.committed(), cluster.committed(topic="kept")) == (None, 6)
+    cluster.fail_over()
+    assert (cluster.committed(), cluster.committed(topic="kept")) == (None, 6)
+
+
+def test_first_request_has_the_topic_created() -> None:
+    cluster = GroupCluster()
+    cluster.topic_exists = False
+    with pytest.raises(CoordinatorNotAvailableError):
+        cluster.coordinator.find_coordinator(GROUP)
+    assert cluster.creations == 1
