@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ConfigEntry,
         ConfigResult,
     )
+    from paceline_client.admin_groups import GroupDescription, GroupListing, GroupResult, MemberDescription
     from paceline_client.admin_log_dirs import (
         BrokerLogDirs,
         LogDirDescription,
@@ -85,8 +86,12 @@ __all__ = [
     "ErrorCode",
     "EventGap",
     "FetchedBatches",
+    "GroupDescription",
+    "GroupListing",
+    "GroupResult",
     "LogDirDescription",
     "LogTruncatedError",
+    "MemberDescription",
     "NewPartitions",
     "NewPartitionsResult",
     "NewTopic",
@@ -140,8 +145,12 @@ _HOMES = {
     "ErrorCode": "paceline.model.errors",
     "EventGap": "paceline_client.admin_watch",
     "FetchedBatches": "paceline_client.records",
+    "GroupDescription": "paceline_client.admin_groups",
+    "GroupListing": "paceline_client.admin_groups",
+    "GroupResult": "paceline_client.admin_groups",
     "LogDirDescription": "paceline_client.admin_log_dirs",
     "LogTruncatedError": "paceline_client.errors",
+    "MemberDescription": "paceline_client.admin_groups",
     "NewPartitions": "paceline_client.admin_partitions",
     "NewPartitionsResult": "paceline_client.admin_partitions",
     "NewTopic": "paceline_client.admin",

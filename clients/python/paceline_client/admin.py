@@ -37,6 +37,7 @@ from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import address_of
 from paceline_client.admin_configs import ConfigAdmin
 from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named, names_anybody
+from paceline_client.admin_groups import GroupAdmin
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
 from paceline_client.admin_records import RecordAdmin
@@ -125,7 +126,7 @@ class PartitionReplicasDescription:
     """Bytes that consumers have read there, counted in the same way."""
 
 
-class Admin(PartitionAdmin, RecordAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
+class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
     """Administration. Safe to share between threads; close it, or use it with ``with``. Has no threads of its own.
 
     ``bootstrap`` may name brokers or controllers. Calls that change something find the active controller and follow it

@@ -20,6 +20,7 @@ _COMMANDS = {
     "controller": ("paceline.cli.controller", "controller", "who is in office"),
     "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
+    "group": ("paceline.cli.group", "group", "consumer groups: members, committed offsets, lag"),
     "watch": ("paceline.cli.watch", "watch", "elections, ISR changes, brokers and topics, live"),
     "pipeline": ("paceline.cli.pipeline", "pipeline", "Spark jobs over topics and over the cluster"),
     "top": ("paceline.cli.top", "top", "log ends, high watermark, lag and ISR per partition, live"),

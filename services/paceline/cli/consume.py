@@ -1,7 +1,9 @@
 """`paceline consume`: print records."""
 
 import base64
+import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -30,6 +32,7 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     help="%k key, %v value, %p partition, %o offset, %t topic, %T timestamp in ms",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "ndjson"]), default="text", show_default=True)
+@click.option("-g", "--group", help="join this consumer group: share the partitions and commit what was printed")
 @click.option("--rack", default="", help="read from a replica in this rack where there is one")
 @bootstrap_option
 def consume(
@@ -39,17 +42,27 @@ def consume(
     exit_at_end: bool,
     template: str,
     output: str,
+    group: str | None,
     rack: str,
     bootstrap: str,
 ) -> None:
-    """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end."""
+    """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end.
+
+    With --group, reading begins at the group's committed offsets; --from start or end counts where there is none.
+    """
     topic, partition = parse_partition(which)
+    if group is not None and (partition is not None or exit_at_end or start not in {"start", "end"}):
+        raise click.UsageError("--group takes a whole topic, and neither --exit-at-end nor an offset")
     is_offset = start not in {"start", "end"}
     if is_offset and parse_number(start, MAX_INT64) is None:
         raise click.BadParameter(f"{start!r} is neither start, end nor an offset", param_hint="--from")
     for escape, character in _ESCAPES.items():
         template = template.replace(escape, character)
     printed = 0
+    if group is not None:
+        with reported("ndjson" if output == "ndjson" else "table"):
+            _consume_in_group(topic, group, start, num, rack, bootstrap, functools.partial(_print, template, output))
+        return
     with reported("ndjson" if output == "ndjson" else "table"):
         from paceline_client import Admin, Consumer, TopicPartition
 
@@ -82,13 +95,38 @@ def consume(
                     for record in records:
                         if exit_at_end and record.offset >= ends[tp]:
                             continue
-                        click.echo(
-                            _as_json(tp, record) if output == "ndjson" else _render(template, tp, record),
-                            nl=output == "ndjson",
-                        )
+                        _print(template, output, tp, record)
                         printed += 1
                         if num is not None and printed >= num:
                             return
+
+
+def _consume_in_group(
+    topic: str,
+    group: str,
+    start: str,
+    num: int | None,
+    rack: str,
+    bootstrap: str,
+    show: Callable[[Any, Any], None],
+) -> None:
+    """Print records as a member of a group; only printed ones are committed."""
+    from paceline_client import Consumer, TopicPartition
+
+    reset = "earliest" if start == "start" else "latest"
+    with Consumer(bootstrap, group_id=group, auto_offset_reset=reset, client_rack=rack) as consumer:
+        consumer.subscribe([topic])
+        for printed, record in enumerate(consumer, 1):
+            show(TopicPartition(record.topic, record.partition), record)
+            if printed == num:
+                return
+
+
+def _print(template: str, output: str, tp: Any, record: Any) -> None:
+    if output == "ndjson":
+        click.echo(_as_json(tp, record))
+    else:
+        click.echo(_render(template, tp, record), nl=False)
 
 
 def _within(tp: Any, offset: int, first: int, end: int) -> int:

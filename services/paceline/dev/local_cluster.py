@@ -33,6 +33,7 @@ STATE_FILE = "cluster.json"
 HOST = "127.0.0.1"
 _HERE = Path(__file__).resolve()
 _PACKAGED = _HERE.with_name("dev.properties")
+OFFSETS_REPLICATION_FACTOR = 3
 CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
 """The one settings file of local clusters and containers; a wheel carries it beside this module."""
 _STOP_SECONDS = 40.0

@@ -10,10 +10,9 @@ from paceline.model.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
     PacelineError,
-    RequestTimedOutError,
 )
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable
+from paceline.rpc.errors import from_rpc_error, is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.group_service_pb2 import FindCoordinatorRequest
 from paceline.v1.group_service_pb2_grpc import GroupServiceStub
@@ -22,6 +21,7 @@ from paceline_client.metadata_refresher import MetadataRefresher
 
 _ONE_CALL_S: Final = 5.0
 _MOVED: Final = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN}
+_STILL_THERE: Final = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLED}
 
 
 class GroupCoordinator:
@@ -71,7 +71,7 @@ class GroupCoordinator:
     def failed(self, failure: grpc.RpcError) -> PacelineError:
         """Return the error behind a failed call; forget the coordinator when it has moved or cannot be reached."""
         error = from_rpc_error(failure)
-        if error.code in _MOVED or isinstance(error, (ConnectionBrokenError, RequestTimedOutError)):
+        if (error.retriable and error.code not in _STILL_THERE) or error.code in _MOVED:
             self.forget()
         return error
 

@@ -183,4 +183,5 @@ class ConsumerGroup:
 
 def _log_failure(_offsets: Offsets, error: PacelineError | None) -> None:
     if error is not None:
-        LOG.warning("automatic commit failed: %s", error)
+        # The next commit, a moment later, makes up for one that met a coordinator on the move.
+        LOG.log(logging.DEBUG if error.retriable else logging.WARNING, "automatic commit failed: %s", error)

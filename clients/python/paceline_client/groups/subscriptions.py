@@ -1,5 +1,6 @@
 """What a member subscribes to, and how many partitions the topics of a group have."""
 
+import functools
 import re
 import time
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from paceline.model.errors import BrokerNotAvailableError
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.pages import merged_pages
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.metadata_refresher import MetadataRefresher
@@ -75,7 +77,7 @@ class GroupSubscription:
         for broker in self._metadata.brokers():
             try:
                 stub = MetadataServiceStub(self._channels.get(broker.address))
-                answer = stub.DescribeTopics(request, timeout=_ONE_CALL_S)
+                answer = merged_pages(request, functools.partial(stub.DescribeTopics, timeout=_ONE_CALL_S), "topics")
                 return {one.name: len(one.partitions) for one in answer.topics if not one.HasField("error")}
             except grpc.RpcError as failure:
                 cause = from_rpc_error(failure)

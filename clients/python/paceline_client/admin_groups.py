@@ -1,0 +1,303 @@
+"""The part of `Admin` about consumer groups: listing, describing, offsets, deletion."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from paceline.model.errors import (
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    PacelineError,
+    error_for,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.group_service_pb2 import (
+    ConsumerAssignment,
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    FetchOffsetsRequest,
+    FindCoordinatorRequest,
+    GroupState,
+    LeaveGroupRequest,
+    LeavingMember,
+    ListGroupsRequest,
+)
+from paceline.v1.group_service_pb2_grpc import GroupServiceStub
+from paceline_client.addresses import address_of
+from paceline_client.admin_connection import (
+    ONE_CALL_S,
+    AdminConnection,
+    checked,
+    describe_cluster_once,
+    named,
+    names_anybody,
+)
+from paceline_client.errors import sendable
+from paceline_client.groups.committed import check_committed, commit_request, read_committed
+from paceline_client.groups.values import OffsetAndMetadata
+
+_COME_AGAIN: Final = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group of a list."""
+
+    group_id: str
+    state: str
+    """For example "Stable" or "Empty", as Kafka's tools say it."""
+    protocol_type: str
+    member_count: int
+    coordinator: int
+    """Broker that coordinates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group."""
+
+    member_id: str
+    group_instance_id: str
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members; one that does not exist has the state "Dead"."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    generation: int
+    leader: str
+    coordinator: int
+    members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What became of one group; ``error`` is None on success."""
+
+    group_id: str
+    error: PacelineError | None = None
+
+
+class GroupAdmin(AdminConnection):
+    """Consumer groups; use `Admin`."""
+
+    def list_groups(self, states: Iterable[str] = (), timeout_ms: int | None = None) -> list[GroupListing]:
+        """Return the groups of all brokers by name, those in one of these states or all.
+
+        Raises:
+            BootstrapError: no address answered.
+            PacelineError: a broker did not answer, or was still loading groups when the time was over.
+        """
+        request = ListGroupsRequest(states=[_state_number(state) for state in states])
+
+        def once(left_s: float | None) -> list[GroupListing]:
+            found = []
+            cluster = self._anywhere(describe_cluster_once, timeout_ms, names_anybody)
+            for broker in cluster.brokers:
+                address = address_of(broker.host, broker.port)
+                try:
+                    answer = GroupServiceStub(self._channel(address)).ListGroups(
+                        request, timeout=min(left_s or ONE_CALL_S, ONE_CALL_S)
+                    )
+                except grpc.RpcError as failure:
+                    raise named(f"broker {broker.id}", failure) from failure
+                if answer.loading:
+                    raise CoordinatorNotAvailableError(f"broker {broker.id} is loading groups")
+                found += [
+                    GroupListing(one.group_id, _state_name(one.state), one.protocol_type, one.member_count, broker.id)
+                    for one in answer.groups
+                ]
+            return sorted(found, key=lambda one: one.group_id)
+
+        return call_with_retry(RetryPolicy(deadline_ms=self._group_timeout_ms(timeout_ms)), once)
+
+    def describe_groups(self, group_ids: Iterable[str], timeout_ms: int | None = None) -> list[GroupDescription]:
+        """Return groups with their members.
+
+        Raises:
+            CoordinatorNotAvailableError: a group has no coordinator at the moment.
+        """
+        return [self._describe_group(group_id, timeout_ms) for group_id in _names(group_ids)]
+
+    def _describe_group(self, group_id: str, timeout_ms: int | None) -> GroupDescription:
+        def call(stub: GroupServiceStub, broker: int, left_s: float) -> GroupDescription:
+            (one,) = stub.DescribeGroups(DescribeGroupsRequest(group_ids=[group_id]), timeout=left_s).groups
+            if one.HasField("error"):
+                raise error_for(one.error.code, f"group {group_id}: {one.error.message}")
+            return _described(one, broker)
+
+        found: GroupDescription = self._on_coordinator(group_id, call, timeout_ms)
+        return found
+
+    def group_offsets(self, group_id: str, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return every offset that a group has committed."""
+
+        def call(stub: GroupServiceStub, _broker: int, left_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
+            found = read_committed(stub.FetchOffsets(FetchOffsetsRequest(group_id=group_id), timeout=left_s))
+            return {tp: value for tp, value in sorted(found.items()) if value is not None}
+
+        found: dict[TopicPartition, OffsetAndMetadata] = self._on_coordinator(group_id, call, timeout_ms)
+        return found
+
+    def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit offsets for a group without members; the group is created when it does not exist.
+
+        Raises:
+            UnknownMemberIdError: the group has members; stop them first.
+            PacelineError: the coordinator refused, or did not answer in time.
+        """
+        checked_offsets = {
+            TopicPartition(*tp): value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+            for tp, value in offsets.items()
+        }
+        request = commit_request(group_id, checked_offsets)
+        self._on_coordinator(
+            group_id,
+            lambda stub, _broker, left_s: check_committed(stub.CommitOffsets(request, timeout=left_s)),
+            timeout_ms,
+        )
+
+    def delete_groups(
+        self, group_ids: Iterable[str], *, timeout_ms: int | None = None, raise_errors: bool = True
+    ) -> list[GroupResult]:
+        """Delete groups without members and their offsets.
+
+        Raises:
+            NonEmptyGroupError: the group has members.
+            GroupIdNotFoundError: there is no such group.
+        """
+        results = []
+        for group_id in _names(group_ids):
+
+            def call(stub: GroupServiceStub, _broker: int, left_s: float, group_id: str = group_id) -> None:
+                (one,) = stub.DeleteGroups(DeleteGroupsRequest(group_ids=[group_id]), timeout=left_s).groups
+                if one.HasField("error"):
+                    raise error_for(one.error.code, f"group {group_id}: {one.error.message}")
+
+            try:
+                self._on_coordinator(group_id, call, timeout_ms)
+                results.append(GroupResult(group_id))
+            except PacelineError as error:
+                results.append(GroupResult(group_id, error))
+        return checked(results, raise_errors)
+
+    def remove_members(
+        self, group_id: str, *, member_ids: Iterable[str] = (), instance_ids: Iterable[str] = ()
+    ) -> None:
+        """Remove members from a group: dynamic ones by member id, static ones by group instance id.
+
+        Raises:
+            UnknownMemberIdError: the group has no such member; the others were removed.
+        """
+        members = [LeavingMember(member_id=one) for one in member_ids]
+        members += [LeavingMember(group_instance_id=one) for one in instance_ids]
+        request = LeaveGroupRequest(group_id=group_id, members=members)
+
+        def call(stub: GroupServiceStub, _broker: int, left_s: float) -> None:
+            for one in stub.LeaveGroup(request, timeout=left_s).members:
+                if one.HasField("error"):
+                    raise error_for(one.error.code, one.error.message)
+
+        self._on_coordinator(group_id, call, None)
+
+    def _on_coordinator(self, group_id: str, call: Any, timeout_ms: int | None) -> Any:
+        """Make a call to the coordinator of a group, wherever it is."""
+
+        def attempt(left_s: float | None) -> Any:
+            limit_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
+            cluster = self._anywhere(describe_cluster_once, int(limit_s * 1000), names_anybody)
+            problem: PacelineError = CoordinatorNotAvailableError("no broker is known")
+            for broker in cluster.brokers:
+                stub = GroupServiceStub(self._channel(address_of(broker.host, broker.port)))
+                try:
+                    with sendable():
+                        request = FindCoordinatorRequest(group_id=group_id)
+                    found = stub.FindCoordinator(request, timeout=limit_s)
+                except grpc.RpcError as failure:
+                    problem = named(f"broker {broker.id}", failure)
+                    if not problem.retriable:
+                        raise problem from failure
+                    continue
+                coordinator = GroupServiceStub(self._channel(address_of(found.host, found.port)))
+                try:
+                    return call(coordinator, found.broker_id, limit_s)
+                except grpc.RpcError as failure:
+                    raise named(f"coordinator {found.broker_id}", failure) from failure
+            raise problem
+
+        def again(error: BaseException) -> bool:
+            return isinstance(error, PacelineError) and (error.code in _COME_AGAIN or error.retriable)
+
+        policy = RetryPolicy(deadline_ms=self._group_timeout_ms(timeout_ms))
+        return call_with_retry(policy, attempt, should_retry=again)
+
+    def _group_timeout_ms(self, timeout_ms: int | None) -> int:
+        return self._describe_timeout_ms if timeout_ms is None else timeout_ms
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _state_name(number: int) -> str:
+    """Return Kafka's name of a state: GROUP_STATE_PREPARING_REBALANCE is PreparingRebalance."""
+    if number not in GroupState.values():
+        return f"State{number}"
+    words = GroupState.Name(number).removeprefix("GROUP_STATE_").split("_")  # type: ignore[arg-type]
+    return "".join(word.capitalize() for word in words)
+
+
+def _state_number(name: str) -> Any:
+    wanted = name.replace("_", "").lower()
+    for number in GroupState.values():
+        if _state_name(number).lower() == wanted:
+            return number
+    raise error_for(ErrorCode.INVALID_REQUEST, f"group state {name!r} is not known")
+
+
+def _described(wire: DescribedGroup, broker: int) -> GroupDescription:
+    return GroupDescription(
+        wire.group_id,
+        _state_name(wire.state),
+        wire.protocol_type,
+        wire.protocol_name,
+        wire.generation_id,
+        wire.leader,
+        broker,
+        tuple(
+            MemberDescription(
+                one.member_id,
+                one.group_instance_id,
+                one.client_id,
+                one.client_host,
+                tuple(one.subscription.topics),
+                _partitions(one.assignment),
+            )
+            for one in wire.members
+        ),
+    )
+
+
+def _partitions(assignment: ConsumerAssignment) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(one.topic, index) for one in assignment.partitions for index in one.partitions)

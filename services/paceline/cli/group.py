@@ -1,0 +1,256 @@
+"""`paceline group`: consumer groups, their members, offsets and lag."""
+
+import re
+import time
+from typing import Any, Final
+
+import click
+
+from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.numbers import MAX_INT64, parse_number
+from paceline.cli.output import output_option, show
+
+_STATES: Final = ("stable", "empty", "preparing-rebalance", "completing-rebalance")
+_LAG_COLUMNS: Final = ("group", "partition", "committed", "end", "lag", "member", "client_id")
+
+
+@click.group()
+def group() -> None:
+    """Consumer groups: members, committed offsets and lag."""
+
+
+@group.command("list")
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="only groups in this state")
+@output_option
+@bootstrap_option
+def list_(states: tuple[str, ...], output: str, bootstrap: str) -> None:
+    """List the groups of the cluster."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            found = admin.list_groups([state.replace("-", "_") for state in states])
+        rows = [
+            {
+                "group": one.group_id,
+                "state": one.state,
+                "members": one.member_count,
+                "coordinator": one.coordinator,
+                "type": one.protocol_type,
+            }
+            for one in found
+        ]
+        show(rows, output)
+
+
+@group.command()
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@output_option
+@bootstrap_option
+def describe(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
+    """Show the members of groups and what each of them reads. Exits with 3 when a group does not exist."""
+    missing = []
+    with reported(output):
+        from paceline_client import Admin
+
+        rows: list[dict[str, Any]] = []
+        with Admin(bootstrap) as admin:
+            for one in admin.describe_groups(groups):
+                if one.state == "Dead":
+                    missing.append(one.group_id)
+                rows += _members(one)
+        show(rows, output, ("group", "state", "coordinator", "generation", "assignor", "member", "host", "partitions"))
+    _exit_if_missing(missing)
+
+
+def _members(one: Any) -> list[dict[str, Any]]:
+    shared = {
+        "group": one.group_id,
+        "state": one.state,
+        "coordinator": one.coordinator,
+        "generation": one.generation,
+        "assignor": one.protocol or None,
+    }
+    nobody: dict[str, Any] = {
+        "member": None,
+        "instance": None,
+        "client_id": None,
+        "host": None,
+        "leader": False,
+        "partitions": [],
+    }
+    rows = [
+        shared
+        | {
+            "member": member.member_id,
+            "instance": member.group_instance_id or None,
+            "client_id": member.client_id,
+            "host": member.client_host,
+            "leader": member.member_id == one.leader,
+            "partitions": [f"{tp.topic}/{tp.partition}" for tp in member.assignment],
+        }
+        for member in one.members
+    ]
+    return rows or [shared | nobody]
+
+
+@group.command()
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@output_option
+@bootstrap_option
+def lag(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
+    """Show how many records each group has not committed yet, partition by partition.
+
+    Exits with 3 when a group does not exist.
+    """
+    missing = []
+    with reported(output):
+        from paceline_client import Admin, Consumer
+
+        rows: list[dict[str, Any]] = []
+        with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
+            for described in admin.describe_groups(groups):
+                if described.state == "Dead":
+                    missing.append(described.group_id)
+                rows += _lag(admin, consumer, described)
+        show(rows, output, _LAG_COLUMNS)
+    _exit_if_missing(missing)
+
+
+def _lag(admin: Any, consumer: Any, described: Any) -> list[dict[str, Any]]:
+    committed = admin.group_offsets(described.group_id)
+    owners = {tp: member for member in described.members for tp in member.assignment}
+    partitions = sorted(committed.keys() | owners.keys())
+    ends = _ends(consumer, partitions)
+    rows = []
+    for tp in partitions:
+        offset, end, owner = committed.get(tp), ends.get(tp), owners.get(tp)
+        rows.append(
+            {
+                "group": described.group_id,
+                "partition": f"{tp.topic}/{tp.partition}",
+                "committed": None if offset is None else offset.offset,
+                "end": end,
+                "lag": None if offset is None or end is None else max(0, end - offset.offset),
+                "member": None if owner is None else owner.member_id,
+                "client_id": None if owner is None else owner.client_id,
+                "metadata": "" if offset is None else offset.metadata,
+            }
+        )
+    return rows
+
+
+def _ends(consumer: Any, partitions: list[Any]) -> dict[Any, int]:
+    """Return where partitions end; those of a topic that was deleted are left out."""
+    from paceline.model.errors import UnknownTopicOrPartitionError
+
+    ends: dict[Any, int] = {}
+    for topic in dict.fromkeys(tp.topic for tp in partitions):
+        of_topic = [tp for tp in partitions if tp.topic == topic]
+        try:
+            ends |= consumer.end_offsets(of_topic, timeout_ms=10_000)
+        except UnknownTopicOrPartitionError as error:
+            click.echo(str(error), err=True)
+    return ends
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="start|end|OFFSET|+N|-N|@TIME",
+    help="first record, end, an offset, so many records on or back, or a time in ms or as 2026-01-31T12:00:00",
+)
+@click.option("--dry-run", is_flag=True, help="show what would be committed, commit nothing")
+@output_option
+@bootstrap_option
+def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output: str, bootstrap: str) -> None:
+    """Commit other offsets for a group without members; without topics, for every partition it has an offset for."""
+    kind, number = _target(target)
+    with reported(output):
+        from paceline_client import Admin, Consumer, TopicPartition
+
+        with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
+            committed = admin.group_offsets(name)
+            partitions = []
+            for text in which:
+                topic, index = parse_partition(text)
+                (found,) = admin.describe_topics([topic])
+                partitions += [
+                    TopicPartition(topic, one.partition) for one in found.partitions if index in (None, one.partition)
+                ]
+            partitions = sorted(set(partitions) or committed.keys())
+            offsets = _targets(consumer, partitions, committed, kind, number)
+            if offsets and not dry_run:
+                admin.alter_group_offsets(name, offsets)
+        rows = [
+            {
+                "group": name,
+                "partition": f"{tp.topic}/{tp.partition}",
+                "before": committed[tp].offset if tp in committed else None,
+                "after": offset,
+            }
+            for tp, offset in offsets.items()
+        ]
+        show(rows, output)
+
+
+def _target(text: str) -> tuple[str, int]:
+    """Return what ``--to`` means: (start, end, offset, shift or time; its number)."""
+    if text in ("start", "end"):
+        return text, 0
+    if text.startswith("@"):
+        number = parse_number(text[1:], MAX_INT64)
+        if number is None:
+            try:
+                number = int(time.mktime(time.strptime(text[1:], "%Y-%m-%dT%H:%M:%S")) * 1000)
+            except ValueError:
+                raise click.BadParameter(f"{text[1:]!r} is no time", param_hint="--to") from None
+        return "time", number
+    if re.fullmatch(r"[+-]\d{1,18}", text):
+        return "shift", int(text)
+    number = parse_number(text, MAX_INT64)
+    if number is None:
+        raise click.BadParameter(f"{text!r} is none of start, end, OFFSET, +N, -N, @TIME", param_hint="--to")
+    return "offset", number
+
+
+def _targets(consumer: Any, partitions: list[Any], committed: Any, kind: str, number: int) -> dict[Any, int]:
+    """Return the offset for each partition, never before its first record or beyond its end."""
+    first, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    if kind == "start":
+        return dict(first)
+    if kind == "end":
+        return dict(ends)
+    if kind == "time":
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, number))
+        return {tp: ends[tp] if place is None else place.offset for tp, place in found.items()}
+    wanted = {
+        tp: number if kind == "offset" else (committed[tp].offset if tp in committed else first[tp]) + number
+        for tp in partitions
+    }
+    return {tp: min(max(offset, first[tp]), ends[tp]) for tp, offset in wanted.items()}
+
+
+@group.command()
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@output_option
+@bootstrap_option
+def delete(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
+    """Delete groups without members, and their offsets."""
+    with reported(output):
+        from paceline_client import Admin
+
+        with Admin(bootstrap) as admin:
+            admin.delete_groups(groups)
+        show([{"group": one, "deleted": True} for one in groups], output)
+
+
+def _exit_if_missing(missing: list[str]) -> None:
+    if missing:
+        click.echo(f"no such group: {', '.join(missing)}", err=True)
+        raise SystemExit(NEGATIVE_VERDICT)
