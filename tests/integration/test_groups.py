@@ -228,8 +228,7 @@ def test_group_survives_the_death_of_its_coordinator(cluster: LocalCluster) -> N
     node = cluster.nodes[f"broker-{coordinator}"]
     cluster.kill(node)
     try:
-        survivors = ",".join(one.address for one in cluster.nodes.values() if one.kind == "broker" and one is not node)
-        with Producer(survivors) as producer:
+        with Producer(cluster.bootstrap) as producer:
             for value in range(40, 80):
                 producer.send(topic, b"%d" % value, partition=value % 4)
             producer.flush()

@@ -132,6 +132,15 @@ class MetadataRefresher:
             self._wanted = True
             self._changed.notify_all()
 
+    def want(self, topics: Iterable[str]) -> None:
+        """Ask for these topics too from now on; returns at once."""
+        with self._changed:
+            missing = set(topics) - self._topics
+            if missing:
+                self._topics |= missing
+                self._wanted = True
+                self._changed.notify_all()
+
     def wait_for_topic(self, topic: str, timeout_s: float) -> int:
         """Return the number of partitions of a topic, waiting for the metadata when necessary.
 

@@ -9,6 +9,7 @@ from paceline_client.errors import ClientClosedError
 from paceline_client.fetcher import Fetcher
 from paceline_client.groups.group_consumer import ConsumerGroup
 from paceline_client.groups.values import CommitCallback, OffsetAndMetadata, Offsets
+from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.records import ConsumerRecord
 from paceline_client.subscription import Assignment, OffsetReset
 
@@ -23,6 +24,7 @@ class GroupPartitions:
     _news: threading.Condition
     _assignment: Assignment
     _fetcher: Fetcher
+    _metadata: MetadataRefresher
     _reset: OffsetReset
     _api_timeout_ms: int
     _unread: dict[TopicPartition, ConsumerRecord]
@@ -99,6 +101,7 @@ class GroupPartitions:
 
     def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these partitions; new ones wait for their committed offsets."""
+        self._metadata.want({one.topic for one in partitions})
         with self._lock:
             self._assignment.assign_from_group(partitions, self._reset)
         self._fetcher.interrupt()

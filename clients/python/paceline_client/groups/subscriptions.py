@@ -1,6 +1,7 @@
 """What a member subscribes to, and how many partitions the topics of a group have."""
 
 import functools
+import logging
 import re
 import time
 from collections.abc import Iterable
@@ -14,7 +15,10 @@ from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.pages import merged_pages
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.errors import BootstrapError
 from paceline_client.metadata_refresher import MetadataRefresher
+
+LOG = logging.getLogger("paceline.client")
 
 _ONE_CALL_S = 5.0
 
@@ -60,8 +64,12 @@ class GroupSubscription:
         now = time.monotonic()
         if self._pattern is None or (not at_once and now - self._matched_at < self._refresh_ms / 1000):
             return False
+        try:
+            matched = frozenset(name for name in self.partition_counts(()) if self._pattern.fullmatch(name))
+        except BrokerNotAvailableError as error:
+            LOG.debug("topics of pattern %s: %s", self._pattern.pattern, error)
+            return False
         self._matched_at = now
-        matched = frozenset(name for name in self.partition_counts(()) if self._pattern.fullmatch(name))
         matched -= INTERNAL_TOPICS
         changed, self.topics = matched != self.topics, matched
         return changed
@@ -73,8 +81,12 @@ class GroupSubscription:
             BrokerNotAvailableError: no broker answered.
         """
         request = DescribeTopicsRequest(topics=sorted(topics))
-        cause: Exception | str = "no broker is known"
-        for broker in self._metadata.brokers():
+        cause: Exception | str = "no answer"
+        try:
+            brokers = self._metadata.wait_for_brokers(_ONE_CALL_S)
+        except BootstrapError as error:
+            raise BrokerNotAvailableError(str(error)) from error
+        for broker in brokers:
             try:
                 stub = MetadataServiceStub(self._channels.get(broker.address))
                 answer = merged_pages(request, functools.partial(stub.DescribeTopics, timeout=_ONE_CALL_S), "topics")
