@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from paceline.dev.local_cluster import LocalCluster
 from paceline.dev.ports import free_plan
+from paceline.rpc.security.client_tls import FILE_VARIABLES
 from tests.support.stub_client import StubClient
 from tests.support.waiting import eventually
 
@@ -69,6 +71,19 @@ def test_the_module_is_formatted_vetted_and_passes_its_own_tests() -> None:
     assert (unformatted.returncode, unformatted.stdout) == (0, "")
     _go("vet", "./...")
     _go("test", "-count=1", "./...")
+
+
+def test_records_go_through_a_secure_cluster(roundtrip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secure = LocalCluster(tmp_path / "run", ROOT / "config" / "dev.properties", secure=True)
+    secure.start()
+    try:
+        assert secure.client_tls is not None
+        for name, path in zip(FILE_VARIABLES, astuple(secure.client_tls), strict=True):
+            monkeypatch.setenv(name, str(path))
+        summary = _run(roundtrip, "-bootstrap", secure.bootstrap)
+        assert summary["mismatches"] == [] and summary["read"] == summary["acknowledged"] > 0
+    finally:
+        secure.stop(force=True)
 
 
 def test_the_committed_stubs_are_what_the_protos_give() -> None:

@@ -22,11 +22,14 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.source.fetch_wire import FETCH_METHOD, parse_fetch_answer
-from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, channel_options
+from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, Options, open_channel
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error, is_timeout
 from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.rpc.security.client_tls import client_credentials
+from paceline.rpc.security.credentials import TlsCredentials
 from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
 
 METADATA_DEADLINE_MS: Final = 30_000
@@ -48,18 +51,19 @@ TIMESTAMP: Final = log_service_pb2.OFFSET_SPEC_TIMESTAMP
 
 _BROKEN_CONNECTION: Final = {grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
-_channels: dict[tuple[int, str], ChannelCache] = {}
+_channels: dict[tuple[int, str, TlsFiles | None], ChannelCache] = {}
 _channels_lock = threading.Lock()
 
 
-def channels_of_this_process(client_id: str) -> ChannelCache:
+def channels_of_this_process(client_id: str, tls: TlsFiles | None = None) -> ChannelCache:
     """Return the channels of this process; those inherited through a fork are forgotten, never used or closed."""
-    key = (os.getpid(), client_id)
+    key = (os.getpid(), client_id, tls)
     with _channels_lock:
         if key not in _channels:
             for other in [other for other in _channels if other[0] != key[0]]:
                 del _channels[other]
-            _channels[key] = ChannelCache(lambda address: _open_channel(address, client_id))
+            credentials = client_credentials(tls, {})
+            _channels[key] = ChannelCache(lambda address: _open_channel(address, client_id, credentials))
         return _channels[key]
 
 
@@ -72,10 +76,9 @@ def close_channels() -> None:
         cache.close()
 
 
-def _open_channel(address: str, client_id: str) -> Any:
-    ours = {"grpc.primary_user_agent": client_id, "grpc.http2.max_frame_size": FRAME_BYTES}
-    options = dict(channel_options(CLIENT_MAX_MESSAGE_BYTES)) | ours
-    return grpc.insecure_channel(address, list(options.items()))
+def _open_channel(address: str, client_id: str, credentials: TlsCredentials | None) -> Any:
+    ours: Options = [("grpc.primary_user_agent", client_id), ("grpc.http2.max_frame_size", FRAME_BYTES)]
+    return open_channel(address, CLIENT_MAX_MESSAGE_BYTES, tls=credentials, more_options=ours)
 
 
 def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
@@ -114,6 +117,10 @@ class Connection(Protocol):
         """The name that brokers see."""
 
     @property
+    def tls(self) -> TlsFiles | None:
+        """Certificate files; None for plaintext."""
+
+    @property
     def metadata_retries(self) -> int | None:
         """Further attempts of a metadata call; None: as many as fit its deadline."""
 
@@ -129,6 +136,7 @@ class Cluster:
         """``more_servers`` are asked when none of the bootstrap servers answers."""
         self._bootstrap = (*options.bootstrap_servers, *more_servers)
         self._client_id = options.client_id
+        self._tls = options.tls
         self._policy = RetryPolicy(
             initial_backoff_ms=options.metadata_retry_interval_ms,
             max_backoff_ms=max(1_000, options.metadata_retry_interval_ms),
@@ -337,7 +345,7 @@ class Cluster:
         return log_service_pb2_grpc.LogServiceStub(self._channel(address)).Produce.future(request, timeout=seconds)
 
     def _channel(self, address: str) -> Any:
-        return channels_of_this_process(self._client_id).get(address)
+        return channels_of_this_process(self._client_id, self._tls).get(address)
 
 
 def _take_offsets(

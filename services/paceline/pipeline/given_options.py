@@ -5,18 +5,21 @@ nearest one, and a refused one says what to do instead.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from paceline.model.errors import InvalidTopicError
+from paceline.model.errors import InvalidRequestError, InvalidTopicError
 from paceline.model.identifiers import validate_topic_name
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
+from paceline.rpc.security.client_tls import FILE_VARIABLES, tls_files
 
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
-_PLAINTEXT = "connections are plaintext in this version; remove it"
+_CERTIFICATES = "callers are known by their certificates: paceline.ssl.ca.file, .certificate.file and .key.file"
 _NO_TABLE = (
     "CREATE TABLE is refused: Spark keeps a table's options to itself when the table is read; use CREATE TEMPORARY VIEW"
 )
@@ -100,6 +103,14 @@ class GivenOptions:
                 raise InvalidOptionError(f"paceline.bootstrap.servers: {server!r} is not host:port")
         return servers
 
+    def tls(self) -> TlsFiles | None:
+        """Return the certificate files, those of the driver's environment by default; None for plaintext."""
+        given = [self._values.get(f"paceline.ssl.{name}.file", "").strip() for name in ("ca", "certificate", "key")]
+        try:
+            return tls_files(*given) or tls_files(*(os.environ.get(name, "") for name in FILE_VARIABLES))
+        except InvalidRequestError as error:
+            raise InvalidOptionError(str(error)) from None
+
     def duration_ms(self, name: str) -> int | None:
         """Return a time like ``15m``, ``30s`` or ``500`` (milliseconds), None when not given."""
         text = self._values.get(name)
@@ -121,7 +132,7 @@ def _canonical_name(given: str, known: Sequence[str], refused: Mapping[str, str]
     if lower in refused:
         raise InvalidOptionError(f"option {given} is refused: {refused[lower]}")
     if lower.startswith(_REFUSED_PREFIXES):
-        raise InvalidOptionError(f"option {given} is refused: {_PLAINTEXT}")
+        raise InvalidOptionError(f"option {given} is refused: {_CERTIFICATES}")
     raise InvalidOptionError(f"there is no option {given!r}{nearest(lower, known)}")
 
 

@@ -65,7 +65,7 @@ def open_channel(
         tls: certificates; None for plaintext.
         more_options: options of gRPC beyond ours; theirs win.
     """
-    options = [*channel_options(max_message_bytes, own_connection), *more_options]
+    options = list((dict(channel_options(max_message_bytes, own_connection)) | dict(more_options)).items())
     if tls is None:
         return grpc.insecure_channel(address, options)
     return ReopeningChannel(tls, lambda credentials: grpc.secure_channel(address, credentials, options))

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
@@ -24,6 +24,7 @@ const (
 // cluster keeps connections by address and knows who leads what. It is used by one goroutine.
 type cluster struct {
 	bootstrap   []string
+	credentials credentials.TransportCredentials
 	connections map[string]*grpc.ClientConn
 	// Addresses of live brokers by id, and of each partition's leader, as last told.
 	brokers map[int32]string
@@ -35,9 +36,10 @@ type cluster struct {
 	controllerRedirects int
 }
 
-func newCluster(bootstrap []string) *cluster {
+func newCluster(bootstrap []string, transport credentials.TransportCredentials) *cluster {
 	return &cluster{
 		bootstrap:   bootstrap,
+		credentials: transport,
 		connections: map[string]*grpc.ClientConn{},
 		brokers:     map[int32]string{},
 		leaders:     map[int32]string{},
@@ -56,7 +58,7 @@ func (c *cluster) dial(address string) (*grpc.ClientConn, error) {
 	if connection, ok := c.connections[address]; ok {
 		return connection, nil
 	}
-	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(c.credentials))
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", address, err)
 	}

@@ -53,7 +53,11 @@ type partitionSummary struct {
 // run does everything that the program is for. The summary is nil when there is nothing to tell.
 func run(ctx context.Context, o options) (*summary, error) {
 	start := time.Now()
-	c := newCluster(o.bootstrap)
+	transport, err := transportCredentials()
+	if err != nil {
+		return nil, err
+	}
+	c := newCluster(o.bootstrap, transport)
 	defer c.close()
 	s := &summary{Topic: o.topic, Mismatches: []string{}}
 	defer func() {
@@ -61,7 +65,7 @@ func run(ctx context.Context, o options) (*summary, error) {
 		s.LeaderHints, s.ControllerRedirects = c.leaderHints, c.controllerRedirects
 	}()
 
-	err := retry(ctx, "describing the cluster", func(ctx context.Context) error {
+	err = retry(ctx, "describing the cluster", func(ctx context.Context) error {
 		description, err := c.describe(ctx)
 		s.ClusterID, s.ControllerID = description.GetClusterId(), description.GetControllerId()
 		s.Brokers = len(description.GetBrokers())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.given_options import MAX_INT32, MAX_INT64, GivenOptions, check_topics, nearest
 from paceline.pipeline.source.offset_specs import (
@@ -56,6 +57,9 @@ BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimesta
 
 KNOWN: Final = (
     "paceline.bootstrap.servers",
+    "paceline.ssl.ca.file",
+    "paceline.ssl.certificate.file",
+    "paceline.ssl.key.file",
     "paceline.fetch.max.bytes",
     "paceline.isolation.level",
     "subscribe",
@@ -132,6 +136,8 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     metadata_refresh_ms: int = 1_000
     """How long a streaming query takes the topics and partitions for known."""
+    tls: TlsFiles | None = None
+    """Certificate files, at the same path wherever tasks run; None for plaintext."""
     wants_partitions: bool = False
     """Read the state of the partitions instead of their records (option ``metadata``)."""
 
@@ -211,6 +217,7 @@ def _common(given: GivenOptions, subscription: Subscription, starting: OffsetSpe
         raise InvalidOptionError("paceline.isolation.level=read_committed needs transactions, which are not served")
     return ReadOptions(
         bootstrap_servers=given.servers(),
+        tls=given.tls(),
         subscription=subscription,
         starting=starting,
         timestamp_strategy_latest=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",

@@ -57,6 +57,9 @@ def test_the_alias_may_repeat_a_value_but_not_contradict_it() -> None:
 def test_every_documented_option_is_accepted() -> None:
     values = {
         "paceline.bootstrap.servers": "a:1",
+        "paceline.ssl.ca.file": "/certs/ca.crt",
+        "paceline.ssl.certificate.file": "/certs/client.crt",
+        "paceline.ssl.key.file": "/certs/client.key",
         "paceline.fetch.max.bytes": "1048576",
         "paceline.isolation.level": "read_uncommitted",
         "subscribe": "t",
@@ -147,8 +150,8 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest(name: str, nearest
         ("kafka.value.deserializer", "cast the column"),
         ("kafka.enable.auto.commit", "commits no offsets"),
         ("kafka.interceptor.classes", "transform the DataFrame"),
-        ("kafka.security.protocol", "plaintext"),
-        ("kafka.ssl.truststore.location", "plaintext"),
+        ("kafka.security.protocol", "paceline.ssl.ca.file"),
+        ("kafka.ssl.truststore.location", "paceline.ssl.ca.file"),
         ("maxOffsetsPerTrigger", "streaming"),
         ("path", "subscribe"),
     ],

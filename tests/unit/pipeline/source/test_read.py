@@ -577,10 +577,10 @@ def test_channels_of_another_process_are_never_used() -> None:
     """Trap 16: gRPC does not survive a fork."""
     mine = channels_of_this_process("me")
     assert channels_of_this_process("me") is mine
-    cluster_module._channels[(os.getpid() + 1, "me")] = mine
-    del cluster_module._channels[(os.getpid(), "me")]
+    cluster_module._channels[(os.getpid() + 1, "me", None)] = mine
+    del cluster_module._channels[(os.getpid(), "me", None)]
     assert channels_of_this_process("me") is not mine
-    assert {pid for pid, _ in cluster_module._channels} == {os.getpid()}
+    assert {pid for pid, _, _ in cluster_module._channels} == {os.getpid()}
 
 
 def test_planning_tolerates_a_failed_size_sample() -> None:
