@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from paceline.log.compression import Codec
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.given_options import MAX_INT32, GivenOptions, check_topics
 
 KNOWN: Final = (
     "paceline.bootstrap.servers",
+    "paceline.ssl.ca.file",
+    "paceline.ssl.certificate.file",
+    "paceline.ssl.key.file",
     "topic",
     "includeHeaders",
     "deliveryGuarantee",
@@ -64,6 +68,8 @@ class WriteOptions:
     staging_retention_ms: int = 86_400_000
     metadata_retries: int | None = None
     metadata_retry_interval_ms: int = 100
+    tls: TlsFiles | None = None
+    """Certificate files, at the same path wherever tasks run; None for plaintext."""
 
 
 _DEFAULTS: Final = WriteOptions(())
@@ -89,6 +95,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given.count("paceline.linger.ms")
     return WriteOptions(
         bootstrap_servers=given.servers(),
+        tls=given.tls(),
         topic=topic,
         include_headers=given.flag("includeHeaders", True),
         exactly_once=exactly_once,

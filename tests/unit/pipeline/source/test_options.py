@@ -1,11 +1,13 @@
 """Options: Kafka's names, checked before anything connects, with errors that say what to do."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from paceline.model.errors import InvalidConfigError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.source.offset_specs import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
 from paceline.pipeline.source.options import (
@@ -103,6 +105,7 @@ def test_every_documented_option_is_accepted() -> None:
         7,
         0,
         9,
+        tls=TlsFiles(Path("/certs/ca.crt"), Path("/certs/client.crt"), Path("/certs/client.key")),
     )
 
 
