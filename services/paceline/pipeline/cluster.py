@@ -94,6 +94,15 @@ def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition's replicas as a broker described them."""
+
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicView:
     """A topic as a broker described it."""
 
@@ -103,6 +112,17 @@ class TopicView:
     """Leader's broker id per partition, None where there is none."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     """Leader epoch per partition."""
+    described: metadata_service_pb2.TopicDescription = field(
+        default_factory=metadata_service_pb2.TopicDescription, compare=False, repr=False
+    )
+
+    @property
+    def states(self) -> dict[int, PartitionState]:
+        """Return the replicas of each partition."""
+        return {
+            each.partition: PartitionState(each.leader_epoch, tuple(each.replicas), tuple(each.isr))
+            for each in self.described.partitions
+        }
 
 
 class Connection(Protocol):
@@ -221,7 +241,7 @@ class Cluster:
                 continue
             leaders = {p.partition: p.leader if p.HasField("leader") else None for p in topic.partitions}
             epochs = {p.partition: p.leader_epoch for p in topic.partitions if p.leader_epoch >= 0}
-            found[topic.name] = TopicView(topic.name, topic.topic_id, leaders, epochs)
+            found[topic.name] = TopicView(topic.name, topic.topic_id, leaders, epochs, topic)
         for name in names:
             if name not in found:
                 self._topics.pop(name, None)
@@ -282,6 +302,16 @@ class Cluster:
                 raise failure
 
         call_with_retry(self._policy, ask, is_over=lambda: times_missing >= UNKNOWN_TOPIC_ATTEMPTS)
+        return found
+
+    def list_offsets_once(self, partitions: Sequence[TopicPartition], spec: int) -> dict[TopicPartition, int | None]:
+        """Return the offsets that the leaders answer at once; a partition whose leader fails is left out.
+
+        Raises:
+            PacelineError: a partition failed for a reason that another attempt would not change.
+        """
+        found: dict[TopicPartition, int | None] = {}
+        self._list_offsets_once(partitions, spec, {}, found, RPC_TIMEOUT_S)
         return found
 
     def _list_offsets_once(

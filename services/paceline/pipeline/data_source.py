@@ -30,6 +30,8 @@ from paceline.pipeline.source.options import (
     parse_schema_options,
     parse_stream_options,
 )
+from paceline.pipeline.source.partition_states import SCHEMA as PARTITION_STATES
+from paceline.pipeline.source.partition_states import PartitionStatesReader
 from paceline.pipeline.source.reader import PacelineReader, PushdownReader
 from paceline.pipeline.source.stream_reader import PacelineStreamReader
 
@@ -63,11 +65,14 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the columns chosen by the options; every option is checked here, before a job starts."""
-        return spark_schema(parse_schema_options(self.options).columns)
+        options = parse_schema_options(self.options)
+        return PARTITION_STATES if options.wants_partitions else spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> "PacelineReader":
         """Return the reader; one with filter push-down only if asked for, as Spark refuses it otherwise (trap 4)."""
         options = parse_batch_options(self.options)
+        if options.wants_partitions:
+            return PartitionStatesReader(options)
         _check_schema(schema, options)
         return PushdownReader(options) if options.pushdown else PacelineReader(options)
 

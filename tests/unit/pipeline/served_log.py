@@ -167,6 +167,7 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
         if self._broker_id in cluster.failing_brokers:
             context.abort(cluster.failing_brokers[self._broker_id], "planned")
         assert request.format == log_service_pb2.FETCH_FORMAT_BATCHES
+        assert request.session_epoch == 0
         room = request.max_bytes or MIB
         response = log_service_pb2.FetchResponse()
         for asked in request.partitions:
@@ -283,6 +284,9 @@ class _MetadataService(metadata_service_pb2_grpc.MetadataServiceServicer):
             for (owner, number), partition in sorted(self._cluster.partitions.items()):
                 if owner == name:
                     described = topic.partitions.add(partition=number)
+                    described.replicas.extend(self._cluster.ports)
+                    described.isr.extend(sorted(self._cluster.ports)[:1])
+                    described.leader_epoch = 7
                     if partition.leader is not None:
                         described.leader = partition.leader
         return response

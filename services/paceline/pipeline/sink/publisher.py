@@ -264,7 +264,6 @@ class Publisher:
             max_wait_ms=MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=max_bytes,
-            session_epoch=-1,
             format=log_service_pb2.FETCH_FORMAT_BATCHES,
         )
         request.partitions.add(topic=tp.topic, partition=tp.partition, fetch_offset=offset, max_bytes=max_bytes)

@@ -1,0 +1,230 @@
+"""The data source and the ingest job beside Spark's own Kafka source, in the same run on this machine.
+
+    python -m benchmarks.pipeline [--records 4000000] [--rounds 3] [--seconds 20] [--many 10000]
+        [--output build/bench/pipeline.json]
+
+Kafka 3.9.1 and Paceline have three brokers, six partitions, three replicas and the same number of records of 100 bytes.
+Each is read alone by Spark with local[2]: PySpark 4.2.0 with spark-sql-kafka-0-10_2.13 4.2.0, the newest there is, and
+PySpark 4.3 with our source. Figures are medians of warm rounds.
+
+batch_noop: rows per second of a batch read to nowhere. ingest_parquet: rows per second to Parquet files, our ingest job
+beside Spark's writer after Spark's Kafka source. parquet_writer: the same with Spark's writer on both sides.
+micro_batch: milliseconds of one micro-batch at 1,000 records a second to nowhere. micro_batch_many: the same for our
+source over --many partitions, and how much longer that takes than over six. plan_1m: seconds in which the job ``plan``
+solves for a million partitions.
+
+A ratio above 1 is better for Paceline, for times too.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kafka import KafkaCluster, KafkaNotAvailableError
+from benchmarks.spark_kafka import environment_of_child, fetch_environment
+from benchmarks.stamp import headline, stamp
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
+from paceline.pipeline.jobs.plan.model import ClusterModel
+from paceline.pipeline.jobs.plan.solver import solve
+from paceline_client import Admin, NewTopic, Producer
+
+SESSION = Path(__file__).with_name("pipeline_session.py")
+FOLDER = Path("build/bench").resolve()
+PARTITIONS = 6
+RECORD_BYTES = 100
+RATE = 1_000
+SESSION_TIMEOUT_S = 900.0
+AIMS = {"batch_noop": 2.5, "ingest_parquet": 4.0, "micro_batch": 5.0}
+AIM_MANY_MS = 150.0
+AIM_PLAN_S = 10.0
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    """Measure both and write the ratios."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
+    parser.add_argument("--records", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each stream")
+    parser.add_argument("--many", type=int, default=10_000, help="partitions of the wide topic; 0 leaves it out")
+    parser.add_argument("--plan", type=int, default=1_000_000, help="partitions of the plan; 0 leaves it out")
+    parser.add_argument("--heap", default="1g", help="of Spark's driver")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/pipeline.json"))
+    arguments = parser.parse_args()
+    about = stamp()
+    print(headline(about), flush=True)
+    try:
+        kafka = _kafka(arguments)
+    except KafkaNotAvailableError as error:
+        raise SystemExit(f"Spark's Kafka source cannot be measured here: {error}") from None
+    ours = _paceline(arguments)
+    results = _compare(ours, kafka)
+    if arguments.plan:
+        results.append(_plan(arguments.plan))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(about | {"records": arguments.records, "results": results}, indent=2) + "\n")
+    for each in results:
+        print(json.dumps(each), flush=True)
+
+
+def _kafka(arguments: argparse.Namespace) -> Figures:
+    python, jars = fetch_environment()
+    with KafkaCluster(FOLDER / "kafka", heap_mib=768) as cluster:
+        cluster.create_topic("perf", PARTITIONS)
+        cluster.create_topic("live", PARTITIONS)
+        print(f"kafka: {cluster.produce('perf', RECORD_BYTES, arguments.records):,.0f} records/s written", flush=True)
+
+        def write() -> None:
+            cluster.tool(
+                "org.apache.kafka.tools.ProducerPerformance", "--topic", "live", "--num-records",
+                str(int(arguments.seconds * RATE)), "--record-size", str(RECORD_BYTES), "--throughput", str(RATE),
+                "--producer-props", f"bootstrap.servers={cluster.bootstrap}", "acks=all",
+            )  # fmt: skip
+
+        names = ",".join(str(jar) for jar in jars)
+        return _session(
+            arguments, [str(python)], "kafka", cluster.bootstrap, arguments.rounds, "live", write, "--jars", names
+        )
+
+
+def _paceline(arguments: argparse.Namespace) -> Figures:
+    directory = FOLDER / "paceline"
+    remove(directory)
+    cluster = LocalCluster(directory, CONFIG_FILE)
+    try:
+        cluster.start()
+        with Admin(cluster.bootstrap) as admin:
+            settings = {"min.insync.replicas": "2"}
+            admin.create_topics([NewTopic(name, PARTITIONS, 3, configs=settings) for name in ("perf", "live")])
+        chunk = [(None, b"x" * RECORD_BYTES)] * 1_000
+        began = time.monotonic()
+        with Producer(cluster.bootstrap) as producer:
+            for number in range(arguments.records // len(chunk)):
+                producer.send_many("perf", chunk, partition=number % PARTITIONS)
+            producer.flush()
+        print(f"paceline: {arguments.records / (time.monotonic() - began):,.0f} records/s written", flush=True)
+
+        def write(topic: str, partitions: int) -> Callable[[], None]:
+            return lambda: _write_at_rate(cluster.bootstrap, topic, partitions, arguments.seconds)
+
+        run = [sys.executable]
+        live = write("live", PARTITIONS)
+        found = _session(arguments, run, "paceline", cluster.bootstrap, arguments.rounds, "live", live)
+        if arguments.many:
+            with Admin(cluster.bootstrap, timeout_ms=300_000) as admin:
+                admin.create_topics([NewTopic("wide", arguments.many, 1)])
+            wide = _session(arguments, run, "paceline", cluster.bootstrap, 0, "wide", write("wide", arguments.many))
+            found["micro_batch_many_ms"] = wide["micro_batch_ms"]
+        return found
+    finally:
+        cluster.stop(force=True)
+        remove(directory)
+
+
+def _write_at_rate(bootstrap: str, topic: str, partitions: int, seconds: float) -> None:
+    """Write `RATE` records a second, a hundred at a time."""
+    burst, value = 100, b"x" * RECORD_BYTES
+    with Producer(bootstrap) as producer:
+        began = time.monotonic()
+        for number in range(int(seconds * RATE / burst)):
+            for record in range(burst):
+                producer.send(topic, value, partition=(number * burst + record) % partitions)
+            time.sleep(max(0.0, began + (number + 1) * burst / RATE - time.monotonic()))
+        producer.flush()
+
+
+def _session(
+    arguments: argparse.Namespace,
+    python: list[str],
+    side: str,
+    bootstrap: str,
+    rounds: int,
+    live_topic: str,
+    write: Callable[[], None],
+    *more: str,
+) -> Figures:
+    """Run one Spark session and return what it measured; ``write`` runs while its stream does."""
+    command = [*python, str(SESSION), side, bootstrap, "perf", str(FOLDER / f"{side}-output")]
+    command += ["--rounds", str(rounds), "--heap", arguments.heap, "--micro-batches", live_topic, *more]
+    environment = environment_of_child() if side == "kafka" else None
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    timer = threading.Timer(SESSION_TIMEOUT_S, process.kill)
+    timer.start()
+    try:
+        for line in process.stdout:
+            if line.strip() == "ready":
+                write()
+                process.stdin.write("\n")
+                process.stdin.flush()
+            elif line.startswith("{"):
+                found: Figures = json.loads(line)
+                print(f"{side}: {line.strip()}", flush=True)
+                process.wait()
+                return found
+        raise SystemExit(f"the session ended with {process.wait()}: {' '.join(command)}")
+    finally:
+        timer.cancel()
+        process.kill()
+
+
+def _compare(ours: Figures, kafka: Figures) -> list[dict[str, Any]]:
+    results = []
+    for name, our_name, kafka_name in [
+        ("batch_noop", "batch_noop", "batch_noop"),
+        ("ingest_parquet", "ingest_parquet", "parquet"),
+        ("parquet_writer", "parquet", "parquet"),
+    ]:
+        mine, theirs = ours[our_name], kafka[kafka_name]
+        results.append(_result(name, mine, theirs, mine / theirs, "rows/s"))
+    mine, theirs = ours["micro_batch_ms"], kafka["micro_batch_ms"]
+    results.append(_result("micro_batch", mine, theirs, theirs / mine, "ms"))
+    if "micro_batch_many_ms" in ours:
+        wide = ours["micro_batch_many_ms"]
+        result = _result("micro_batch_many", wide, theirs, theirs / wide, "ms")
+        results.append(result | {"longer_than_few_ms": wide - mine, "aim_ms": AIM_MANY_MS})
+    return results
+
+
+def _result(name: str, mine: float, theirs: float, ratio: float, unit: str) -> dict[str, Any]:
+    result = {"name": name, "paceline": round(mine, 1), "spark_kafka": round(theirs, 1), "ratio": round(ratio, 2)}
+    return result | {"unit": unit} | ({"aim": AIMS[name]} if name in AIMS else {})
+
+
+def _plan(partitions: int) -> dict[str, Any]:
+    """Solve once, on 200 brokers in ten racks with skewed loads and three replicas, as the job does."""
+    brokers, racks = 200, 10
+    rng = np.random.default_rng(5)
+    first = rng.integers(0, brokers, partitions) * rng.integers(1, 3, partitions) % brokers
+    size = rng.lognormal(0, 1, partitions) * 1e8
+    model = ClusterModel(
+        np.arange(brokers, dtype=np.int32),
+        (np.arange(brokers) % racks).astype(np.int32),
+        np.ones(brokers),
+        np.ones(brokers, dtype=np.bool_),
+        np.stack([(first + step) % brokers for step in (0, 7, 31)], axis=1).astype(np.int32),
+        size,
+        size / 1e4,
+        size / 5e3,
+    )
+    began = time.monotonic()
+    plan = solve(model)
+    took_s = time.monotonic() - began
+    result = {"name": "plan_1m", "partitions": partitions, "paceline": round(took_s, 2), "unit": "s"}
+    return result | {"aim_s": AIM_PLAN_S, "broken_rules": len(plan.broken_rules)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""One Spark session of the pipeline benchmark: measures one source and prints one JSON object.
+
+    python pipeline_session.py kafka|paceline BOOTSTRAP TOPIC OUTPUT --rounds 3 [--jars a.jar,b.jar] [--heap 1g]
+        [--micro-batches TOPIC]
+
+It runs in the environment of either side, so it imports nothing of this repository unless the side is ``paceline``.
+With ``--micro-batches`` it starts a query, prints ``ready`` and waits for a line on its standard input.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+COLUMNS = ("key", "value", "partition", "offset", "timestamp")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("side", choices=["kafka", "paceline"])
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jars", default="")
+    parser.add_argument("--heap", default="1g")
+    parser.add_argument("--micro-batches", default="")
+    arguments = parser.parse_args()
+    spark = _session(arguments)
+    found: dict[str, Any] = {}
+    if arguments.rounds:
+        found |= _batches(spark, arguments)
+    if arguments.micro_batches:
+        found["micro_batch_ms"] = _micro_batch(spark, arguments)
+    print(json.dumps(found), flush=True)
+    spark.stop()
+
+
+def _session(arguments: argparse.Namespace) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", arguments.heap)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.log.level", "ERROR")
+    )
+    if arguments.side == "kafka":
+        return builder.config("spark.jars", arguments.jars).getOrCreate()
+    from pyspark_paceline import configure
+
+    return configure(builder).getOrCreate()
+
+
+def _source(reader: Any, arguments: argparse.Namespace) -> Any:
+    name = f"{arguments.side}.bootstrap.servers"
+    return reader.format(arguments.side).option(name, arguments.bootstrap)
+
+
+def _batches(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return rows per second of warm rounds: to nowhere, with Spark's Parquet writer, and with our ingest job."""
+    frame = _source(spark.read, arguments).option("subscribe", arguments.topic).load()
+    rows = frame.count()
+    columns = frame.selectExpr(*COLUMNS)
+
+    def noop(_: int) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def parquet(_: int) -> None:
+        columns.write.mode("overwrite").parquet(str(arguments.output / "parquet"))
+
+    found: dict[str, Any] = {
+        "rows": rows,
+        "batch_noop": rows / _median_s(noop, arguments.rounds),
+        "parquet": rows / _median_s(parquet, arguments.rounds),
+    }
+    if arguments.side == "paceline":
+        from paceline.pipeline.jobs.ingest import job
+        from paceline.pipeline.jobs.ingest.config import IngestConfig
+
+        def ingest(number: int) -> None:
+            table = arguments.output / f"ingest-{number}"
+            servers = tuple(arguments.bootstrap.split(","))
+            config = IngestConfig(servers, (arguments.topic,), str(table), include_headers=False, compression="snappy")
+            job.run(spark, config)
+            shutil.rmtree(table)
+
+        found["ingest_parquet"] = rows / _median_s(ingest, arguments.rounds)
+    shutil.rmtree(arguments.output, ignore_errors=True)
+    return found
+
+
+def _median_s(action: Any, rounds: int) -> float:
+    """Return the median time of the rounds after a first one that warms up."""
+    times = []
+    for number in range(rounds + 1):
+        began = time.monotonic()
+        action(number)
+        times.append(time.monotonic() - began)
+    return median(times[1:])
+
+
+def _micro_batch(spark: Any, arguments: argparse.Namespace) -> float:
+    """Return the median time of a micro-batch that has rows, while the caller writes."""
+    frame = _source(spark.readStream, arguments).option("subscribe", arguments.micro_batches)
+    query = (
+        frame.option("startingOffsets", "latest")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(arguments.output / "checkpoint"))
+        .start()
+    )
+    while not query.recentProgress:
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+        time.sleep(0.1)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    query.stop()
+    times = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
+    shutil.rmtree(arguments.output, ignore_errors=True)
+    # The first batches compile code.
+    return float(median(times[len(times) // 5 :]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""The sink against a real cluster: staging, commits, and leaders and controllers that die between the steps."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
+from paceline.pipeline.cluster import Cluster, close_channels
+from paceline.pipeline.data_source import PacelineDataSource
+from paceline.pipeline.sink import appender as appender_module
+from paceline.pipeline.sink.options import WriteOptions, parse_write_options
+from paceline.pipeline.sink.publisher import Publisher
+from paceline.pipeline.sink.staging import Staged
+from paceline.pipeline.sink.writer import write_task
+from paceline_client import Admin, NewTopic
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
+
+PARTITIONS = 3
+ROWS = 6_000
+STEPS = ["list", "decide", "read decision", "append", "append 1", "append 3", "done"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE, brokers=3, controllers=2)
+    running.start(timeout_s=240)
+    yield running
+    close_channels()
+    running.stop(force=True)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    name = "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(name, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _every_round_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender_module, "ROUND_BYTES", 64 * 1024)
+
+
+def options(cluster: LocalCluster, topic: str, guarantee: str = "exactly-once") -> WriteOptions:
+    return parse_write_options(
+        {
+            "paceline.bootstrap.servers": cluster.bootstrap,
+            "topic": topic,
+            "deliveryGuarantee": guarantee,
+            "paceline.batch.size": "16384",
+        }
+    )
+
+
+def task(first: int, count: int) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    return pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([b"%08d" % n + b"." * 92 for n in numbers], pa.binary()),
+            "partition": pa.array([n % PARTITIONS for n in numbers], pa.int32()),
+        }
+    )
+
+
+def stage(chosen: WriteOptions, batch_id: int, tasks: int) -> Staged:
+    found: dict[Any, list[Any]] = {}
+    share = ROWS // tasks
+    for number in range(tasks):
+        rows = task(batch_id * ROWS + number * share, share)
+        message = write_task(chosen, ("value", "partition"), iter([rows]), "query")
+        assert message.staged is not None
+        for tp, places in message.staged.batches.items():
+            found.setdefault(tp, []).extend(places)
+    return Staged(found)
+
+
+def numbers(cluster: LocalCluster, topic: str) -> dict[int, list[int]]:
+    source = PacelineDataSource({"paceline.bootstrap.servers": cluster.bootstrap, "subscribe": topic})
+    reader = source.reader(source.schema())
+    found: dict[int, list[tuple[int, int]]] = {number: [] for number in range(PARTITIONS)}
+    for planned in reader.partitions():
+        for batch in reader.read(planned):
+            for partition, offset, value in zip(
+                *(batch[name].to_pylist() for name in ("partition", "offset", "value")), strict=True
+            ):
+                found[partition].append((offset, int(value[:8])))
+    return {number: [value for _, value in sorted(each)] for number, each in found.items()}
+
+
+def leader_of(cluster: LocalCluster, topic: str, partition: int) -> Node:
+    with Admin(cluster.bootstrap) as admin:
+        leader = admin.describe_topics([topic])[0].partitions[partition].leader
+    assert leader is not None
+    return cluster.broker(leader)
+
+
+def of_partitions(count: int) -> dict[int, list[int]]:
+    return {number: list(range(number, count, PARTITIONS)) for number in range(PARTITIONS)}
+
+
+class DriverDiedError(Exception):
+    """Ends a publish where a killed driver would end it."""
+
+
+class At:
+    """Does something once, before the first step of a name."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self.name, self._action, self.is_done = name, action, False
+
+    def __call__(self, name: str) -> None:
+        if name == self.name and not self.is_done:
+            self.is_done = True
+            self._action()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_leader_that_dies_before_a_step_loses_and_repeats_nothing(
+    cluster: LocalCluster, topic: str, step: str
+) -> None:
+    chosen = options(cluster, topic)
+    staged = stage(chosen, 0, tasks=2)
+    victim = leader_of(cluster, topic, 0)
+    killed = At(step, lambda: cluster.kill(victim))
+    try:
+        done = Publisher(Cluster(chosen), chosen, killed).publish(f"leader {step}", 0, staged)
+        assert done.records == ROWS
+        again = Publisher(Cluster(chosen), chosen).publish(f"leader {step}", 0, stage(chosen, 0, tasks=3))
+        assert (again.repeated, again.appended) == (True, 0)
+        assert killed.is_done
+        assert numbers(cluster, topic) == of_partitions(ROWS)
+    finally:
+        if killed.is_done:
+            cluster.restart(victim)
+
+
+def test_a_controller_that_dies_during_the_publish_changes_nothing(cluster: LocalCluster, topic: str) -> None:
+    chosen = options(cluster, topic)
+    staged = stage(chosen, 0, tasks=2)
+    with Admin(cluster.bootstrap) as admin:
+        active = admin.describe_cluster().controller_id
+    victim = next(node for node in (cluster.controller(0), cluster.controller(1)) if node.node_id == active)
+    killed = At("append 1", lambda: cluster.kill(victim))
+    try:
+        Publisher(Cluster(chosen), chosen, killed).publish("controller", 0, staged)
+        assert numbers(cluster, topic) == of_partitions(ROWS)
+    finally:
+        cluster.restart(victim)
+
+
+def test_a_driver_and_a_leader_that_die_together_lose_and_repeat_nothing(cluster: LocalCluster, topic: str) -> None:
+    chosen = options(cluster, topic)
+    victim = leader_of(cluster, topic, 1)
+
+    def die() -> None:
+        cluster.kill(victim)
+        raise DriverDiedError
+
+    try:
+        with pytest.raises(DriverDiedError):
+            Publisher(Cluster(chosen), chosen, At("append 3", die)).publish("both", 0, stage(chosen, 0, tasks=2))
+        done = Publisher(Cluster(chosen), chosen).publish("both", 0, stage(chosen, 0, tasks=3))
+        assert done.repeated
+        assert 0 < done.appended < ROWS
+        assert numbers(cluster, topic) == of_partitions(ROWS)
+    finally:
+        cluster.restart(victim)
+
+
+def test_tasks_at_least_once_survive_a_dead_leader(cluster: LocalCluster, topic: str) -> None:
+    chosen = options(cluster, topic, "at-least-once")
+    victim = leader_of(cluster, topic, 0)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield task(0, ROWS // 2)
+        cluster.kill(victim)
+        yield task(ROWS // 2, ROWS // 2)
+
+    try:
+        write_task(chosen, ("value", "partition"), rows(), "")
+        found = {number: list(dict.fromkeys(each)) for number, each in numbers(cluster, topic).items()}
+        assert found == of_partitions(ROWS)
+    finally:
+        cluster.restart(victim)
