@@ -1,0 +1,145 @@
+"""The guard: who is admitted, which requests are theirs, and how often a refusal is written."""
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1 import replication_service_pb2 as replication_pb
+from paceline.model.errors import ClusterAuthorizationError, InvalidRequestError
+from paceline.rpc.security.denial_log import BURST, Denial, DenialLog
+from paceline.rpc.security.guard import Guard, current_caller
+
+CLUSTER = "0123456789abcdef" * 2
+FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
+STOP = "/paceline.internal.v1.ReplicaManagerService/StopReplica"
+PUBLIC = "/paceline.v1.MetadataService/DescribeCluster"
+
+
+class Context:
+    """A connection whose certificate has these URIs."""
+
+    def __init__(self, *uris: str, certificate: bool = True) -> None:
+        self._context: dict[str, Any] = {"x509_pem_cert": [b"..."]} if certificate else {}
+        if len(uris) == 1:  # gRPC leaves it out when there are several
+            self._context["peer_spiffe_id"] = [uris[0].encode()]
+
+    def auth_context(self) -> Any:
+        return self._context
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.9:4711"
+
+
+def identity(path: str, cluster: str = CLUSTER) -> Context:
+    return Context(f"spiffe://{cluster}/{path}")
+
+
+def guard(lines: list[str] | None = None, **more: Any) -> Guard:
+    log = DenialLog((lines if lines is not None else []).append)
+    arguments = {"client_auth": True, "super_users": {"User:admin"}, "anonymous_is_super": False} | more
+    return Guard("CONTROL", CLUSTER, denials=log, **arguments)
+
+
+def test_caller_is_known_to_servicers_and_super_users_are_nodes_and_the_named() -> None:
+    one = guard()
+    for path, principal, is_super in (
+        ("client/admin", "User:admin", True),
+        ("client/guest", "User:guest", False),
+        ("broker/1", "User:broker/1", True),
+    ):
+        for _ in range(2):  # the second time from the cache
+            assert one.admit(PUBLIC, identity(path)).principal == principal
+            assert (current_caller().principal, current_caller().is_super) == (principal, is_super)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        identity("client/admin", "f" * 32),
+        Context("https://example.org/"),
+        Context("spiffe://" + CLUSTER + "/operator/1"),
+        Context(),
+        Context(f"spiffe://{CLUSTER}/broker/1", f"spiffe://{CLUSTER}/broker/2"),
+        Context(certificate=False),
+    ],
+)
+def test_other_clusters_and_certificates_without_one_identity_are_refused_every_time(context: Context) -> None:
+    lines: list[str] = []
+    one = guard(lines)
+    for count in (1, 2):
+        with pytest.raises(ClusterAuthorizationError):
+            one.admit(PUBLIC, context)
+        assert len(lines) == count
+
+
+def test_without_client_auth_a_caller_without_certificate_is_anonymous_and_has_no_internal_rpc() -> None:
+    one = guard(client_auth=False)
+    caller = one.admit(PUBLIC, Context(certificate=False))
+    assert caller.principal == "User:ANONYMOUS" and not caller.is_super
+    one.check(PUBLIC, caller, None, Context(certificate=False))
+    with pytest.raises(ClusterAuthorizationError, match="only a broker"):
+        one.check(FETCH, caller, b"", Context(certificate=False))
+
+
+def test_plaintext_listener_admits_every_caller() -> None:
+    one = Guard("CONTROL")
+    caller = one.admit(STOP, Context())
+    one.check(STOP, caller, control_pb.StopReplicaRequest(), Context())
+    assert caller.is_super
+
+
+def test_request_must_be_of_the_role_and_the_id_in_the_certificate() -> None:
+    one = guard()
+
+    def check(path: str, method: str, request: Any) -> None:
+        context = identity(path)
+        one.check(method, one.admit(method, context), request, context)
+
+    stop = control_pb.StopReplicaRequest(stamp=control_pb.ControllerStamp(controller_id=1_000_000))
+    check("controller/1000000", STOP, stop)
+    for path in ("controller/1000001", "broker/1", "client/admin"):
+        with pytest.raises(ClusterAuthorizationError):
+            check(path, STOP, stop)
+    with pytest.raises(ClusterAuthorizationError):
+        check("controller/1000000", STOP, control_pb.StopReplicaRequest())
+    with pytest.raises(ClusterAuthorizationError, match="no access rule"):
+        check("broker/1", "/paceline.internal.v1.ReplicationService/Unheard", b"")
+    shutdown = "/paceline.internal.v1.ControllerService/ControlledShutdown"
+    check("broker/1", shutdown, controller_pb.ControlledShutdownRequest(broker_id=1))
+    with pytest.raises(ClusterAuthorizationError):
+        check("broker/1", shutdown, controller_pb.ControlledShutdownRequest(broker_id=2))
+
+
+def test_replica_id_of_bytes_is_the_one_that_the_parser_will_take() -> None:
+    one, context = guard(), identity("broker/1")
+    caller = one.admit(FETCH, context)
+    first = replication_pb.FetchRequest(replica_id=1, session_id=5).SerializeToString()
+    second = replication_pb.FetchRequest(replica_id=2).SerializeToString()
+    one.check(FETCH, caller, first, context)
+    assert replication_pb.FetchRequest.FromString(first + second).replica_id == 2
+    with pytest.raises(ClusterAuthorizationError, match="of broker 2"):
+        one.check(FETCH, caller, first + second, context)
+    with pytest.raises(InvalidRequestError):
+        one.check(FETCH, caller, b"\xff", context)
+
+
+def test_denials_of_one_principal_are_counted_beyond_the_burst_and_leave_room_for_others() -> None:
+    lines: list[str] = []
+    now_s = 0.0
+    log = DenialLog(lines.append, lambda: now_s)
+
+    def deny(principal: str) -> None:
+        log.put(Denial(principal, "", "peer", "CONTROL", STOP, 'a "reason" with 100 %s'))
+
+    for _ in range(BURST + 7):
+        deny("User:loud")
+    assert len(lines) == BURST
+    deny("User:other")
+    assert len(lines) == BURST + 1
+    now_s = 1.0
+    deny("User:loud")
+    last = json.loads(lines[-1])
+    assert last["suppressed"] == 7 and last["reason"].endswith("100 %s") and last["event"] == "denied"
