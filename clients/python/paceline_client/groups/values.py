@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from paceline.log.record_batch import MAX_INT32
 from paceline.model.errors import InvalidRequestError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.assignors.base import Assignor
+
+MAX_INT32: Final = 2**31 - 1
 
 
 class OffsetAndMetadata(NamedTuple):
