@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from paceline_client.admin_records import DeletedRecords
     from paceline_client.admin_watch import EventGap, WatchedEvents, WatchedMetadata
+    from paceline_client.aio import AsyncAdmin, AsyncConsumer, AsyncProducer
     from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
     from paceline_client.consumer import Consumer
     from paceline_client.errors import (
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
     "AwaitedReplica",
     "BootstrapError",
     "Broker",
@@ -125,6 +129,9 @@ __all__ = [
 
 _HOMES = {
     "Admin": "paceline_client.admin",
+    "AsyncAdmin": "paceline_client.aio.admin",
+    "AsyncConsumer": "paceline_client.aio.consumer",
+    "AsyncProducer": "paceline_client.aio.producer",
     "AwaitedReplica": "paceline_client.admin_partitions",
     "BootstrapError": "paceline_client.errors",
     "Broker": "paceline_client.metadata",

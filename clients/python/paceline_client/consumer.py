@@ -5,6 +5,7 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -155,8 +156,7 @@ class Consumer(GroupPartitions):
         self._assignment = Assignment()
         self._topics: tuple[str, ...] = ()
         self._closed = False
-        self._unread: dict[TopicPartition, ConsumerRecord] = {}
-        """First record of each partition that `poll` has returned and iteration has not yielded yet."""
+        self._unread: dict[TopicPartition, deque[ConsumerRecord]] = {}
         self._pid = os.getpid()
         self._channels = ChannelCache(tls=client_credentials(tls))
         self._metadata = MetadataRefresher(
@@ -441,31 +441,14 @@ class Consumer(GroupPartitions):
         Positions are behind the last poll, not the last record yielded. With a group they are behind the last record
         yielded, so that leaving the loop early does not commit records that were never seen.
         """
-        while True:
-            polled = self.poll(timeout_ms=1_000)
-            if self._group is None:
-                for records in polled.values():
-                    yield from records
-            else:
-                yield from self._yield_in_group(polled)
+        if self._group is not None:
+            return self.records()
+        return self._iterate()
 
-    def _yield_in_group(self, polled: dict[TopicPartition, list[ConsumerRecord]]) -> Iterator[ConsumerRecord]:
-        self._unread = {tp: records[0] for tp, records in polled.items()}
-        try:
-            for tp, records in polled.items():
-                for record, following in itertools.zip_longest(records, records[1:]):
-                    if following is None:
-                        del self._unread[tp]
-                    else:
-                        self._unread[tp] = following
-                    yield record
-        finally:
-            unread, self._unread = self._unread, {}
-            for tp, record in unread.items():
-                with self._lock:
-                    state = self._assignment.find(tp)
-                    if state is not None:
-                        state.seek(record.offset)
+    def _iterate(self) -> Iterator[ConsumerRecord]:
+        while True:
+            for records in self.poll(timeout_ms=1_000).values():
+                yield from records
 
     # Closing -----------------------------------------------------------------------------------------------------
 

@@ -302,6 +302,12 @@ class Producer:
         if wake:
             self._sender.wake()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `send` has memory now and does not wait for it."""
+        accumulator = self._accumulator
+        return not self._closed and accumulator.fatal is None and accumulator.buffered_bytes < self._buffer_memory
+
     def _choose(self, topic: str, route: _Route, key: bytes | None, partition: int | None) -> PartitionQueue:
         if partition is not None:
             if not 0 <= partition < route.count:

@@ -1,7 +1,11 @@
 """The part of `Consumer` that concerns its group: commits, committed offsets, and the partitions the group assigns."""
 
+import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from paceline.model.errors import InvalidRequestError
 from paceline.model.identifiers import TopicPartition
@@ -27,7 +31,8 @@ class GroupPartitions:
     _metadata: MetadataRefresher
     _reset: OffsetReset
     _api_timeout_ms: int
-    _unread: dict[TopicPartition, ConsumerRecord]
+    _unread: dict[TopicPartition, deque[ConsumerRecord]]
+    """Records that `poll_held` has returned and `yielded` has not named yet: they are not committed."""
     _closed: bool
 
     # For the application -----------------------------------------------------------------------------------------
@@ -92,6 +97,65 @@ class GroupPartitions:
     def _timeout(self, timeout_ms: int | None) -> int:
         return self._api_timeout_ms if timeout_ms is None else timeout_ms
 
+    # One record at a time -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def poll(
+        self, timeout_ms: int = 1_000, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return records by partition."""
+
+    def records(self, timeout_ms: float = math.inf) -> Iterator[ConsumerRecord]:
+        """Yield records until none has come for ``timeout_ms``; only yielded ones are committed."""
+        quiet_since = time.monotonic()
+        while True:
+            left_ms = timeout_ms - (time.monotonic() - quiet_since) * 1000
+            if left_ms <= 0:
+                return
+            polled = self.poll_held(int(min(1_000, max(1, left_ms))))
+            try:
+                for records in polled.values():
+                    for record in records:
+                        self.yielded(record)
+                        yield record
+            finally:
+                self.give_back()
+            if polled:
+                quiet_since = time.monotonic()
+
+    def poll_held(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Poll for records that count as read only when `yielded` names them."""
+        polled = self.poll(timeout_ms, max_records)
+        with self._lock:
+            self._unread = {tp: deque(records) for tp, records in polled.items()}
+        return polled
+
+    def yielded(self, record: ConsumerRecord) -> None:
+        """Count a record of `poll_held` as read; those of a partition are named in order."""
+        tp = TopicPartition(record.topic, record.partition)
+        with self._lock:
+            held = self._unread.get(tp)
+            if held is not None:
+                held.popleft()
+                if not held:
+                    del self._unread[tp]
+
+    def yielded_all(self) -> None:
+        """Count every record of `poll_held` as read."""
+        with self._lock:
+            self._unread = {}
+
+    def give_back(self) -> None:
+        """Have records of `poll_held` that were not named be read again."""
+        with self._lock:
+            unread, self._unread = self._unread, {}
+            for tp, records in unread.items():
+                state = self._assignment.find(tp)
+                if state is not None:
+                    state.seek(records[0].offset)
+        if unread:
+            self._fetcher.interrupt()
+
     # For the group -----------------------------------------------------------------------------------------------
 
     def assignment(self) -> list[TopicPartition]:
@@ -117,7 +181,7 @@ class GroupPartitions:
 
     def _committable(self, tp: TopicPartition, position: int, epoch: int | None) -> OffsetAndMetadata:
         unread = self._unread.get(tp)
-        return OffsetAndMetadata(position if unread is None else unread.offset, "", epoch)
+        return OffsetAndMetadata(unread[0].offset if unread else position, "", epoch)
 
     def awaiting_committed(self) -> list[TopicPartition]:
         """Return partitions whose committed offset is not known yet."""

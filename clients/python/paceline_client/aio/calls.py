@@ -1,0 +1,26 @@
+"""One thread that makes the blocking calls of one client, in order."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Calls:
+    """Runs blocking calls; a call whose coroutine is cancelled still ends on the thread before the next begins."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a call on the thread and return what it returns."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, functools.partial(call, *args, **kwargs))
+
+    def close(self) -> None:
+        """Let the thread end when its calls have ended."""
+        self._executor.shutdown(wait=False)

@@ -1,0 +1,154 @@
+"""`AsyncConsumer`: read records from asyncio, alone or in a group."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from paceline.model.errors import InvalidRequestError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.aio.calls import Calls
+from paceline_client.consumer import Consumer
+from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
+from paceline_client.records import ConsumerRecord
+
+_POLL_MS: Final = 200
+
+
+class AsyncConsumer:
+    """Reads records; takes topics and the arguments of `Consumer`.
+
+        async with AsyncConsumer("flights", bootstrap="localhost:9092", group_id="billing") as consumer:
+            async for record in consumer:
+                print(record.offset, record.value)
+
+    With a group, heartbeats come from a thread, but partitions are taken and given up only while the consumer is read:
+    a member that is not read for ``max_poll_interval_ms`` loses its place.
+    """
+
+    def __init__(
+        self, *topics: str, bootstrap: Any, listener: RebalanceListener | None = None, **settings: Any
+    ) -> None:
+        """``listener`` is called on the consumer's thread, not on the event loop."""
+        self._topics, self._listener = topics, listener
+        self._bootstrap, self._settings = bootstrap, settings
+        self._calls = Calls("paceline-async-consumer")
+        self._consumer: Consumer | None = None
+        self._ready: deque[ConsumerRecord] = deque()
+
+    async def start(self) -> None:
+        """Make the consumer and subscribe to its topics."""
+        if self._consumer is None:
+            self._consumer = await self._calls.run(Consumer, self._bootstrap, **self._settings)
+            if self._topics:
+                await self.subscribe(self._topics, listener=self._listener)
+
+    async def subscribe(
+        self, topics: Iterable[str] = (), *, pattern: str | None = None, listener: RebalanceListener | None = None
+    ) -> None:
+        """Read topics, as `Consumer.subscribe`."""
+        await self._calls.run(self._started().subscribe, topics, pattern=pattern, listener=listener)
+
+    async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these partitions."""
+        self._ready.clear()
+        await self._calls.run(self._started().assign, partitions)
+
+    async def getone(self) -> ConsumerRecord:
+        """Return the next record; only records that were returned are committed."""
+        consumer = self._started()
+        while not self._ready:
+            polled = await self._calls.run(_hold, consumer, _POLL_MS, None)
+            self._ready.extend(record for records in polled.values() for record in records)
+        record = self._ready.popleft()
+        consumer.yielded(record)
+        return record
+
+    async def getmany(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return records as soon as there are any, an empty dict after ``timeout_ms``."""
+        self._ready.clear()
+        consumer = self._started()
+        polled = await self._calls.run(_hold, consumer, timeout_ms, max_records)
+        consumer.yielded_all()
+        return polled
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit these offsets, or the positions behind all records that were returned."""
+        await self._calls.run(self._started().commit, offsets)
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """Return the group's committed offset, None without one."""
+        found = (await self._calls.run(self._started().committed, [partition]))[partition]
+        return None if found is None else found.offset
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record."""
+        held = next((one for one in self._ready if one[:2] == tuple(partition)), None)
+        return held.offset if held is not None else await self._calls.run(self._started().position, partition)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from an offset."""
+        self._give_back()
+        await self._calls.run(self._started().seek, partition, offset)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read on from the first record of these or all partitions."""
+        self._give_back()
+        await self._calls.run(self._started().seek_to_beginning, partitions or None)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read on from the end of these or all partitions."""
+        self._give_back()
+        await self._calls.run(self._started().seek_to_end, partitions or None)
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition."""
+        return await self._calls.run(self._started().beginning_offsets, partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of each partition."""
+        return await self._calls.run(self._started().end_offsets, partitions)
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions being read."""
+        return set(self._started().assignment())
+
+    async def stop(self) -> None:
+        """Commit when that is automatic, leave the group and close."""
+        if self._consumer is not None:
+            self._give_back()
+            await self._calls.run(self._consumer.close)
+        self._calls.close()
+
+    def _give_back(self) -> None:
+        """Have records that were fetched for `getone` and not returned be read again."""
+        self._ready.clear()
+        self._started().give_back()
+
+    def _started(self) -> Consumer:
+        if self._consumer is None:
+            raise InvalidRequestError("call start first, or use the consumer with async with")
+        return self._consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        return await self.getone()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _hold(consumer: Consumer, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:
+    """Poll; records of an earlier poll whose coroutine was cancelled come again."""
+    consumer.give_back()
+    return consumer.poll_held(timeout_ms, max_records)

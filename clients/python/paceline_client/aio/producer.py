@@ -1,0 +1,106 @@
+"""`AsyncProducer`: send records from asyncio, with standard futures."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from paceline.model.errors import InvalidRequestError, PacelineError
+from paceline_client.aio.calls import Calls
+from paceline_client.batch import RecordMetadata
+from paceline_client.codec import Headers
+from paceline_client.producer import Producer
+
+
+class AsyncProducer:
+    """Sends records; takes the arguments of `Producer`.
+
+    async with AsyncProducer("localhost:9092") as producer:
+        future = await producer.send("flights", b"landed")
+        print((await future).offset)
+    """
+
+    def __init__(self, bootstrap: Any, **settings: Any) -> None:
+        self._bootstrap, self._settings = bootstrap, settings
+        self._calls = Calls("paceline-async-producer")
+        self._producer: Producer | None = None
+        self._known: set[str] = set()
+        """Topics whose metadata are there, so that `send` does not wait for them."""
+
+    async def start(self) -> None:
+        """Make the producer; it does not wait for the cluster."""
+        if self._producer is None:
+            self._producer = await self._calls.run(Producer, self._bootstrap, **self._settings)
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> "asyncio.Future[RecordMetadata]":
+        """Take one record and return the future of its place in the log; waits only for metadata and memory.
+
+        Raises:
+            PacelineError: as `Producer.send`; what prevents the delivery later is the future's exception.
+        """
+        producer = self._started()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[RecordMetadata] = loop.create_future()
+
+        def delivered(metadata: RecordMetadata | None, error: PacelineError | None) -> None:
+            loop.call_soon_threadsafe(_settle, future, metadata, error)
+
+        if topic in self._known and producer.has_room:
+            producer.send(topic, value, key, partition, headers, timestamp_ms, delivered)
+        else:
+            await self._calls.run(producer.send, topic, value, key, partition, headers, timestamp_ms, delivered)
+            self._known.add(topic)
+        return future
+
+    async def send_and_wait(
+        self, topic: str, value: bytes | None, key: bytes | None = None, **more: Any
+    ) -> RecordMetadata:
+        """Send one record and return its place in the log.
+
+        Raises:
+            PacelineError: it was not delivered.
+        """
+        return await (await self.send(topic, value, key, **more))
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Return when everything that was sent has an outcome."""
+        await self._calls.run(self._started().flush, timeout_s)
+
+    async def stop(self) -> None:
+        """Deliver what was sent and close."""
+        if self._producer is not None:
+            await self._calls.run(self._producer.close)
+        self._calls.close()
+
+    def _started(self) -> Producer:
+        if self._producer is None:
+            raise InvalidRequestError("call start first, or use the producer with async with")
+        return self._producer
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _settle(
+    future: "asyncio.Future[RecordMetadata]", metadata: RecordMetadata | None, error: PacelineError | None
+) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        assert metadata is not None
+        future.set_result(metadata)

@@ -1,0 +1,147 @@
+"""`AIOKafkaConsumer` and `AIOKafkaProducer` with aiokafka's arguments: change the import and the address."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from paceline.model.identifiers import TopicPartition
+from paceline_client.aio.consumer import AsyncConsumer
+from paceline_client.aio.producer import AsyncProducer
+from paceline_client.batch import RecordMetadata
+from paceline_client.compat.arguments import (
+    ConsumerRecord,
+    Deserializer,
+    Serializer,
+    consumer_settings,
+    converted,
+    serialized,
+)
+from paceline_client.groups.values import OffsetAndMetadata
+
+__all__ = ["AIOKafkaConsumer", "AIOKafkaProducer", "ConsumerRecord", "OffsetAndMetadata", "TopicPartition"]
+
+
+class AIOKafkaConsumer:
+    """Reads records like aiokafka's consumer; `consumer` is ours behind it."""
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Iterable[str] = "localhost:9092",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        **arguments: Any,
+    ) -> None:
+        self.consumer = AsyncConsumer(*topics, bootstrap=bootstrap_servers, **consumer_settings(arguments))
+        self._deserializers = (key_deserializer, value_deserializer)
+
+    async def start(self) -> None:
+        """Make the consumer."""
+        await self.consumer.start()
+
+    async def stop(self) -> None:
+        """Commit when that is automatic, leave the group and close."""
+        await self.consumer.stop()
+
+    async def getone(self) -> ConsumerRecord:
+        """Return the next record."""
+        return converted(await self.consumer.getone(), *self._deserializers)
+
+    async def getmany(
+        self, *, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return records by partition."""
+        polled = await self.consumer.getmany(timeout_ms, max_records)
+        return {tp: [converted(one, *self._deserializers) for one in records] for tp, records in polled.items()}
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit and wait."""
+        await self.consumer.commit(offsets)
+
+    def __getattr__(self, name: str) -> Any:
+        """Find what means the same in both: assignment, committed, position, seek and the like."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.consumer, name)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        return await self.getone()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+class AIOKafkaProducer:
+    """Sends records like aiokafka's producer; `producer` is ours behind it."""
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Iterable[str] = "localhost:9092",
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        acks: int | str = "all",
+        enable_idempotence: bool | None = None,
+        compression_type: str | None = None,
+        linger_ms: int = 5,
+        client_id: str | None = None,
+    ) -> None:
+        self.producer = AsyncProducer(
+            bootstrap_servers,
+            acks=acks,
+            enable_idempotence=enable_idempotence,
+            compression=compression_type,
+            linger_ms=linger_ms,
+            client_id=client_id,
+        )
+        self._serializers = (key_serializer, value_serializer)
+
+    async def start(self) -> None:
+        """Make the producer."""
+        await self.producer.start()
+
+    async def stop(self) -> None:
+        """Deliver what was sent and close."""
+        await self.producer.stop()
+
+    async def flush(self) -> None:
+        """Return when everything that was sent has an outcome."""
+        await self.producer.flush()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Any = None,
+    ) -> "asyncio.Future[RecordMetadata]":
+        """Take one record and return the future of its place in the log."""
+        key_serializer, value_serializer = self._serializers
+        return await self.producer.send(
+            topic,
+            serialized(value, value_serializer),
+            serialized(key, key_serializer),
+            partition,
+            headers,
+            timestamp_ms,
+        )
+
+    async def send_and_wait(self, topic: str, value: Any = None, **more: Any) -> RecordMetadata:
+        """Send one record and return its place in the log."""
+        return await (await self.send(topic, value, **more))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

@@ -1,0 +1,187 @@
+"""`KafkaConsumer` and `KafkaProducer` with kafka-python's arguments: change the import and the address."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from paceline.model.identifiers import TopicPartition
+from paceline_client.batch import RecordFuture, RecordMetadata
+from paceline_client.compat.arguments import (
+    ConsumerRecord,
+    Deserializer,
+    Serializer,
+    consumer_settings,
+    converted,
+    serialized,
+)
+from paceline_client.consumer import Consumer
+from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
+from paceline_client.producer import Producer
+
+__all__ = ["ConsumerRecord", "KafkaConsumer", "KafkaProducer", "OffsetAndMetadata", "TopicPartition"]
+
+
+class KafkaConsumer:
+    """Reads records like kafka-python's consumer; `consumer` is ours behind it."""
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Iterable[str] = "localhost:9092",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        consumer_timeout_ms: float = float("inf"),
+        **arguments: Any,
+    ) -> None:
+        self.consumer = Consumer(bootstrap_servers, **consumer_settings(arguments))
+        self._deserializers = (key_deserializer, value_deserializer)
+        self._timeout_ms = consumer_timeout_ms
+        self._records: Iterator[Any] | None = None
+        if topics:
+            self.subscribe(topics)
+
+    def subscribe(
+        self, topics: Iterable[str] = (), pattern: str | None = None, listener: RebalanceListener | None = None
+    ) -> None:
+        """Read topics, or those that match a pattern."""
+        self.consumer.subscribe(topics, pattern=pattern, listener=listener)
+
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None, update_offsets: bool = True
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return records by partition."""
+        if not update_offsets:
+            raise TypeError("update_offsets=False has no counterpart here; seek back instead")
+        polled = self.consumer.poll(timeout_ms, max_records)
+        return {tp: [converted(one, *self._deserializers) for one in records] for tp, records in polled.items()}
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit and wait."""
+        self.consumer.commit(offsets)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """Return the group's committed offset, None without one."""
+        found = self.consumer.committed([partition])[partition]
+        return None if found is None else found.offset
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions being read."""
+        return set(self.consumer.assignment())
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """Return the partitions of a topic."""
+        return set(range(self.consumer.partitions_for(topic)))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read on from the first record of these or all partitions."""
+        self.consumer.seek_to_beginning(partitions or None)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read on from the end of these or all partitions."""
+        self.consumer.seek_to_end(partitions or None)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Stop reading partitions."""
+        self.consumer.pause(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Read paused partitions again."""
+        self.consumer.resume(partitions)
+
+    def close(self, autocommit: bool = True) -> None:
+        """Commit when that is automatic, leave the group and close."""
+        self.consumer.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        if self._records is None:
+            self._records = self.consumer.records(self._timeout_ms)
+        try:
+            return converted(next(self._records), *self._deserializers)
+        except StopIteration:
+            self._records = None  # a later loop begins where this one has ended
+            raise
+
+    def __enter__(self) -> "KafkaConsumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Find what means the same in both: assign, seek, position, beginning_offsets, end_offsets, unsubscribe."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.consumer, name)
+
+
+class FutureRecordMetadata:
+    """The outcome of one `send`."""
+
+    def __init__(self, future: RecordFuture) -> None:
+        self._future = future
+
+    def get(self, timeout: float | None = None) -> RecordMetadata:
+        """Return where the record is, waiting for it.
+
+        Raises:
+            PacelineError: it was not delivered.
+        """
+        return self._future.result(timeout)
+
+
+class KafkaProducer:
+    """Sends records like kafka-python's producer; `producer` is ours behind it."""
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Iterable[str] = "localhost:9092",
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        acks: int | str = "all",
+        compression_type: str | None = None,
+        linger_ms: int = 5,
+        client_id: str | None = None,
+    ) -> None:
+        self.producer = Producer(
+            bootstrap_servers, acks=acks, compression=compression_type, linger_ms=linger_ms, client_id=client_id
+        )
+        self._serializers = (key_serializer, value_serializer)
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> FutureRecordMetadata:
+        """Send one record; the future's `get` waits for its place in the log."""
+        key_serializer, value_serializer = self._serializers
+        return FutureRecordMetadata(
+            self.producer.send(
+                topic,
+                serialized(value, value_serializer),
+                serialized(key, key_serializer),
+                partition,
+                headers,
+                timestamp_ms,
+            )
+        )
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything that was sent has an outcome."""
+        self.producer.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what was sent and close."""
+        self.producer.close(timeout)
+
+    def __enter__(self) -> "KafkaProducer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,162 @@
+"""The asyncio clients, and small programs of kafka-python and aiokafka with other imports and another address."""
+
+import asyncio
+import json
+
+import pytest
+
+from paceline.dev.local_cluster import LocalCluster
+from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline_client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic, RecordMetadata, TopicPartition
+
+pytestmark = pytest.mark.timeout(120)
+
+QUICK = {"heartbeat_interval_ms": 200, "session_timeout_ms": 3_000}
+
+
+def make_topic(cluster: LocalCluster, name: str) -> str:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions=2, replication_factor=3)])
+    return name
+
+
+def test_send_gives_a_standard_future_and_the_loop_is_never_blocked(local_cluster: LocalCluster) -> None:
+    topic = make_topic(local_cluster, "async-send")
+
+    async def program() -> None:
+        gaps: list[float] = []
+
+        async def tick() -> None:
+            while True:
+                begin = asyncio.get_running_loop().time()
+                await asyncio.sleep(0.01)
+                gaps.append(asyncio.get_running_loop().time() - begin)
+
+        ticking = asyncio.create_task(tick())
+        async with AsyncProducer(local_cluster.bootstrap) as producer:
+            futures = [await producer.send(topic, b"%d" % value, partition=0) for value in range(100)]
+            assert all(isinstance(one, asyncio.Future) for one in futures)
+            placed: list[RecordMetadata] = await asyncio.gather(*futures)
+            assert [one.offset for one in placed] == list(range(100))
+            assert (await producer.send_and_wait(topic, b"x", partition=1)).offset == 0
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await producer.send("no-such-topic", b"x")
+        async with AsyncAdmin(local_cluster.bootstrap) as admin:
+            assert topic in await admin.list_topics()
+        ticking.cancel()
+        assert max(gaps) < 2.0, "the event loop stood still"
+
+    asyncio.run(program())
+
+
+def test_two_async_members_share_a_topic_and_commit_only_what_they_returned(local_cluster: LocalCluster) -> None:
+    topic = make_topic(local_cluster, "async-group")
+    bootstrap = local_cluster.bootstrap
+
+    async def program() -> None:
+        async with AsyncProducer(bootstrap) as producer:
+            for value in range(20):
+                await producer.send(topic, b"%d" % value, partition=value % 2)
+            await producer.flush()
+        consumer = AsyncConsumer(topic, bootstrap=bootstrap, group_id="async", **QUICK)
+        await consumer.start()
+        first = [(await consumer.getone()).value for _ in range(5)]
+        await consumer.stop()
+        members = [AsyncConsumer(topic, bootstrap=bootstrap, group_id="async", **QUICK) for _ in range(2)]
+        seen: list[bytes | None] = []
+
+        async def read(member: AsyncConsumer) -> None:
+            async for record in member:
+                seen.append(record.value)  # noqa: PERF401
+
+        async with members[0], members[1]:
+            tasks = [asyncio.create_task(read(member)) for member in members]
+            async with asyncio.timeout(30):
+                while len(seen) < 15 or {len(member.assignment()) for member in members} != {1}:
+                    await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert sorted(set(seen) | set(first)) == sorted(b"%d" % value for value in range(20))
+        assert not set(seen) & set(first), "a record that was returned and committed came again"
+
+    asyncio.run(program())
+
+
+def test_record_whose_reader_was_cancelled_comes_again(local_cluster: LocalCluster) -> None:
+    topic = make_topic(local_cluster, "async-cancelled")
+
+    async def program() -> None:
+        async with (
+            AsyncProducer(local_cluster.bootstrap) as producer,
+            AsyncConsumer(topic, bootstrap=local_cluster.bootstrap, group_id="cancelled", **QUICK) as consumer,
+        ):
+            found: list[bytes | None] = []
+            for value in range(20):
+                waiting = asyncio.create_task(consumer.getone())
+                await producer.send_and_wait(topic, b"%d" % value, partition=0)
+                waiting.cancel()
+                for one in await asyncio.gather(waiting, return_exceptions=True):
+                    found += [] if isinstance(one, BaseException) else [one.value]
+            while len(found) < 20:
+                found.append((await asyncio.wait_for(consumer.getone(), 20)).value)
+        assert found == [b"%d" % value for value in range(20)]
+
+    asyncio.run(program())
+
+
+def test_program_of_kafka_python_runs_with_another_import(local_cluster: LocalCluster) -> None:
+    topic = make_topic(local_cluster, "was-kafka-python")
+    address = local_cluster.bootstrap
+
+    from paceline_client.compat.kafka import KafkaConsumer, KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=address, value_serializer=lambda one: json.dumps(one).encode())
+    for number in range(10):
+        producer.send(topic, {"number": number}, key=b"k")
+    assert producer.send(topic, {"number": 10}, key=b"k").get(timeout=30).offset == 10
+    producer.close()
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=address,
+        group_id="moved",
+        auto_offset_reset="earliest",
+        enable_auto_commit=True,
+        consumer_timeout_ms=3_000,
+        value_deserializer=lambda raw: json.loads(raw),
+    )
+    found = [(message.key, message.value["number"]) for message in consumer]
+    assert found == [(b"k", number) for number in range(11)]
+    (tp,) = [one for one in consumer.assignment() if consumer.position(one) == 11]
+    consumer.commit()
+    assert consumer.committed(tp) == 11
+    consumer.close()
+    with pytest.raises(TypeError, match="sasl_mechanism"):
+        KafkaConsumer(bootstrap_servers=address, sasl_mechanism="PLAIN")
+
+
+def test_program_of_aiokafka_runs_with_another_import(local_cluster: LocalCluster) -> None:
+    topic = make_topic(local_cluster, "was-aiokafka")
+    address = local_cluster.bootstrap
+
+    from paceline_client.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    async def program() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=address)
+        await producer.start()
+        try:
+            await producer.send_and_wait(topic, b"Super message")
+        finally:
+            await producer.stop()
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, group_id="aio", auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            async for message in consumer:
+                assert (message.topic, message.value, message.offset) == (topic, b"Super message", 0)
+                await consumer.commit()
+                assert await consumer.committed(TopicPartition(topic, message.partition)) == 1
+                break
+        finally:
+            await consumer.stop()
+
+    asyncio.run(program())
