@@ -11,6 +11,7 @@ import grpc
 LOG = logging.getLogger("paceline.controller.transport")
 
 _CONNECTS: Final = 2
+_MAX_CONNECTS: Final = 20
 _CONNECT_TIMEOUT_S: Final = 1.0
 
 
@@ -42,24 +43,45 @@ class DeathWatch:
 
 
 def refuses_connects(address: str, pause_ms: int) -> bool:
-    """Return whether ``host:port`` refuses two TCP connects, ``pause_ms`` apart; blocks for that long."""
-    for attempt in range(1, _CONNECTS + 1):
-        if attempt > 1:
-            threading.Event().wait(pause_ms / 1_000)
-        outcome = connect_outcome(address)
+    """Return whether ``host:port`` refuses two TCP connects in a row, ``pause_ms`` apart.
+
+    While a process dies, its kernel closes connections before the listening socket: a connect in between is accepted
+    and reset, and is tried again.
+    """
+    refused = 0
+    for attempt in range(1, _MAX_CONNECTS + 1):
+        outcome = connect_outcome(address, pause_ms / 1_000)
         LOG.info("connection closed, connect tested: address=%s attempt=%d outcome=%s", address, attempt, outcome)
-        if outcome != "refused":
+        if outcome not in ("refused", "reset"):
             return False
-    return True
+        refused = refused + 1 if outcome == "refused" else 0
+        if refused == _CONNECTS:
+            return True
+        threading.Event().wait(pause_ms / 1_000)
+    return False
 
 
-def connect_outcome(address: str) -> str:
-    """Return ``accepted``, ``refused``, or the name of another error of a TCP connect to ``host:port``."""
+def connect_outcome(address: str, open_s: float) -> str:
+    """Return the outcome of a TCP connect to ``host:port``.
+
+    ``accepted`` when the connection stays open for ``open_s``, ``reset`` when it closes before, ``refused``, or
+    the name of another error.
+    """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S):
-            return "accepted"
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S) as connection:
+            connection.settimeout(open_s)
+            return _while_open(connection)
     except ConnectionRefusedError:
         return "refused"
     except OSError as error:
         return type(error).__name__
+
+
+def _while_open(connection: socket.socket) -> str:
+    try:
+        return "accepted" if connection.recv(1) else "reset"
+    except TimeoutError:
+        return "accepted"
+    except ConnectionError:
+        return "reset"
