@@ -42,7 +42,9 @@ from paceline.log.os_files import OsFiles
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
+from paceline.rpc.channels import open_aio_channel
 from paceline.rpc.security.credentials import CertificateFilesError
+from paceline.rpc.watch.event_publisher import EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import (
@@ -140,6 +142,8 @@ class BrokerProcess:
             self._loop.create_task(watch_event_loop(self._metrics)),
             self._loop.create_task(self._refresh()),
         ]
+        if self._settings.keys.cluster_events_topic_enable:
+            self._tasks.append(self._loop.create_task(self._event_publisher().run()))
         self._summary(report, metrics_port, time.monotonic() - begin)
 
     async def _load_logs(self) -> LoadReport:
@@ -369,6 +373,19 @@ class BrokerProcess:
     def _stop_asked(self, signal_name: str) -> None:
         if not self._over.done():
             self._over.set_result(signal_name)
+
+    def _event_publisher(self) -> EventPublisher:
+        replication_factor = self._settings.keys.cluster_events_topic_replication_factor
+        tls = self._security.credentials("CLIENT")
+        return EventPublisher(
+            self._hub, self._client_addresses, lambda address: open_aio_channel(address, tls=tls), replication_factor
+        )
+
+    def _client_addresses(self) -> list[str]:
+        """Return where live brokers listen for clients, as far as this process knows."""
+        brokers = [] if self._node is None else list(self._node.metadata.snapshot.brokers.values())
+        endpoints = (broker.endpoint("CLIENT") for broker in brokers)
+        return [endpoint.address for endpoint in endpoints if endpoint is not None]
 
     def _state_changed(self, change: StateChange) -> None:
         self._state_changes.put(change)

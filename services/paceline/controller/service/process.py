@@ -31,9 +31,11 @@ from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import Endpoint
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
+from paceline.rpc.channels import open_aio_channel
 from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.watch.event_publisher import EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import (
@@ -248,6 +250,8 @@ class ControllerProcess:
             self._loop.create_task(watch_event_loop(self._metrics)),
             self._loop.create_task(self._refresh()),
         ]
+        if self._settings.keys.cluster_events_topic_enable:
+            self._tasks.append(self._loop.create_task(self._event_publisher().run()))
         listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
         LOG.info(
             "controller %d, paceline %s, ready after %.2f s: %s, ZooKeeper %s, metrics port %s",
@@ -358,6 +362,19 @@ class ControllerProcess:
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the core has failed: a bug. Say so and go on."""
         LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+    def _event_publisher(self) -> EventPublisher:
+        replication_factor = self._settings.keys.cluster_events_topic_replication_factor
+        tls = self._security.credentials("CLIENT")
+        return EventPublisher(
+            self._hub, self._client_addresses, lambda address: open_aio_channel(address, tls=tls), replication_factor
+        )
+
+    def _client_addresses(self) -> list[str]:
+        """Return where live brokers listen for clients, as far as this process knows."""
+        brokers = () if self._node is None else self._node.describe_cluster().brokers
+        endpoints = (broker.endpoint("CLIENT") for broker in brokers)
+        return [endpoint.address for endpoint in endpoints if endpoint is not None]
 
     def _state_changed(self, change: StateChange) -> None:
         self._state_changes.put(change)

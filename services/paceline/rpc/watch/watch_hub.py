@@ -42,6 +42,11 @@ class WatchHub:
         self._due = True
         asyncio.get_running_loop().call_later(_BURST_S, self._wake_now)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the process is stopping."""
+        return self._closed
+
     def close(self) -> None:
         """End every watch, so that the servers need not wait for them."""
         self._closed = True

@@ -50,6 +50,10 @@ class CommonKeys(SecurityKeys):
     reflection_enable: bool = key(True, "", "gRPC reflection on CLIENT and EXTERNAL")
     logging_format: Literal["console", "json"] = key("console", "", "form of the service's log")
     logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "least severity logged")
+    cluster_events_topic_enable: bool = key(False, "", "publish state changes to the topic __cluster_events")
+    cluster_events_topic_replication_factor: int = key(
+        3, "replicas", "of __cluster_events; it is created once so many brokers are live", ge=1, le=32_767
+    )
     state_change_log_path: OptionalText = key(None, "", "file of the state-change log; default: the service's log")
 
 
