@@ -116,6 +116,8 @@ def finish(result: "JobResult", output: str, err: bool = False) -> None:
     """Print the summary, on stderr when stdout has the result itself, and end with the job's exit code."""
     if output == "table":
         for name, value in result.summary.items():
+            if name == "details":
+                continue  # for programs
             shown = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
             shown = ", ".join(map(str, value)) if isinstance(value, list) else shown
             click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}", err=err)
@@ -225,3 +227,54 @@ def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) ->
             else:
                 plan_file.write_text(encode_plan(result.moves), encoding="utf-8")
         finish(result, output, err=plan_file is None)
+
+
+@pipeline.command()
+@click.option("--topic", default="__cluster_events", help="topic of the events")
+@click.option("--since-ms", type=int, help="only events since this time, milliseconds since 1970")
+@bootstrap_option
+@spark_options
+def analyse(bootstrap: str, topic: str, since_ms: int | None, output: str, **spark: Any) -> None:
+    """Compute ISR churn, under-replicated time, leader imbalance and failover spans from the cluster's events."""
+    with reported(output):
+        from paceline.pipeline.jobs.analyse import job
+
+        config = job.AnalyseConfig(tuple(bootstrap.split(",")), topic, since_ms)
+        with spark_session("analyse", spark) as session, ConsoleListener() as listener:
+            result = job.run(session, config, listener)
+        finish(result, output)
+
+
+@pipeline.command()
+@click.option("--topic", "topics", multiple=True, help="topic to verify; may be repeated [default: all]")
+@click.option("--tasks", "max_tasks", type=int, default=8, help="tasks that share the partitions")
+@bootstrap_option
+@spark_options
+def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str, **spark: Any) -> None:
+    """Compare what all replicas have stored; exit code 3 when they differ.
+
+    Brokers send digests and no records. Compacted topics are left out.
+    """
+    with reported(output):
+        from paceline.pipeline.jobs.verify import job
+
+        config = job.VerifyConfig(tuple(bootstrap.split(",")), topics, max_tasks)
+        with spark_session("verify", spark) as session, ConsoleListener() as listener:
+            result = job.run(session, config, listener)
+        finish(result, output)
+
+
+@pipeline.command()
+@click.option("--to", "page", default="build/report.html", help="file of the page")
+@click.option("--verify", "with_verify", is_flag=True, help="compare replicas as well; reads every log once")
+@bootstrap_option
+@spark_options
+def report(bootstrap: str, page: str, with_verify: bool, output: str, **spark: Any) -> None:
+    """Write one HTML page about the cluster, with plots, readable without a network."""
+    with reported(output):
+        from paceline.pipeline.jobs.report import job
+
+        config = job.ReportConfig(tuple(bootstrap.split(",")), page, with_verify)
+        with spark_session("report", spark) as session, ConsoleListener() as listener:
+            result = job.run(session, config, listener)
+        finish(result, output)

@@ -1,0 +1,95 @@
+"""Read ``__cluster_events`` with Spark, decode the events in the tasks, and compute the metrics on the driver."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of, to_dict
+from paceline.pipeline.jobs.analyse.metrics import failovers, isr_churn, leader_imbalance, under_replicated
+from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
+
+EVENTS_TOPIC: Final = "__cluster_events"
+EVENT_ID_HEADER: Final = "event-id"
+_COLUMNS: Final = "topic,partition,offset,value,headers"
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyseConfig:
+    """Which events to look at."""
+
+    bootstrap_servers: tuple[str, ...]
+    topic: str = EVENTS_TOPIC
+    since_ms: int | None = None
+    """Events whose record is younger; None takes all that the topic has."""
+
+
+def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) -> JobResult:
+    """Return the metrics of the cluster's events."""
+    listener = listener or SilentListener()
+    events = read_events(spark, config)
+    listener.step("read", {"events": len(events)})
+    return JobResult(ExitCode.OK, analyse(events))
+
+
+def read_events(spark: Any, config: AnalyseConfig) -> list[EventRow]:
+    """Return every event once, in the order of the topic."""
+    reader = (
+        spark.read.format("paceline")
+        .option("paceline.bootstrap.servers", ",".join(config.bootstrap_servers))
+        .option("subscribe", config.topic)
+        .option("columns", _COLUMNS)
+        .option("failOnDataLoss", "false")
+    )
+    if config.since_ms is not None:
+        reader = reader.option("startingTimestamp", str(config.since_ms))
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
+    rows = reader.load().mapInArrow(decode_events, "event string").collect()
+    return in_order(from_dict(json.loads(row.event)) for row in rows)
+
+
+def decode_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the JSON form of each event; records that are none are left out."""
+    for batch in batches:
+        found = []
+        for record in batch.to_pylist():
+            ids = [h["value"] for h in record["headers"] or () if h["key"] == EVENT_ID_HEADER]
+            event_id = ids[0].decode("utf-8", "replace") if ids and ids[0] else f"offset-{record['offset']}"
+            row = row_of(record["value"] or b"", event_id, record["offset"])
+            if row is not None:
+                found.append(json.dumps(to_dict(row)))
+        yield pa.RecordBatch.from_pydict({"event": pa.array(found, type=pa.string())})
+
+
+def analyse(events: list[EventRow]) -> dict[str, Any]:
+    """Return all metrics as JSON values."""
+    churn = isr_churn(events)
+    small = under_replicated(events)
+    minutes = leader_imbalance(events)
+    moves = failovers(events)
+    return {
+        "events": len(events),
+        "from_ms": min((event.time_ms for event in events), default=0),
+        "to_ms": max((event.time_ms for event in events), default=0),
+        "isr_shrinks": sum(each.shrinks for each in churn.values()),
+        "isr_expands": sum(each.expands for each in churn.values()),
+        "isr_flaps": sum(each.flaps for each in churn.values()),
+        "under_replicated_minutes": round(sum(each.total_ms for each in small.values()) / 60_000, 3),
+        "still_under_replicated": sum(each.still for each in small.values()),
+        "leader_imbalance": round(minutes[-1].ratio, 3) if minutes else None,
+        "leader_imbalance_worst": round(max(each.ratio for each in minutes), 3) if minutes else None,
+        "failovers": len(moves.all),
+        "failover_ms": moves.percentiles(),
+        "negative_spans": moves.negative_spans,
+        "details": {
+            "churn": {f"{t}-{p}": asdict(each) for (t, p), each in sorted(churn.items())},
+            "under_replicated": {f"{t}-{p}": asdict(each) for (t, p), each in sorted(small.items())},
+            "leaders": [
+                {"minute_ms": m.minute_ms, "leaders": {str(b): n for b, n in m.leaders.items()}, "ratio": m.ratio}
+                for m in minutes
+            ],
+            "failovers": [{**asdict(each), "where": f"{each.where[0]}-{each.where[1]}"} for each in moves.all],
+        },
+    }

@@ -1,0 +1,209 @@
+"""ISR churn, under-replicated time, leader imbalance and the spans of failovers, from events in the topic's order.
+
+Within a partition the order is that of its state: controller epoch, leader epoch, version in ZooKeeper. Durations
+between events of different processes contain the difference of their clocks; spans that it made negative are left out,
+and `Failovers.negative_spans` counts them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from paceline.pipeline.jobs.analyse.events import EventRow
+
+FLAP_MS: Final = 60_000
+"""A replica that is back in the in-sync set within this time has flapped."""
+MINUTE_MS: Final = 60_000
+PHASES: Final = ("detect", "elect", "propagate", "recover")
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class IsrChurn:
+    """Changes of one partition's in-sync set."""
+
+    shrinks: int = 0
+    expands: int = 0
+    flaps: int = 0
+
+
+def isr_churn(events: Iterable[EventRow]) -> dict[Partition, IsrChurn]:
+    """Count changes of the in-sync sets; leader and controller both report one, so each version counts once."""
+    churn: dict[Partition, IsrChurn] = defaultdict(IsrChurn)
+    left_ms: dict[tuple[Partition, int], int] = {}
+    seen: set[tuple[Partition, int, int]] = set()
+    for event in events:
+        if event.kind not in ("isr_shrunk", "isr_expanded"):
+            continue
+        version = (event.where, event.leader_epoch, event.zk_version)
+        if event.zk_version >= 0 and version in seen:
+            continue
+        seen.add(version)
+        counted = churn[event.where]
+        if event.kind == "isr_shrunk":
+            counted.shrinks += 1
+            for broker_id in set(event.old_isr) - set(event.isr):
+                left_ms[event.where, broker_id] = event.time_ms
+        else:
+            counted.expands += 1
+            for broker_id in set(event.isr) - set(event.old_isr):
+                left = left_ms.pop((event.where, broker_id), None)
+                counted.flaps += left is not None and event.time_ms - left <= FLAP_MS
+    return dict(churn)
+
+
+@dataclass(frozen=True, slots=True)
+class UnderReplicated:
+    """How long one partition had fewer in-sync replicas than it has replicas."""
+
+    total_ms: int
+    longest_ms: int
+    replicas: int
+    """The largest number of replicas that an event showed."""
+    still: bool
+    """Whether it is so at the end."""
+
+
+def under_replicated(events: Sequence[EventRow], end_ms: int | None = None) -> dict[Partition, UnderReplicated]:
+    """Add up the time with a small in-sync set, up to ``end_ms`` or the last event."""
+    end_ms = max((event.time_ms for event in events), default=0) if end_ms is None else end_ms
+    by_partition: dict[Partition, list[EventRow]] = defaultdict(list)
+    for event in events:
+        if event.isr and event.kind not in ("isr_proposed", "isr_refused", "isr_unknown", "became_follower"):
+            by_partition[event.where].append(event)
+    found = {}
+    for where, states in by_partition.items():
+        states.sort(key=lambda each: (each.controller_epoch, each.leader_epoch, each.zk_version))
+        replicas = max(max(len(each.isr), len(each.old_isr), each.replica_count) for each in states)
+        total = longest = 0
+        since: int | None = None
+        for state in states:
+            small = len(state.isr) < replicas
+            if small and since is None:
+                since = state.time_ms
+            elif not small and since is not None:
+                total, longest, since = total + state.time_ms - since, max(longest, state.time_ms - since), None
+        still = since is not None
+        if since is not None:
+            total, longest = total + max(end_ms - since, 0), max(longest, end_ms - since)
+        if total or still:
+            found[where] = UnderReplicated(max(total, 0), max(longest, 0), replicas, still)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """Leaders per broker at the end of a minute."""
+
+    minute_ms: int
+    leaders: Mapping[int, int]
+
+    @property
+    def ratio(self) -> float:
+        """Leaders of the broker with the most, relative to the mean."""
+        return max(self.leaders.values()) * len(self.leaders) / max(sum(self.leaders.values()), 1)
+
+
+def leader_imbalance(events: Iterable[EventRow]) -> list[Imbalance]:
+    """Return the leaders per broker for every minute in which one changed."""
+    leaders: dict[Partition, tuple[int, int]] = {}
+    brokers: set[int] = set()
+    minutes: dict[int, dict[int, int]] = {}
+    for event in events:
+        if event.kind == "became_leader" and event.broker_id is not None:
+            brokers.add(event.broker_id)
+            if event.leader_epoch >= leaders.get(event.where, (-1, -1))[0]:
+                leaders[event.where] = (event.leader_epoch, event.broker_id)
+            counts = Counter(broker_id for _, broker_id in leaders.values())
+            minutes[event.time_ms // MINUTE_MS * MINUTE_MS] = {b: counts.get(b, 0) for b in sorted(brokers)}
+        elif event.kind == "topic_deleted":
+            leaders = {where: led for where, led in leaders.items() if where[0] != event.topic}
+    return [Imbalance(minute, counts) for minute, counts in sorted(minutes.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """The way of one partition to its new leader, in milliseconds; None where an event is missing."""
+
+    where: Partition
+    leader_epoch: int
+    cause: str
+    time_ms: int
+    """When the new leader was elected."""
+    detect_ms: int | None
+    """From the last heartbeat of the old leader to the controller's notice that it is gone."""
+    elect_ms: int | None
+    """From that notice to the election."""
+    propagate_ms: int | None
+    """From the election to the new leader's start."""
+    recover_ms: int | None
+    """From that start to the first committed record."""
+
+
+@dataclass(slots=True)
+class Failovers:
+    """Every change of a leader."""
+
+    all: list[Failover] = field(default_factory=list)
+    negative_spans: int = 0
+    """Spans that clocks of different processes made negative."""
+
+    def percentiles(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Return p50, p95 and p99 in milliseconds by cause and phase."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for cause in sorted({each.cause for each in self.all}):
+            chosen = [each for each in self.all if each.cause == cause]
+            found[cause] = {}
+            for phase in PHASES:
+                values = sorted(v for each in chosen if (v := getattr(each, f"{phase}_ms")) is not None)
+                if values:
+                    found[cause][phase] = {
+                        f"p{p}": values[min(len(values) * p // 100, len(values) - 1)] for p in (50, 95, 99)
+                    }
+        return found
+
+
+def failovers(events: Iterable[EventRow]) -> Failovers:
+    """Put together what belongs to each election: the notice before it, and the new leader's events after it."""
+    result = Failovers()
+    down: dict[int, EventRow] = {}
+    elected: dict[tuple[Partition, int], tuple[EventRow, EventRow | None]] = {}
+    started: dict[tuple[Partition, int], EventRow] = {}
+    committed: dict[tuple[Partition, int], EventRow] = {}
+    leaders: dict[Partition, dict[int, int | None]] = defaultdict(dict)
+    # The topic orders the events of one process; those of different processes may arrive the wrong way round.
+    events = list(events)
+    for event in events:
+        key = (event.where, event.leader_epoch)
+        if event.kind == "became_leader":
+            started.setdefault(key, event)
+            leaders[event.where][event.leader_epoch] = event.broker_id
+        elif event.kind == "first_commit":
+            committed.setdefault(key, event)
+        elif event.kind == "leader_elected":
+            leaders[event.where][event.leader_epoch] = event.leader
+    for event in events:
+        if event.kind == "broker_down" and event.broker_id is not None:
+            down[event.broker_id] = event
+        elif event.kind == "broker_up" and event.broker_id is not None:
+            down.pop(event.broker_id, None)
+        elif event.kind == "leader_elected" and event.leader is not None:
+            earlier = [epoch for epoch in leaders[event.where] if epoch < event.leader_epoch]
+            before = leaders[event.where][max(earlier)] if earlier else None
+            if before is not None and before != event.leader:
+                elected[event.where, event.leader_epoch] = (event, down.get(before))
+    for key, (election, notice) in elected.items():
+        start, commit = started.get(key), committed.get(key)
+        spans = [
+            None if notice is None else notice.silent_ms,
+            None if notice is None else election.time_ms - notice.time_ms,
+            None if start is None else start.time_ms - election.time_ms,
+            None if start is None or commit is None else commit.time_ms - start.time_ms,
+        ]
+        result.negative_spans += sum(span is not None and span < 0 for span in spans)
+        clean = [None if span is None or span < 0 else span for span in spans]
+        cause = "broker failure" if notice is not None else election.cause or "unknown"
+        result.all.append(Failover(key[0], key[1], cause, election.time_ms, *clean))
+    return result

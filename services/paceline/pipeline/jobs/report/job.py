@@ -1,0 +1,39 @@
+"""Run the jobs ``analyse`` and, if wanted, ``verify``, and write their results as one page."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paceline.pipeline.jobs.analyse import job as analyse
+from paceline.pipeline.jobs.report.page import make_page
+from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
+from paceline.pipeline.jobs.verify import job as verify
+
+
+@dataclass(frozen=True, slots=True)
+class ReportConfig:
+    """What to report, and where."""
+
+    bootstrap_servers: tuple[str, ...]
+    output: str
+    """File of the page."""
+    with_verify: bool = False
+    """Whether replicas are compared as well; it reads every record on every broker."""
+
+
+def run(spark: Any, config: ReportConfig, listener: JobListener | None = None) -> JobResult:
+    """Write the page; a difference between replicas is a negative verdict."""
+    listener = listener or SilentListener()
+    analysed = analyse.run(spark, analyse.AnalyseConfig(config.bootstrap_servers), listener)
+    verified = None
+    if config.with_verify:
+        verified = verify.run(spark, verify.VerifyConfig(config.bootstrap_servers), listener)
+    page = make_page(analysed.summary, None if verified is None else verified.summary, datetime.now(UTC))
+    output = Path(config.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8")
+    summary = {"page": str(output), "events": analysed.summary["events"], "failovers": analysed.summary["failovers"]}
+    if verified is not None:
+        summary["differences"] = len(verified.summary["findings"])
+    return JobResult(ExitCode.OK if verified is None else verified.exit_code, summary)

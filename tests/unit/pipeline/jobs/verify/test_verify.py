@@ -1,0 +1,102 @@
+"""Replicas are compared by digests: every class of difference, the leader's right in a tie, and the second look."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paceline.pipeline.jobs.verify.compare import Difference, RangeDigest, compare
+from paceline.pipeline.jobs.verify.replicas import PartitionToVerify, Verified, verify_partition
+
+GOOD = RangeDigest(0, 9, 10, 500, (1,), 0xAA, 0xBB, 0, 10, 10, 10)
+
+
+def digest(**changes: object) -> RangeDigest:
+    from dataclasses import replace
+
+    return replace(GOOD, **changes)  # type: ignore[arg-type]
+
+
+def classes(digests: dict[int, RangeDigest], leader: int = 1) -> list[tuple[int, Difference]]:
+    return [(found.broker_id, found.difference) for found in compare("t", 0, 0, 10, leader, digests)]
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (
+            digest(first_offset=None, last_offset=None, record_count=0, size_bytes=0, stored_crc32c=0),
+            Difference.MISSING,
+        ),
+        (digest(last_offset=7, record_count=8, size_bytes=400, stored_crc32c=1, log_end_offset=8), Difference.GAP),
+        (digest(record_count=9, size_bytes=450, stored_crc32c=1, content_crc32c=2), Difference.GAP),
+        (digest(stored_crc32c=1, content_crc32c=2), Difference.DIVERGED),
+        (digest(stored_crc32c=1, leader_epochs=(2,)), Difference.OTHER_EPOCHS),
+        (RangeDigest(error="broker 3 is not live"), Difference.MISSING),
+        (RangeDigest(error="checksum", is_damaged=True), Difference.DAMAGED),
+    ],
+)
+def test_each_difference_has_its_class(other: RangeDigest, difference: Difference) -> None:
+    assert classes({1: GOOD, 2: GOOD, 3: other}) == [(3, difference)]
+
+
+def test_equal_replicas_have_no_findings() -> None:
+    assert classes({1: GOOD, 2: GOOD, 3: digest(log_start_offset=5, high_watermark=9)}) == []
+
+
+def test_most_replicas_are_right_and_in_a_tie_the_leader() -> None:
+    other = digest(stored_crc32c=1, content_crc32c=2)
+    assert classes({1: other, 2: GOOD, 3: GOOD}) == [(1, Difference.DIVERGED)]
+    assert classes({1: GOOD, 2: other}, leader=2) == [(1, Difference.DIVERGED)]
+
+
+class Replicas:
+    """Answers digests of ten records a range; ``wrong`` decides which answers differ."""
+
+    def __init__(self, wrong: Callable[[int, int, int], bool], records: int = 30) -> None:
+        self._wrong, self._records = wrong, records
+        self.asked: list[tuple[int, int, int]] = []
+
+    def __call__(self, broker_id: int, start: int, end: int) -> RangeDigest:
+        self.asked.append((broker_id, start, end))
+        if end == 0:
+            return RangeDigest(log_start_offset=0, log_end_offset=self._records, high_watermark=self._records)
+        stop = min(start + 10, end)
+        crc = start + (1000 if self._wrong(broker_id, start, len(self.asked)) else 0)
+        return RangeDigest(start, stop - 1, stop - start, 100, (0,), crc, crc, 0, self._records, self._records, stop)
+
+
+ITEM = PartitionToVerify("t", 0, "", 1, (1, 2, 3), {})
+
+
+def test_ranges_follow_each_other_up_to_the_smallest_high_watermark() -> None:
+    verified = Verified()
+    assert verify_partition(ITEM, Replicas(lambda *_: False), verified) == []
+    assert (verified.ranges, verified.records) == (3, 30)
+
+
+def test_a_difference_that_stays_is_reported_with_its_range() -> None:
+    (found,) = verify_partition(ITEM, Replicas(lambda broker_id, start, _: broker_id == 3 and start == 10), Verified())
+    assert (found.broker_id, found.start_offset, found.end_offset) == (3, 10, 20)
+    assert found.difference is Difference.DIVERGED
+
+
+def test_a_difference_that_is_gone_at_the_second_look_is_not_reported() -> None:
+    seen: set[tuple[int, int]] = set()
+
+    def once(broker_id: int, start: int, _: int) -> bool:
+        first = (broker_id, start) not in seen
+        seen.add((broker_id, start))
+        return first and broker_id == 3
+
+    assert verify_partition(ITEM, Replicas(once), Verified()) == []
+
+
+def test_a_broker_that_is_not_there_is_missing_and_the_others_are_compared() -> None:
+    replicas = Replicas(lambda *_: False)
+
+    def ask(broker_id: int, start: int, end: int) -> RangeDigest:
+        return RangeDigest(error="broker 3 is not live") if broker_id == 3 else replicas(broker_id, start, end)
+
+    verified = Verified()
+    (found,) = verify_partition(ITEM, ask, verified)
+    assert found.difference is Difference.MISSING and verified.records == 30
