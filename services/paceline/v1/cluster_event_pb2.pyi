@@ -85,6 +85,8 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """A damaged or stray log was set aside; the replica is copied again from the leader."""
     CLUSTER_EVENT_KIND_FIRST_COMMIT: _ClusterEventKind.ValueType  # 29
     """The first record that a leader appended in its leader epoch was committed."""
+    CLUSTER_EVENT_KIND_BROKER_SUSPECTED: _ClusterEventKind.ValueType  # 30
+    """The controller moves leaders away from a registered broker that it does not hear from."""
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
     """ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -151,6 +153,8 @@ CLUSTER_EVENT_KIND_LOG_SET_ASIDE: ClusterEventKind.ValueType  # 28
 """A damaged or stray log was set aside; the replica is copied again from the leader."""
 CLUSTER_EVENT_KIND_FIRST_COMMIT: ClusterEventKind.ValueType  # 29
 """The first record that a leader appended in its leader epoch was committed."""
+CLUSTER_EVENT_KIND_BROKER_SUSPECTED: ClusterEventKind.ValueType  # 30
+"""The controller moves leaders away from a registered broker that it does not hear from."""
 global___ClusterEventKind = ClusterEventKind
 
 class _TransitionState:
@@ -690,6 +694,7 @@ class ClusterEvent(google.protobuf.message.Message):
     LOG_DAMAGED_FIELD_NUMBER: builtins.int
     LOG_SET_ASIDE_FIELD_NUMBER: builtins.int
     FIRST_COMMIT_FIELD_NUMBER: builtins.int
+    BROKER_SUSPECTED_FIELD_NUMBER: builtins.int
     source: builtins.str
     """The reporting process, for example "broker-1" or "controller-1000000"."""
     time_ms: builtins.int
@@ -812,6 +817,10 @@ class ClusterEvent(google.protobuf.message.Message):
     def first_commit(self) -> global___ReplicaEvent:
         """The first record that a leader appended in its leader epoch was committed."""
 
+    @property
+    def broker_suspected(self) -> global___BrokerEvent:
+        """The controller moves leaders away from a registered broker that it does not hear from."""
+
     def __init__(
         self,
         *,
@@ -847,9 +856,10 @@ class ClusterEvent(google.protobuf.message.Message):
         log_damaged: global___ReplicaEvent | None = ...,
         log_set_aside: global___ReplicaEvent | None = ...,
         first_commit: global___ReplicaEvent | None = ...,
+        broker_suspected: global___BrokerEvent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit"] | None: ...
+    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected"] | None: ...
 
 global___ClusterEvent = ClusterEvent

@@ -12,6 +12,7 @@ from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.reassignment.reassignment import resume_reassignments
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.state_change import StateChangeKind
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
     cause = "suspicion" if suspected else "lease"
     LOG.warning("leaders move away from a broker: broker=%d cause=%s", broker_id, cause)
     context.without_lease.add(broker_id)
+    silent_ms = components.leases.silent_ms(broker_id)
+    components.log.note(StateChangeKind.BROKER_SUSPECTED, broker_id, cause, silent_ms=silent_ms)
     led = [
         topic_partition
         for topic_partition in _hosted(context, broker_id)

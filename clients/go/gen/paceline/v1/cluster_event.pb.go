@@ -88,6 +88,8 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_SET_ASIDE ClusterEventKind = 28
 	// The first record that a leader appended in its leader epoch was committed.
 	ClusterEventKind_CLUSTER_EVENT_KIND_FIRST_COMMIT ClusterEventKind = 29
+	// The controller moves leaders away from a registered broker that it does not hear from.
+	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_SUSPECTED ClusterEventKind = 30
 )
 
 // Enum value maps for ClusterEventKind.
@@ -123,6 +125,7 @@ var (
 		27: "CLUSTER_EVENT_KIND_LOG_DAMAGED",
 		28: "CLUSTER_EVENT_KIND_LOG_SET_ASIDE",
 		29: "CLUSTER_EVENT_KIND_FIRST_COMMIT",
+		30: "CLUSTER_EVENT_KIND_BROKER_SUSPECTED",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -155,6 +158,7 @@ var (
 		"CLUSTER_EVENT_KIND_LOG_DAMAGED":         27,
 		"CLUSTER_EVENT_KIND_LOG_SET_ASIDE":       28,
 		"CLUSTER_EVENT_KIND_FIRST_COMMIT":        29,
+		"CLUSTER_EVENT_KIND_BROKER_SUSPECTED":    30,
 	}
 )
 
@@ -1193,6 +1197,7 @@ type ClusterEvent struct {
 	//	*ClusterEvent_LogDamaged
 	//	*ClusterEvent_LogSetAside
 	//	*ClusterEvent_FirstCommit
+	//	*ClusterEvent_BrokerSuspected
 	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1517,6 +1522,15 @@ func (x *ClusterEvent) GetFirstCommit() *ReplicaEvent {
 	return nil
 }
 
+func (x *ClusterEvent) GetBrokerSuspected() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BrokerSuspected); ok {
+			return x.BrokerSuspected
+		}
+	}
+	return nil
+}
+
 type isClusterEvent_Event interface {
 	isClusterEvent_Event()
 }
@@ -1666,6 +1680,11 @@ type ClusterEvent_FirstCommit struct {
 	FirstCommit *ReplicaEvent `protobuf:"bytes,129,opt,name=first_commit,json=firstCommit,proto3,oneof"`
 }
 
+type ClusterEvent_BrokerSuspected struct {
+	// The controller moves leaders away from a registered broker that it does not hear from.
+	BrokerSuspected *BrokerEvent `protobuf:"bytes,130,opt,name=broker_suspected,json=brokerSuspected,proto3,oneof"`
+}
+
 func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
@@ -1723,6 +1742,8 @@ func (*ClusterEvent_LogDamaged) isClusterEvent_Event() {}
 func (*ClusterEvent_LogSetAside) isClusterEvent_Event() {}
 
 func (*ClusterEvent_FirstCommit) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BrokerSuspected) isClusterEvent_Event() {}
 
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
@@ -1822,7 +1843,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
 	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
 	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
-	"\x11_controller_epoch\"\xd5\x0f\n" +
+	"\x11_controller_epoch\"\x9d\x10\n" +
 	"\fClusterEvent\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
@@ -1862,8 +1883,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\vlog_damaged\x18\x7f \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\n" +
 	"logDamaged\x12@\n" +
 	"\rlog_set_aside\x18\x80\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vlogSetAside\x12?\n" +
-	"\ffirst_commit\x18\x81\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vfirstCommitB\a\n" +
-	"\x05event*\x86\t\n" +
+	"\ffirst_commit\x18\x81\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vfirstCommit\x12F\n" +
+	"\x10broker_suspected\x18\x82\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0fbrokerSuspectedB\a\n" +
+	"\x05event*\xaf\t\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CLUSTER_EVENT_KIND_BECAME_LEADER\x10\x01\x12&\n" +
@@ -1895,7 +1917,8 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x1fCLUSTER_EVENT_KIND_REASSIGNMENT\x10\x1a\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_LOG_DAMAGED\x10\x1b\x12$\n" +
 	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1c\x12#\n" +
-	"\x1fCLUSTER_EVENT_KIND_FIRST_COMMIT\x10\x1d*\xfe\x03\n" +
+	"\x1fCLUSTER_EVENT_KIND_FIRST_COMMIT\x10\x1d\x12'\n" +
+	"#CLUSTER_EVENT_KIND_BROKER_SUSPECTED\x10\x1e*\xfe\x03\n" +
 	"\x0fTransitionState\x12 \n" +
 	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
 	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
@@ -1987,11 +2010,12 @@ var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
 	5,  // 40: paceline.v1.ClusterEvent.log_damaged:type_name -> paceline.v1.ReplicaEvent
 	5,  // 41: paceline.v1.ClusterEvent.log_set_aside:type_name -> paceline.v1.ReplicaEvent
 	5,  // 42: paceline.v1.ClusterEvent.first_commit:type_name -> paceline.v1.ReplicaEvent
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	9,  // 43: paceline.v1.ClusterEvent.broker_suspected:type_name -> paceline.v1.BrokerEvent
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -2038,6 +2062,7 @@ func file_paceline_v1_cluster_event_proto_init() {
 		(*ClusterEvent_LogDamaged)(nil),
 		(*ClusterEvent_LogSetAside)(nil),
 		(*ClusterEvent_FirstCommit)(nil),
+		(*ClusterEvent_BrokerSuspected)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -14,6 +14,8 @@ from paceline.pipeline.jobs.analyse.events import EventRow
 
 FLAP_MS: Final = 60_000
 """A replica that is back in the in-sync set within this time has flapped."""
+NOTICE_MS: Final = 60_000
+"""An election this long after the notice that the leader is gone has another cause."""
 MINUTE_MS: Final = 60_000
 PHASES: Final = ("detect", "elect", "propagate", "recover")
 
@@ -185,15 +187,22 @@ def failovers(events: Iterable[EventRow]) -> Failovers:
         elif event.kind == "leader_elected":
             leaders[event.where][event.leader_epoch] = event.leader
     for event in events:
-        if event.kind == "broker_down" and event.broker_id is not None:
+        if event.kind == "broker_suspected" and event.broker_id is not None:
             down[event.broker_id] = event
+        elif event.kind == "broker_down" and event.broker_id is not None:
+            suspected = down.get(event.broker_id)
+            if suspected is None or event.time_ms - suspected.time_ms > NOTICE_MS:
+                down[event.broker_id] = event
         elif event.kind == "broker_up" and event.broker_id is not None:
             down.pop(event.broker_id, None)
         elif event.kind == "leader_elected" and event.leader is not None:
             earlier = [epoch for epoch in leaders[event.where] if epoch < event.leader_epoch]
             before = leaders[event.where][max(earlier)] if earlier else None
             if before is not None and before != event.leader:
-                elected[event.where, event.leader_epoch] = (event, down.get(before))
+                notice = down.get(before)
+                if notice is not None and event.time_ms - notice.time_ms > NOTICE_MS:
+                    notice = None
+                elected[event.where, event.leader_epoch] = (event, notice)
     for key, (election, notice) in elected.items():
         start, commit = started.get(key), committed.get(key)
         spans = [

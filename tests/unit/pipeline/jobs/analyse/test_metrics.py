@@ -71,6 +71,14 @@ def test_a_failover_is_split_into_its_spans() -> None:
     assert (found.detect_ms, found.elect_ms, found.propagate_ms, found.recover_ms) == (6_400, 8, 7, 25)
 
 
+def test_a_suspected_broker_is_noticed_before_its_registration_ends() -> None:
+    events = killed_leader()
+    suspected = event("broker_suspected", 9_990, "c", broker_id=1, silent_ms=1_200, topic="", partition=-1)
+    elected = event("leader_elected", 9_995, "c", leader=2, leader_epoch=1, cause="BrokerLeaseChange")
+    (found,) = failovers([*events[:2], suspected, elected, events[2], *events[4:]]).all
+    assert (found.cause, found.detect_ms, found.elect_ms) == ("broker failure", 1_200, 5)
+
+
 def test_events_of_different_processes_may_arrive_the_wrong_way_round() -> None:
     events = killed_leader()
     late = [*events[:2], *events[4:], *events[2:4]]
