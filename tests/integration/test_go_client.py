@@ -166,3 +166,36 @@ def test_nobody_at_the_address_is_a_failure_with_a_deadline(roundtrip: Path) -> 
 def test_a_bad_flag_is_a_usage_error(roundtrip: Path) -> None:
     done = subprocess.run([str(roundtrip), "-records", "0"], capture_output=True, text=True, timeout=120.0)
     assert done.returncode == 2
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_the_library_loses_nothing_while_a_leader_is_killed(tmp_path: Path, cluster: LocalCluster) -> None:
+    program = tmp_path / "failover"
+    _go("build", "-o", str(program), "./samples/failover")
+    arguments = [
+        str(program),
+        "-bootstrap",
+        cluster.bootstrap,
+        "-count",
+        "30000",
+        "-rate",
+        "5000",
+        "-topic",
+        "go-library",
+    ]
+    running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    victim = None
+    try:
+        with StubClient(cluster.bootstrap.split(",")) as client:
+            eventually(lambda: client.end_offset("go-library", 0) > 1_000, 120.0, "records are being written")
+            victim = cluster.broker(client.describe_topic("go-library").partitions[0].leader)
+        cluster.kill(victim)
+        output, errors = running.communicate(timeout=300)
+    finally:
+        running.kill()
+        if victim is not None:
+            cluster.restart(victim)
+    found = json.loads(output)
+    assert running.returncode == 0, (found, errors)
+    assert (found["acknowledged"], found["lost"], found["doubled"], found["reordered"]) == (30_000, 0, 0, 0)

@@ -1,0 +1,207 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// Topic describes a topic to create.
+type Topic struct {
+	Name string
+	// Partitions and ReplicationFactor: 0 means the default of the cluster.
+	Partitions, ReplicationFactor int
+	// Configs such as "min.insync.replicas": "2".
+	Configs map[string]string
+}
+
+// CreateTopic creates a topic and returns its id when every partition has a leader.
+func (c *Client) CreateTopic(ctx context.Context, topic Topic) (string, error) {
+	operation := "creating topic " + topic.Name
+	request := &pacelinev1.NewTopic{Name: topic.Name, Configs: topic.Configs}
+	if topic.Partitions > 0 {
+		count := int32(topic.Partitions)
+		request.Partitions = &count
+	}
+	if topic.ReplicationFactor > 0 {
+		factor := int32(topic.ReplicationFactor)
+		request.ReplicationFactor = &factor
+	}
+	id := ""
+	err := c.onController(ctx, operation, func(ctx context.Context, admin pacelinev1.AdminServiceClient) error {
+		answer, err := admin.CreateTopics(ctx, &pacelinev1.CreateTopicsRequest{
+			Topics: []*pacelinev1.NewTopic{request}, TimeoutMs: serverWait(ctx),
+		})
+		if err == nil {
+			result := answer.GetTopics()[0]
+			id, err = result.GetTopicId(), topicError(operation, result.GetError())
+		} else {
+			err = callError(ctx, operation, err)
+		}
+		return err
+	})
+	return id, err
+}
+
+// DeleteTopic deletes a topic and returns when it is gone.
+func (c *Client) DeleteTopic(ctx context.Context, name string) error {
+	operation := "deleting topic " + name
+	return c.onController(ctx, operation, func(ctx context.Context, admin pacelinev1.AdminServiceClient) error {
+		answer, err := admin.DeleteTopics(ctx, &pacelinev1.DeleteTopicsRequest{Topics: []string{name}, TimeoutMs: serverWait(ctx)})
+		if err != nil {
+			return callError(ctx, operation, err)
+		}
+		return topicError(operation, answer.GetTopics()[0].GetError())
+	})
+}
+
+// DescribeTopic returns partitions, leaders, replicas and in-sync replicas of a topic.
+func (c *Client) DescribeTopic(ctx context.Context, name string) (*pacelinev1.TopicDescription, error) {
+	var found *pacelinev1.TopicDescription
+	err := c.retry(ctx, func(ctx context.Context) error {
+		if _, err := c.describeOnce(ctx); err != nil {
+			return err
+		}
+		var err error
+		found, err = c.describeTopicOnce(ctx, name)
+		return err
+	})
+	return found, err
+}
+
+// Offset names a place in a partition for ListOffset.
+type Offset struct {
+	spec        pacelinev1.OffsetSpec
+	timestampMs int64
+}
+
+// Earliest is the first offset still in the log.
+func Earliest() Offset { return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_EARLIEST} }
+
+// Latest is the end of the committed records, exclusive.
+func Latest() Offset { return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_LATEST} }
+
+// AtTime is the first record at or after a time.
+func AtTime(moment time.Time) Offset {
+	return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP, timestampMs: moment.UnixMilli()}
+}
+
+// ListOffset returns an offset; ok is false when no record is that young.
+func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, at Offset) (offset int64, ok bool, err error) {
+	operation := fmt.Sprintf("listing an offset of %s/%d", topic, partition)
+	err = c.retry(ctx, func(ctx context.Context) error {
+		return c.onLeader(ctx, topic, partition, func(
+			ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, _ string,
+		) error {
+			answer, err := log.ListOffsets(ctx, &pacelinev1.ListOffsetsRequest{Partitions: []*pacelinev1.ListOffsetsPartition{{
+				Topic: topic, Partition: partition, Spec: at.spec, TimestampMs: at.timestampMs, CurrentLeaderEpoch: &leader.epoch,
+			}}})
+			if err != nil {
+				return callError(ctx, operation, err)
+			}
+			result := answer.GetPartitions()[0]
+			offset, ok = result.GetOffset(), result.Offset != nil
+			return partitionError(operation, result.GetError())
+		})
+	})
+	return offset, ok, err
+}
+
+// WatchEvents calls handle for every event of the cluster from now on, until ctx ends or handle returns an error. It
+// reconnects and resumes at the last event when a process dies.
+func (c *Client) WatchEvents(ctx context.Context, handle func(*pacelinev1.ClusterEvent) error) error {
+	cursor := ""
+	for {
+		var stopped error
+		err := c.askController(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
+			stream, err := pacelinev1.NewMetadataServiceClient(connection).WatchEvents(ctx, &pacelinev1.WatchEventsRequest{Cursor: cursor})
+			for err == nil {
+				var answer *pacelinev1.WatchEventsResponse
+				if answer, err = stream.Recv(); err == nil {
+					cursor = answer.GetBatch().GetCursor()
+					for _, event := range answer.GetBatch().GetEvents() {
+						if stopped = handle(event); stopped != nil {
+							return nil
+						}
+					}
+				}
+			}
+			return err
+		})
+		if stopped != nil {
+			return stopped
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		_ = err // A stream that broke is opened again at the controller that is active by then.
+		if !sleep(ctx, longestPause/4) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (c *Client) askController(ctx context.Context, ask func(ctx context.Context, connection *grpc.ClientConn) error) error {
+	if _, err := c.DescribeCluster(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	address := c.controller
+	c.mu.Unlock()
+	if address == "" {
+		return newError("finding the controller", pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "no controller is active")
+	}
+	connection, err := c.dial(address)
+	if err != nil {
+		return err
+	}
+	return ask(ctx, connection)
+}
+
+// onController runs an administrative call at the active controller, following the address in NOT_CONTROLLER. A call whose
+// outcome is unknown is not repeated: the change may have been made.
+func (c *Client) onController(
+	ctx context.Context, operation string, call func(context.Context, pacelinev1.AdminServiceClient) error,
+) error {
+	address := ""
+	return c.retry(ctx, func(ctx context.Context) error {
+		if address == "" {
+			if _, err := c.describeOnce(ctx); err != nil {
+				return err
+			}
+			c.mu.Lock()
+			address = c.controller
+			c.mu.Unlock()
+			if address == "" {
+				return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "no controller is active")
+			}
+		}
+		connection, err := c.dial(address)
+		if err != nil {
+			return err
+		}
+		err = call(ctx, pacelinev1.NewAdminServiceClient(connection))
+		var failure *Error
+		if errors.As(err, &failure) {
+			if failure.refresh {
+				address = failure.controller
+			}
+			failure.Retriable = failure.Retriable && failure.Definite
+		}
+		return err
+	})
+}
+
+// serverWait returns how long a server may wait so that its answer arrives before the deadline, in milliseconds.
+func serverWait(ctx context.Context) int32 {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return int32(max(time.Until(deadline)*8/10, time.Millisecond).Milliseconds())
+}

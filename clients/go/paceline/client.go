@@ -1,0 +1,380 @@
+package paceline
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+const (
+	firstPause     = 50 * time.Millisecond
+	longestPause   = time.Second
+	askTimeout     = 2 * time.Second
+	largestMessage = 64 << 20
+)
+
+// Config says how to reach a cluster.
+type Config struct {
+	// Bootstrap lists addresses (host:port) of any brokers or controllers of the cluster.
+	Bootstrap []string
+	// RequestTimeout bounds one request; 0 means 10 s.
+	RequestTimeout time.Duration
+	// CAFile, CertFile and KeyFile are PEM files. With a CAFile connections use TLS; the other two identify the client.
+	CAFile, CertFile, KeyFile string
+	// DialOptions are added to those of this package.
+	DialOptions []grpc.DialOption
+}
+
+// Client knows one cluster: connections, brokers and leaders. It is safe for concurrent use.
+type Client struct {
+	requestTimeout time.Duration
+	dialOptions    []grpc.DialOption
+
+	mu          sync.Mutex
+	bootstrap   []string
+	connections map[string]*grpc.ClientConn
+	brokers     map[int32]string
+	topics      map[string]*topicState
+	controller  string
+	closed      bool
+}
+
+type topicState struct {
+	id      string
+	count   int
+	leaders map[int32]leaderState
+}
+
+type leaderState struct {
+	address string
+	epoch   int32
+}
+
+// NewClient returns a client; it connects with the first call.
+func NewClient(config Config) (*Client, error) {
+	if len(config.Bootstrap) == 0 {
+		return nil, errors.New("paceline: Config.Bootstrap is empty")
+	}
+	transport, err := transportCredentials(config)
+	if err != nil {
+		return nil, err
+	}
+	options := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithDisableRetry(),
+	}, config.DialOptions...)
+	timeout := config.RequestTimeout
+	if timeout == 0 {
+		timeout = 10 * time.Second
+	}
+	return &Client{
+		requestTimeout: timeout, dialOptions: options, bootstrap: config.Bootstrap,
+		connections: map[string]*grpc.ClientConn{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
+	}, nil
+}
+
+func transportCredentials(config Config) (credentials.TransportCredentials, error) {
+	if config.CAFile == "" {
+		return insecure.NewCredentials(), nil
+	}
+	pem, err := os.ReadFile(config.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("paceline: CAFile: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("paceline: CAFile %s holds no certificate", config.CAFile)
+	}
+	settings := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	if config.CertFile != "" {
+		// Read for each handshake, so that a renewed certificate is used without a restart.
+		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			certificate, err := tls.LoadX509KeyPair(config.CertFile, config.KeyFile)
+			return &certificate, err
+		}
+	}
+	return credentials.NewTLS(settings), nil
+}
+
+// Close ends every connection; calls in flight fail.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, connection := range c.connections {
+		_ = connection.Close()
+	}
+	c.connections = map[string]*grpc.ClientConn{}
+}
+
+func (c *Client) dial(address string) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.New("paceline: the client is closed")
+	}
+	if connection, ok := c.connections[address]; ok {
+		return connection, nil
+	}
+	connection, err := grpc.NewClient(address, c.dialOptions...)
+	if err != nil {
+		return nil, fmt.Errorf("paceline: address %q: %w", address, err)
+	}
+	c.connections[address] = connection
+	return connection, nil
+}
+
+// retry calls attempt until it succeeds, fails for good, or ctx ends; the last failure is part of the error.
+func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) error) error {
+	pause := firstPause
+	for {
+		call, cancel := context.WithTimeout(ctx, c.requestTimeout)
+		err := attempt(call)
+		cancel()
+		var failure *Error
+		if err == nil || !errors.As(err, &failure) || !failure.Retriable {
+			return err
+		}
+		if !sleep(ctx, max(failure.retryAfter, pause/2+rand.N(pause/2))) {
+			return err
+		}
+		pause = min(pause*3/2, longestPause)
+	}
+}
+
+// sleep returns false when ctx ends first.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// askAny calls one known address after another until one answers, and returns the last failure otherwise.
+func (c *Client) askAny(ctx context.Context, ask func(ctx context.Context, connection *grpc.ClientConn) error) error {
+	c.mu.Lock()
+	addresses := append([]string{}, c.bootstrap...)
+	for _, address := range c.brokers {
+		addresses = append(addresses, address)
+	}
+	c.mu.Unlock()
+	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
+	var last error
+	for _, address := range addresses {
+		connection, err := c.dial(address)
+		if err != nil {
+			return err
+		}
+		one, cancel := context.WithTimeout(ctx, askTimeout)
+		last = ask(one, connection)
+		cancel()
+		if last == nil || ctx.Err() != nil {
+			return last
+		}
+	}
+	return last
+}
+
+// DescribeCluster returns the brokers and the active controller.
+func (c *Client) DescribeCluster(ctx context.Context) (*pacelinev1.DescribeClusterResponse, error) {
+	var found *pacelinev1.DescribeClusterResponse
+	err := c.retry(ctx, func(ctx context.Context) error {
+		var err error
+		found, err = c.describeOnce(ctx)
+		return err
+	})
+	return found, err
+}
+
+func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterResponse, error) {
+	const operation = "describing the cluster"
+	var found *pacelinev1.DescribeClusterResponse
+	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
+		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(ctx, &pacelinev1.DescribeClusterRequest{})
+		if err != nil {
+			return callError(ctx, operation, err)
+		}
+		if len(answer.GetBrokers()) == 0 && answer.GetControllerHost() == "" {
+			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet")
+		}
+		found = answer
+		return nil
+	}
+	if err := c.askAny(ctx, ask); err != nil {
+		return nil, err
+	}
+	controller := ""
+	if found.GetControllerHost() != "" {
+		controller = net.JoinHostPort(found.GetControllerHost(), strconv.Itoa(int(found.GetControllerPort())))
+	}
+	if len(found.GetBrokers()) == 0 {
+		// A standby controller names the active one only.
+		connection, err := c.dial(controller)
+		if err != nil {
+			return nil, err
+		}
+		if err := ask(ctx, connection); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.controller = controller
+	if len(found.GetBrokers()) > 0 {
+		c.brokers = map[int32]string{}
+		for _, broker := range found.GetBrokers() {
+			c.brokers[broker.GetId()] = net.JoinHostPort(broker.GetHost(), strconv.Itoa(int(broker.GetPort())))
+		}
+	}
+	return found, nil
+}
+
+// refresh learns the leaders of a topic again.
+func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error) {
+	if _, err := c.describeOnce(ctx); err != nil {
+		return nil, err
+	}
+	description, err := c.describeTopicOnce(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state := &topicState{id: description.GetTopicId(), count: len(description.GetPartitions()), leaders: map[int32]leaderState{}}
+	for _, partition := range description.GetPartitions() {
+		if address, known := c.brokers[partition.GetLeader()]; partition.Leader != nil && known {
+			state.leaders[partition.GetPartition()] = leaderState{address, partition.GetLeaderEpoch()}
+		}
+	}
+	c.topics[topic] = state
+	return state, nil
+}
+
+func (c *Client) describeTopicOnce(ctx context.Context, topic string) (*pacelinev1.TopicDescription, error) {
+	operation := "describing topic " + topic
+	var found *pacelinev1.TopicDescription
+	err := c.askAny(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
+		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeTopics(
+			ctx, &pacelinev1.DescribeTopicsRequest{Topics: []string{topic}})
+		if err != nil {
+			return callError(ctx, operation, err)
+		}
+		if len(answer.GetTopics()) != 1 {
+			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "one topic was asked for, not one was answered")
+		}
+		found = answer.GetTopics()[0]
+		return topicError(operation, found.GetError())
+	})
+	return found, err
+}
+
+// partitionCount returns the number of partitions of a topic.
+func (c *Client) partitionCount(ctx context.Context, topic string) (int, error) {
+	c.mu.Lock()
+	state := c.topics[topic]
+	c.mu.Unlock()
+	if state == nil {
+		err := c.retry(ctx, func(ctx context.Context) error {
+			var err error
+			state, err = c.refresh(ctx, topic)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return state.count, nil
+}
+
+// leaderOf returns the leader of a partition and the id of its topic, from memory where they are known.
+func (c *Client) leaderOf(ctx context.Context, topic string, partition int32) (leaderState, string, error) {
+	c.mu.Lock()
+	state := c.topics[topic]
+	c.mu.Unlock()
+	if state != nil {
+		c.mu.Lock()
+		leader, known := state.leaders[partition]
+		c.mu.Unlock()
+		if known {
+			return leader, state.id, nil
+		}
+	}
+	state, err := c.refresh(ctx, topic)
+	if err != nil {
+		return leaderState{}, "", err
+	}
+	operation := fmt.Sprintf("finding the leader of %s/%d", topic, partition)
+	if int(partition) >= state.count {
+		return leaderState{}, "", newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+			fmt.Sprintf("the topic has %d partitions", state.count))
+	}
+	c.mu.Lock()
+	leader, known := state.leaders[partition]
+	c.mu.Unlock()
+	if !known {
+		return leaderState{}, "", newError(operation, pacelinev1.ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE, "the partition has no leader")
+	}
+	return leader, state.id, nil
+}
+
+// learnFrom follows the hint of a failure, or forgets the leader that failed, so that the next attempt asks again.
+func (c *Client) learnFrom(err error, topic string, partition int32) {
+	var failure *Error
+	if !errors.As(err, &failure) || !failure.refresh {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state := c.topics[topic]
+	if state == nil {
+		return
+	}
+	known, had := state.leaders[partition]
+	delete(state.leaders, partition)
+	hint := failure.leader
+	address := hintAddress(hint)
+	sameTopic := hint.GetTopicId() == "" || hint.GetTopicId() == state.id
+	// A hint with an older epoch comes from a broker that is behind.
+	if address != "" && sameTopic && (!had || hint.GetLeaderEpoch() >= known.epoch) {
+		state.leaders[partition] = leaderState{address, hint.GetLeaderEpoch()}
+	}
+}
+
+// onLeader runs one attempt of a call at the leader of a partition and learns from its failure.
+func (c *Client) onLeader(
+	ctx context.Context, topic string, partition int32,
+	call func(ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string) error,
+) error {
+	leader, topicID, err := c.leaderOf(ctx, topic, partition)
+	if err != nil {
+		return err
+	}
+	connection, err := c.dial(leader.address)
+	if err != nil {
+		return err
+	}
+	err = call(ctx, pacelinev1.NewLogServiceClient(connection), leader, topicID)
+	c.learnFrom(err, topic, partition)
+	return err
+}

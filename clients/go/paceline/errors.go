@@ -1,0 +1,177 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// errorDomain marks the google.rpc.ErrorInfo details that Paceline's servers write.
+const errorDomain = "paceline"
+
+// Error is a failure with the code a server sent, or the nearest code for a call without an answer.
+type Error struct {
+	// Code is the server's code; REQUEST_TIMED_OUT or BROKER_NOT_AVAILABLE when no server answered.
+	Code pacelinev1.ErrorCode
+	// Operation names the call that failed.
+	Operation string
+	// Message is one sentence for a person.
+	Message string
+	// Retriable: the same call may succeed later.
+	Retriable bool
+	// Definite: the operation surely did not happen. False means that the outcome is unknown.
+	Definite bool
+
+	refresh        bool
+	retryAfter     time.Duration
+	leader         *pacelinev1.LeaderHint
+	controller     string
+	logStartOffset *int64
+	cause          error
+}
+
+// Error returns the operation, the name of the code and the message.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s: %s", e.Operation, CodeName(e.Code), e.Message)
+}
+
+// Unwrap returns the gRPC error, if the call failed as a whole.
+func (e *Error) Unwrap() error { return e.cause }
+
+// CodeName returns the name of a code without its prefix, for example NOT_CONTROLLER.
+func CodeName(code pacelinev1.ErrorCode) string {
+	return code.String()[len("ERROR_CODE_"):]
+}
+
+// CodeOf returns the code of an error of this package, UNSPECIFIED for other errors.
+func CodeOf(err error) pacelinev1.ErrorCode {
+	var failure *Error
+	if errors.As(err, &failure) {
+		return failure.Code
+	}
+	return pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+// TruncatedError reports that records which the consumer had read are not in the log any more (KIP-320). The next poll
+// continues at DivergentOffset.
+type TruncatedError struct {
+	Topic           string
+	Partition       int32
+	Position        int64
+	DivergentOffset int64
+}
+
+// Error describes the truncation.
+func (e *TruncatedError) Error() string {
+	return fmt.Sprintf("%s/%d was truncated: read up to offset %d, the log diverges at %d",
+		e.Topic, e.Partition, e.Position, e.DivergentOffset)
+}
+
+// codeOptions reads the options of an error code from the descriptor of the contract.
+func codeOptions(code pacelinev1.ErrorCode) (retriable, definite, refresh bool) {
+	value := code.Descriptor().Values().ByNumber(code.Number())
+	if value == nil {
+		return false, false, false
+	}
+	options, ok := value.Options().(*descriptorpb.EnumValueOptions)
+	if !ok || options == nil {
+		return false, false, false
+	}
+	flag := func(extension any) bool { set, _ := extension.(bool); return set }
+	return flag(proto.GetExtension(options, pacelinev1.E_Retriable)),
+		flag(proto.GetExtension(options, pacelinev1.E_Definite)),
+		flag(proto.GetExtension(options, pacelinev1.E_RefreshMetadata))
+}
+
+func newError(operation string, code pacelinev1.ErrorCode, message string) *Error {
+	failure := &Error{Code: code, Operation: operation, Message: message}
+	failure.Retriable, failure.Definite, failure.refresh = codeOptions(code)
+	// After new metadata the call goes to another broker, or with another epoch: that may succeed, too.
+	failure.Retriable = failure.Retriable || failure.refresh
+	return failure
+}
+
+func partitionError(operation string, detail *pacelinev1.PartitionError) error {
+	if detail == nil {
+		return nil
+	}
+	failure := newError(operation, detail.GetCode(), detail.GetMessage())
+	failure.leader, failure.logStartOffset = detail.GetCurrentLeader(), detail.LogStartOffset
+	failure.retryAfter = time.Duration(detail.GetRetryAfterMs()) * time.Millisecond
+	return failure
+}
+
+func topicError(operation string, detail *pacelinev1.TopicError) error {
+	if detail == nil {
+		return nil
+	}
+	return newError(operation, detail.GetCode(), detail.GetMessage())
+}
+
+// callError turns a failed call into an *Error; a context of the caller that ended stays what it is.
+func callError(ctx context.Context, operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	state := status.Convert(err)
+	var failure *Error
+	for _, detail := range state.Details() {
+		switch detail := detail.(type) {
+		case *errdetails.ErrorInfo:
+			if detail.GetDomain() == errorDomain {
+				code := pacelinev1.ErrorCode(pacelinev1.ErrorCode_value["ERROR_CODE_"+detail.GetReason()])
+				failure = newError(operation, code, state.Message())
+				failure.controller = detail.GetMetadata()["address"]
+			}
+		case *errdetails.RetryInfo:
+			if failure != nil {
+				failure.retryAfter = detail.GetRetryDelay().AsDuration()
+			}
+		}
+	}
+	if failure == nil {
+		failure = withoutAnswer(operation, state)
+	}
+	failure.cause = err
+	return failure
+}
+
+// withoutAnswer is the failure of a call that no server of ours answered. Its outcome is unknown unless no connection was made.
+func withoutAnswer(operation string, state *status.Status) *Error {
+	code := pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR
+	retriable := false
+	switch state.Code() {
+	case codes.DeadlineExceeded:
+		code, retriable = pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, true
+	case codes.Unavailable, codes.Canceled, codes.ResourceExhausted, codes.Internal, codes.Unknown:
+		// gRPC itself ends calls with any of these when a connection breaks.
+		code, retriable = pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE, true
+	}
+	failure := newError(operation, code, state.Message())
+	failure.Retriable, failure.Definite, failure.refresh = retriable, false, true
+	// A connection that was never made carried no request.
+	failure.Definite = state.Code() == codes.Unavailable && strings.Contains(state.Message(), "while dialing")
+	return failure
+}
+
+func hintAddress(hint *pacelinev1.LeaderHint) string {
+	if hint.GetHost() == "" || hint.GetPort() == 0 {
+		return ""
+	}
+	return net.JoinHostPort(hint.GetHost(), strconv.Itoa(int(hint.GetPort())))
+}

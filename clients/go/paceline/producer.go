@@ -1,0 +1,433 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// AnyPartition lets the producer choose the partition: by the key, or one partition per batch without a key.
+const AnyPartition int32 = -1
+
+// Header is one header of a record; a nil Value is null.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// Record is a record to send. A nil Key or Value is null, an empty one is empty.
+type Record struct {
+	Topic string
+	// Partition, or AnyPartition. The zero value is partition 0.
+	Partition  int32
+	Key, Value []byte
+	Headers    []Header
+	// Timestamp; the zero value means now.
+	Timestamp time.Time
+}
+
+// ProducerConfig tunes a producer; zero values are defaults.
+type ProducerConfig struct {
+	// DeliveryTimeout bounds the delivery of a record from Send on, retries included; 0 means 2 minutes.
+	DeliveryTimeout time.Duration
+	// Linger is how long a batch waits for further records; 0 sends at once what has gathered.
+	Linger time.Duration
+	// BatchBytes is the size from which a batch is sent; 0 means 256 KiB.
+	BatchBytes int
+	// MaxPending is how many records may wait before Send blocks; 0 means 100,000.
+	MaxPending int
+}
+
+// Delivery is the outcome of one record; it is complete when Done is closed.
+type Delivery struct {
+	done      chan struct{}
+	partition int32
+	offset    int64
+	err       error
+}
+
+// Done is closed when the outcome is known.
+func (d *Delivery) Done() <-chan struct{} { return d.done }
+
+// Partition returns the partition the record went to, once the delivery is done.
+func (d *Delivery) Partition() int32 { return d.partition }
+
+// Wait returns the offset of the record, or why it was not delivered.
+func (d *Delivery) Wait(ctx context.Context) (int64, error) {
+	select {
+	case <-d.done:
+		return d.offset, d.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// Producer sends records with acks=all, idempotent: in order per partition, each once. It is safe for concurrent use.
+type Producer struct {
+	client  *Client
+	config  ProducerConfig
+	ctx     context.Context
+	cancel  context.CancelFunc
+	pending chan struct{}
+	wait    sync.WaitGroup
+
+	mu     sync.Mutex
+	queues map[string]map[int32]*queue
+	sticky map[string]int32
+	closed bool
+}
+
+// NewProducer returns a producer of this client.
+func (c *Client) NewProducer(config ProducerConfig) *Producer {
+	if config.DeliveryTimeout == 0 {
+		config.DeliveryTimeout = 2 * time.Minute
+	}
+	if config.BatchBytes == 0 {
+		config.BatchBytes = 256 << 10
+	}
+	if config.MaxPending == 0 {
+		config.MaxPending = 100_000
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Producer{
+		client: c, config: config, ctx: ctx, cancel: cancel, pending: make(chan struct{}, config.MaxPending),
+		queues: map[string]map[int32]*queue{}, sticky: map[string]int32{},
+	}
+}
+
+// Send queues a record and returns its delivery. It blocks while too many records wait, and on the first use of a topic.
+func (p *Producer) Send(ctx context.Context, record Record) (*Delivery, error) {
+	partition := record.Partition
+	if partition < 0 {
+		count, err := p.client.partitionCount(ctx, record.Topic)
+		if err != nil {
+			return nil, err
+		}
+		partition = p.choose(record, count)
+	}
+	select {
+	case p.pending <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	item := &item{record: encode(record), size: sizeOf(record), deadline: time.Now().Add(p.config.DeliveryTimeout),
+		delivery: &Delivery{done: make(chan struct{}), partition: partition}}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		<-p.pending
+		return nil, errors.New("paceline: the producer is closed")
+	}
+	p.queueOf(record.Topic, partition).put(item)
+	return item.delivery, nil
+}
+
+// Flush waits until every record sent before has its outcome.
+func (p *Producer) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	var last []*Delivery
+	for _, byPartition := range p.queues {
+		for _, queue := range byPartition {
+			if delivery := queue.newest(); delivery != nil {
+				last = append(last, delivery)
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, delivery := range last {
+		select {
+		case <-delivery.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Close flushes, within ctx, and ends the producer. Records without an outcome by then fail.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	err := p.Flush(ctx)
+	p.cancel()
+	p.wait.Wait()
+	return err
+}
+
+// choose returns the partition by key, or one partition until a batch of that partition is taken.
+func (p *Producer) choose(record Record, count int) int32 {
+	if record.Key != nil {
+		return PartitionForKey(record.Key, count)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	partition, chosen := p.sticky[record.Topic]
+	if !chosen || int(partition) >= count {
+		partition = rand.Int32N(int32(count))
+		p.sticky[record.Topic] = partition
+	}
+	return partition
+}
+
+func (p *Producer) queueOf(topic string, partition int32) *queue {
+	byPartition := p.queues[topic]
+	if byPartition == nil {
+		byPartition = map[int32]*queue{}
+		p.queues[topic] = byPartition
+	}
+	found := byPartition[partition]
+	if found == nil {
+		found = &queue{producer: p, topic: topic, partition: partition, wake: make(chan struct{}, 1), producerID: -1}
+		byPartition[partition] = found
+		p.wait.Add(1)
+		go found.run()
+	}
+	return found
+}
+
+type item struct {
+	record   *pacelinev1.Record
+	size     int
+	deadline time.Time
+	delivery *Delivery
+}
+
+// queue sends the records of one partition, one batch at a time. It has a producer id of its own, so that an unknown
+// outcome in one partition disturbs no other.
+type queue struct {
+	producer  *Producer
+	topic     string
+	partition int32
+	wake      chan struct{}
+
+	mu    sync.Mutex
+	items []*item
+	bytes int
+	last  *Delivery
+
+	// Used by the goroutine of run alone.
+	topicID      string
+	producerID   int64
+	epoch        int32
+	nextSequence int32
+}
+
+func (q *queue) put(next *item) {
+	q.mu.Lock()
+	q.items, q.bytes, q.last = append(q.items, next), q.bytes+next.size, next.delivery
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) newest() *Delivery {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.last
+}
+
+func (q *queue) run() {
+	defer q.producer.wait.Done()
+	for {
+		select {
+		case <-q.producer.ctx.Done():
+			q.finish(q.take(math.MaxInt), 0, errors.New("paceline: the producer was closed before the record was delivered"))
+			return
+		case <-q.wake:
+		}
+		q.linger()
+		for batch := q.take(q.producer.config.BatchBytes); len(batch) > 0; batch = q.take(q.producer.config.BatchBytes) {
+			q.unstick()
+			base, err := q.deliver(batch)
+			q.finish(batch, base, err)
+		}
+	}
+}
+
+func (q *queue) linger() {
+	if q.producer.config.Linger <= 0 {
+		return
+	}
+	timer := time.NewTimer(q.producer.config.Linger)
+	defer timer.Stop()
+	for {
+		q.mu.Lock()
+		full := q.bytes >= q.producer.config.BatchBytes
+		q.mu.Unlock()
+		if full {
+			return
+		}
+		select {
+		case <-timer.C:
+			return
+		case <-q.producer.ctx.Done():
+			return
+		case <-q.wake:
+		}
+	}
+}
+
+// unstick lets records without a key go to another partition from now on.
+func (q *queue) unstick() {
+	q.producer.mu.Lock()
+	defer q.producer.mu.Unlock()
+	if q.producer.sticky[q.topic] == q.partition {
+		delete(q.producer.sticky, q.topic)
+	}
+}
+
+func (q *queue) take(limit int) []*item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	count, size := 0, 0
+	for count < len(q.items) && (count == 0 || size+q.items[count].size <= limit) {
+		size += q.items[count].size
+		count++
+	}
+	batch := q.items[:count:count]
+	q.items, q.bytes = q.items[count:], q.bytes-size
+	return batch
+}
+
+func (q *queue) finish(batch []*item, base int64, err error) {
+	for i, done := range batch {
+		done.delivery.offset, done.delivery.err = base+int64(i), err
+		close(done.delivery.done)
+		<-q.producer.pending
+	}
+}
+
+// deliver appends one batch and returns its first offset. It repeats the same records under the same sequence number
+// until the oldest record's delivery timeout; the broker recognises a repeat of what it has appended.
+func (q *queue) deliver(batch []*item) (int64, error) {
+	ctx, cancel := context.WithDeadline(q.producer.ctx, batch[0].deadline)
+	defer cancel()
+	list := &pacelinev1.RecordList{}
+	for _, one := range batch {
+		list.Records = append(list.Records, one.record)
+	}
+	unknown := false
+	var base int64
+	var last error
+	err := q.producer.client.retry(ctx, func(ctx context.Context) error {
+		err := q.producer.client.onLeader(ctx, q.topic, q.partition, func(
+			ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string,
+		) error {
+			if err := q.identify(ctx, log, list, topicID, unknown); err != nil {
+				return err
+			}
+			var err error
+			base, err = q.append(ctx, log, leader, topicID, list)
+			var failure *Error
+			if err != nil && !(errors.As(err, &failure) && failure.Definite) {
+				unknown = true
+			}
+			return err
+		})
+		if err != nil {
+			last = err
+		}
+		return err
+	})
+	if err == nil {
+		q.nextSequence = after(q.nextSequence, len(batch))
+		return base, nil
+	}
+	if unknown {
+		// The broker may have appended the batch: its sequence numbers are used up or not. A new producer id starts over.
+		q.producerID = -1
+	}
+	if last != nil {
+		err = last
+	}
+	var failure *Error
+	if errors.As(err, &failure) {
+		failure.Definite = failure.Definite && !unknown
+	}
+	return 0, err
+}
+
+// identify stamps the batch with producer id, epoch and sequence, and takes a new id where there is none. A topic
+// created again under the same name starts with a new id, unless the outcome of an attempt is unknown.
+func (q *queue) identify(
+	ctx context.Context, log pacelinev1.LogServiceClient, list *pacelinev1.RecordList, topicID string, unknown bool,
+) error {
+	if q.topicID != topicID && !unknown {
+		q.topicID, q.producerID = topicID, -1
+	}
+	if q.producerID < 0 {
+		answer, err := log.InitProducerId(ctx, &pacelinev1.InitProducerIdRequest{})
+		if err != nil {
+			failure := callError(ctx, "asking for a producer id", err)
+			var detail *Error
+			if errors.As(failure, &detail) {
+				detail.Definite = true // Nothing was appended by asking.
+			}
+			return failure
+		}
+		q.producerID, q.epoch, q.nextSequence = answer.GetProducerId(), answer.GetProducerEpoch(), 0
+	}
+	id, epoch, sequence := q.producerID, q.epoch, q.nextSequence
+	list.ProducerId, list.ProducerEpoch, list.BaseSequence = &id, &epoch, &sequence
+	return nil
+}
+
+func (q *queue) append(
+	ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string, list *pacelinev1.RecordList,
+) (int64, error) {
+	operation := fmt.Sprintf("producing to %s/%d", q.topic, q.partition)
+	if q.topicID != "" && q.topicID != topicID {
+		return 0, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "the topic was created again")
+	}
+	answer, err := log.Produce(ctx, &pacelinev1.ProduceRequest{
+		Acks: pacelinev1.Acks_ACKS_ALL, TimeoutMs: serverWait(ctx),
+		Partitions: []*pacelinev1.ProducePartition{{
+			Topic: q.topic, Partition: q.partition, TopicId: topicID, CurrentLeaderEpoch: &leader.epoch,
+			Data: &pacelinev1.ProducePartition_Records{Records: list},
+		}},
+	})
+	if err != nil {
+		return 0, callError(ctx, operation, err)
+	}
+	if len(answer.GetPartitions()) != 1 {
+		return 0, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition")
+	}
+	result := answer.GetPartitions()[0]
+	return result.GetBaseOffset(), partitionError(operation, result.GetError())
+}
+
+// after returns the sequence number that follows count records; 0 follows the largest.
+func after(sequence int32, count int) int32 {
+	return int32((int64(sequence) + int64(count)) % (math.MaxInt32 + 1))
+}
+
+func encode(record Record) *pacelinev1.Record {
+	encoded := &pacelinev1.Record{Key: record.Key, Value: record.Value}
+	moment := record.Timestamp
+	if moment.IsZero() {
+		moment = time.Now()
+	}
+	timestamp := moment.UnixMilli()
+	encoded.TimestampMs = &timestamp
+	for _, header := range record.Headers {
+		encoded.Headers = append(encoded.Headers, &pacelinev1.Header{Key: header.Key, Value: header.Value})
+	}
+	return encoded
+}
+
+func sizeOf(record Record) int {
+	size := len(record.Key) + len(record.Value) + 32
+	for _, header := range record.Headers {
+		size += len(header.Key) + len(header.Value) + 8
+	}
+	return size
+}
