@@ -109,7 +109,13 @@ def records(topic: str) -> Iterator[tuple[int, bytes | None, bytes | None, int, 
             continue
         for number in range(PER_PARTITION):
             key = None if number % 7 == 0 else b"key-%d" % number
-            value = None if number % 11 == 0 else b"" if number % 13 == 0 else b"%d/%d " % (partition, number) * 9
+            value = (
+                None
+                if number % 11 == 0 and key is not None
+                else b""
+                if number % 13 == 0
+                else b"%d/%d " % (partition, number) * 9
+            )
             headers = [("trace", b"%d" % number), ("empty", b"")] if number % 5 == 0 else []
             yield partition, key, value, START_MS + number, headers
 

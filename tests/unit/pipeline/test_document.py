@@ -23,3 +23,11 @@ def test_every_option_is_told_and_no_other(heading: str, known: tuple[str, ...])
 def test_every_column_is_told() -> None:
     columns = DOCUMENT.split("## Columns")[1].split("\n## ")[0]
     assert [name for name in ALL_COLUMNS if f"`{name}`" not in columns] == []
+
+
+def test_every_ticked_test_exists() -> None:
+    tests = Path(__file__).resolve().parents[2]
+    table = DOCUMENT.split("## Beside Spark's Kafka source")[1].split("\n## ")[0]
+    named = re.findall(r"`(\S+\.py)::(\w+)`", table)
+    assert len(named) > 20
+    assert [f"{file}::{name}" for file, name in named if f"def {name}(" not in (tests / file).read_text()] == []

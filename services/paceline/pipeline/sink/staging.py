@@ -40,7 +40,7 @@ def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
 
     topic = cluster.describe_topics([options.staging_topic]).get(options.staging_topic)
     if topic is None:
-        with Admin(",".join(options.bootstrap_servers)) as admin:
+        with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:
             brokers = len(admin.describe_cluster().brokers)
             replicas = min(3, brokers)
             new = NewTopic(
