@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from paceline.model.errors import ErrorCode, UnknownTopicOrPartitionError
 from paceline.pipeline.cluster import Cluster, close_channels
 from paceline.pipeline.data_source import PacelineDataSource
-from paceline.pipeline.errors import DataLossError, InvalidOptionError
+from paceline.pipeline.errors import DataLossError, InvalidOptionError, UnsupportedOperationError
 from paceline.pipeline.source.options import parse_stream_options
 from paceline.pipeline.source.stream_offset import StreamOffset
 from paceline.pipeline.source.stream_planner import IDLE_POLL_MS, StreamPlanner
@@ -421,3 +421,9 @@ def test_an_error_of_the_broker_is_tried_again() -> None:
         tasks = made.partitions(start, end)
         served.partitions["t", 0].errors.append(ErrorCode.LEADER_NOT_AVAILABLE)
         assert sum(batch.num_rows for task in tasks for batch in made.read(task)) == 20
+
+
+def test_the_driver_is_never_asked_to_read_records_itself() -> None:
+    source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    with pytest.raises(UnsupportedOperationError, match="Spark uses streamReader"):
+        source.simpleStreamReader(source.schema())
