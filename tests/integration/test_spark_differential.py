@@ -157,15 +157,17 @@ def paceline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     try:
         cluster.start(timeout_s=240)
         with Admin(cluster.bootstrap) as admin:
-            settings = {"retention.ms": "-1"}
+            settings = {"retention.ms": "-1", "min.insync.replicas": "1"}
             admin.create_topics([NewTopic(name, count, 1, configs=settings) for name, count in PARTITIONS.items()])
         with Producer(cluster.bootstrap) as producer:
-            for topic in PARTITIONS:
-                for partition, key, value, timestamp_ms, headers in records(topic):
-                    producer.send(
-                        topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-                    )
+            sent = [
+                producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+                for topic in PARTITIONS
+                for partition, key, value, timestamp_ms, headers in records(topic)
+            ]
             producer.flush()
+        for each in sent:
+            each.result(60)
         yield answers([sys.executable, str(READER), "paceline", cluster.bootstrap, ""], None)
     finally:
         cluster.stop(force=True)
