@@ -13,11 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BrokerMetrics:
-    """Counters of the core; they only rise."""
+    """Counters of the core; they only rise, but for those that say otherwise."""
 
     isr_shrinks: int = 0
     isr_expands: int = 0
     failed_isr_updates: int = 0
+    log_cleaner_runs: int = 0
+    log_cleaner_bytes: int = 0
+    log_cleaner_bytes_removed: int = 0
+    log_cleaner_max_dirty_percent: float = 0.0
+    """Not a counter: of the log that was dirtiest when the cleaner last looked."""
+    uncleanable_partitions: int = 0
+    """Not a counter: logs whose compaction has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,14 @@ class MetricsSnapshot:
     damaged_logs: int
     damaged_reads_total: int
     logs_set_aside: int
+    log_cleaner_runs_total: int
+    log_cleaner_bytes_total: int
+    """Read and written by compaction."""
+    log_cleaner_bytes_removed_total: int
+    log_cleaner_max_dirty_percent: float
+    """Dirty part of the dirtiest log that is compacted."""
+    uncleanable_partitions: int
+    """Logs whose compaction has failed; they grow until the broker starts again."""
     topics_with_unknown_settings: int
     """Topics whose settings have been unknown, or unreadable, for more than a minute: nothing of them is deleted."""
     broker_epoch: int
@@ -118,6 +133,11 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         damaged_logs=len(manager.damaged_logs.damaged),
         damaged_reads_total=manager.damaged_logs.damaged_reads,
         logs_set_aside=len(manager.logs.set_aside),
+        log_cleaner_runs_total=manager.metrics.log_cleaner_runs,
+        log_cleaner_bytes_total=manager.metrics.log_cleaner_bytes,
+        log_cleaner_bytes_removed_total=manager.metrics.log_cleaner_bytes_removed,
+        log_cleaner_max_dirty_percent=manager.metrics.log_cleaner_max_dirty_percent,
+        uncleanable_partitions=manager.metrics.uncleanable_partitions,
         topics_with_unknown_settings=len(manager.topic_configs.long_unknown()),
         broker_epoch=manager.broker_epoch,
     )

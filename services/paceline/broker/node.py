@@ -29,6 +29,7 @@ from paceline.broker.recipes import notify_log_dir_failure, read_controller_epoc
 from paceline.broker.requests.client_requests import ClientRequests
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.storage.interfaces import ReplicaLogs
+from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
 from paceline.broker.storage.log_retention import LogRetention
@@ -97,7 +98,9 @@ class BrokerNode:
         on_fatal: Callable[[Exception], None],
         unclean_restart: bool = False,
         background: BackgroundWork | None = None,
+        cleaner_background: BackgroundWork | None = None,
     ) -> None:
+        """``background`` flushes logs and ``cleaner_background`` compacts them; without one the node does it itself."""
         self._config = config
         self._scheduler = scheduler
         self._zookeeper = PatientZooKeeper(zookeeper)
@@ -148,6 +151,14 @@ class BrokerNode:
             config.transactional_id_expiration_ms,
         )
         self._retention = LogRetention(self.replica_manager, scheduler, config.log_retention_check_interval_ms)
+        self._cleaner = LogCleaner(
+            self.replica_manager,
+            log_manager,
+            scheduler,
+            cleaner_background or background or InlineWork(scheduler),
+            config,
+            self.replica_manager.metrics,
+        )
         self.replica_manager.damaged_logs.tell_controller = self._replicas_changed
         self.replica_manager.topic_left = self._topic_left
         self._isr_writer = IsrWriter(
@@ -223,6 +234,7 @@ class BrokerNode:
         self.replica_manager.start()
         self._housekeeping.start()
         self._retention.start()
+        self._cleaner.start()
         self._heartbeats.start()
         self._watch_loop()
         self.groups.start()
@@ -267,7 +279,7 @@ class BrokerNode:
         self._broker_configs.stop()
         # A log is not flushed twice at a time: closed during a flush it would lack what came after that began.
         self._retention.stop()
-        self._housekeeping.stop(self._close_logs)
+        self._cleaner.stop(lambda: self._housekeeping.stop(self._close_logs))
 
     def _close_logs(self) -> None:
         self.replica_manager.stop()

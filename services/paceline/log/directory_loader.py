@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from paceline.log.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
@@ -89,6 +90,7 @@ class DirectoryLoader:
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_CHECKPOINT, report)
         log_starts = self._read_checkpoint(directory, LOG_START_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_CHECKPOINT, report)
+        first_dirty = self._read_checkpoint(directory, CLEANER_CHECKPOINT, report)
         for name, tp in self._partition_names(directory, report):
             if tp in self.logs:
                 raise KafkaStorageError(
@@ -110,6 +112,8 @@ class DirectoryLoader:
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
+            if log.log_start_offset <= first_dirty.get(tp, -1) <= log.log_end_offset:
+                log.first_dirty_offset = first_dirty[tp]
             report.quarantined.extend(loaded.ignored)
             report.damaged.extend(loaded.damaged)
             if loaded.recovered:
@@ -125,7 +129,7 @@ class DirectoryLoader:
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
                 self.without_owner[tp] = f"its topic id is not in {log.path} any more"
             self.logs[tp] = log
-        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
+        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | first_dirty.keys()
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
 
     def _open(

@@ -150,6 +150,15 @@ class IndexFile(Generic[EntryT]):
         """The last entry, ``None`` when there is none."""
         return self.entry(self._count - 1) if self._count else None
 
+    def rename(self, path: str) -> None:
+        """Give the file, which exists, another name.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self._files.rename(self._path, path)
+        self._path = path
+
     def remove(self) -> None:
         """Remove the file.
 

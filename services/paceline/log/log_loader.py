@@ -108,6 +108,8 @@ class _Loader:
         self._limit = MAX_INT64
         self._result = LoadedLog(log)
         self._names: set[str] = set()
+        self._swapped: set[int] = set()
+        """Base offsets of compacted segments that an interrupted swap has left without indexes."""
 
     def load(self) -> LoadedLog:
         bases = self._scan()
@@ -115,6 +117,8 @@ class _Loader:
         segments = [self._log.new_segment(base) for base in bases]
         for segment in segments:
             segment.open()
+            if segment.base_offset in self._swapped:
+                self._index_swapped(segment)
         start = self._log_start if self._log_start is not None else (bases[0] if bases else 0)
         if not self._clean:
             self._recover_from(segments, self._first_to_recover(segments))
@@ -155,21 +159,44 @@ class _Loader:
         return bases
 
     def _finish_swaps(self, swaps: list[tuple[int, str, str]], smallest_cleaned: int | None) -> None:
-        """A ``.log.swap`` is a compaction's result: it replaces the segments it covers. Section 7, steps 1 and 3."""
+        """Let each compacted segment, a ``.log.swap``, replace the segments it covers.
+
+        With a ``.cleaned`` file of the same or a smaller base offset it is void: the old segments are all there. Its
+        indexes are made again, but for the transaction index, which may be renamed after the log file.
+        """
+        kept = []
         for base, suffix, path in swaps:
-            if suffix != LOG_SUFFIX or (smallest_cleaned is not None and base >= smallest_cleaned):
+            if smallest_cleaned is not None and base >= smallest_cleaned:
                 self._files.remove(path)
-        for base, suffix, path in swaps:
-            if suffix != LOG_SUFFIX or (smallest_cleaned is not None and base >= smallest_cleaned):
                 continue
-            end = self._end_of_file(path, base)
-            for name in sorted(self._names):
-                if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end:
-                    for covered in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-                        self._remove_name(file_name(int(name[:20]), covered))
-            target = file_name(base, LOG_SUFFIX)
+            self._swapped.add(base)
+            if suffix in (LOG_SUFFIX, TXN_INDEX_SUFFIX):
+                kept.append((base, suffix, path))
+            else:
+                self._files.remove(path)
+        for base, suffix, path in sorted(kept, key=lambda swap: swap[1] == TXN_INDEX_SUFFIX):
+            if suffix == LOG_SUFFIX:
+                self._remove_covered(base, self._end_of_file(path, base))
+            target = file_name(base, suffix)
             self._files.rename(path, join(self._log.path, target))
             self._names.add(target)
+
+    def _remove_covered(self, base: int, end: int) -> None:
+        """Remove the segments from ``base`` to ``end``, for good before one that covers them takes their place."""
+        for name in sorted(self._names):
+            if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end:
+                for covered in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                    self._remove_name(file_name(int(name[:20]), covered))
+        self._files.sync_directory(self._log.path)
+
+    def _index_swapped(self, segment: Segment) -> None:
+        try:
+            segment.rebuild_indexes()
+        except CorruptMessageError as error:
+            self._result.damaged.append(f"{segment.log_path}: {error}")
+            return
+        segment.release()
+        self._names.update(file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
 
     def _end_of_file(self, path: str, base: int) -> int:
         """Return the offset behind the last batch of a swap file."""

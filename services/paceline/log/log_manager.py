@@ -304,6 +304,10 @@ class LogManager:
         """Write the log start offset of logs whose first segment does not tell it: beyond its base, or not for good."""
         self._checkpoint_all(self._checkpoints.write_log_starts)
 
+    def checkpoint_cleaner_offsets(self) -> None:
+        """Write up to where each log is compacted."""
+        self._checkpoint_all(self._checkpoints.write_cleaner_offsets)
+
     def read_high_watermarks(self, log_dir: str) -> dict[TopicPartition, int]:
         """Return what the high watermark checkpoint of a directory says, nothing when it is missing.
 

@@ -1,4 +1,4 @@
-"""The offset checkpoints of the log directories: high watermarks, recovery points, log starts.
+"""The offset checkpoints of the log directories: high watermarks, recovery points, log starts, first dirty offsets.
 
 Source: spec/log-format.md section 8, spec/replica-manager.md section 9. The files' form is in `checkpoint.py`.
 """
@@ -6,6 +6,7 @@ Source: spec/log-format.md section 8, spec/replica-manager.md section 9. The fil
 from collections.abc import Mapping
 
 from paceline.log.checkpoint import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -61,8 +62,23 @@ class OffsetCheckpoints:
         }
         write_offsets(self._files, join(directory.path, LOG_START_CHECKPOINT), offsets)
 
+    def write_cleaner_offsets(self, directory: LogDirectory) -> None:
+        """Write up to where each log is compacted; no file comes to be where none ever was.
+
+        Raises:
+            OSError: storage failed.
+        """
+        path = join(directory.path, CLEANER_CHECKPOINT)
+        offsets = {
+            log.topic_partition: log.first_dirty_offset
+            for log in self.logs_in(directory)
+            if log.first_dirty_offset is not None
+        }
+        if offsets or self._files.exists(path):
+            write_offsets(self._files, path, offsets)
+
     def write_all(self, directory: LogDirectory) -> None:
-        """Write all three; nothing in them speaks of a log that is not there any more.
+        """Write all four; nothing in them speaks of a log that is not there any more.
 
         Raises:
             OSError: storage failed.
@@ -70,4 +86,5 @@ class OffsetCheckpoints:
         self.write_recovery_points(directory)
         self.write_log_starts(directory)
         self.write_high_watermarks(directory)
+        self.write_cleaner_offsets(directory)
         self.stale[directory.path] = set()

@@ -16,6 +16,10 @@ from typing import NoReturn
 from paceline.log.append_info import AppendInfo
 from paceline.log.batch_validation import PreparedBatch, check_replicated_batches, prepare_client_batch
 from paceline.log.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from paceline.log.compaction.cleanable import Cleanable, find_cleanable
+from paceline.log.compaction.cleaner import CleanedSegment, Cleaner
+from paceline.log.compaction.cleaning_task import CleaningTask
+from paceline.log.compaction.offset_map import OffsetMap
 from paceline.log.damage import DamagedLogError
 from paceline.log.durability import Durability, FlushTask
 from paceline.log.files import NO_DESCRIPTOR, Files, join, write_atomically
@@ -34,7 +38,7 @@ from paceline.log.record_batch import (
 from paceline.log.retention import retained_from
 from paceline.log.segment import Segment
 from paceline.log.segment_list import SegmentList
-from paceline.log.segment_names import TXN_INDEX_SUFFIX, file_name
+from paceline.log.segment_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from paceline.log.segment_roll import must_roll
 from paceline.log.snapshots import SnapshotFiles
 from paceline.log.transaction_index import append_row, truncate_rows
@@ -82,6 +86,10 @@ class PartitionLog:
         self._high_watermark = 0
         self.checkpointed_recovery_point: int | None = None
         """What the recovery point checkpoint of the directory says of this log, ``None`` when it says nothing."""
+        self.first_dirty_offset: int | None = None
+        """Up to where the log is compacted, exclusive, ``None`` when it never was."""
+        self._truncation_count = 0
+        """Raised when segments are cut or let go, but not by compaction: a cleaning that is under way is void then."""
         self._retired = False
 
     # -- state -------------------------------------------------------------------------------------------------
@@ -203,9 +211,7 @@ class PartitionLog:
             segments = self._segments.extents(end)
             offset = retained_from(segments, self.config, self.size_bytes, self._high_watermark, wall_ms)
             if offset is not None and offset == end:
-                # Its name is all that tells where the log goes on when the others are gone.
-                self._files.create(self._roll(offset).log_path)
-                self._files.sync_directory(self._path)
+                self._roll_durably(offset)
         except CorruptMessageError as error:
             raise self._damaged(error) from error
         except OSError as error:
@@ -232,6 +238,7 @@ class PartitionLog:
         if renamed:
             # A flush that is under way may miss them: it has to say nothing of how far the log is durable.
             self._durability.generation += 1
+            self._truncation_count += 1
             self._durability.names_dirty = self._durability.removals_unsynced = True
         return renamed
 
@@ -426,11 +433,7 @@ class PartitionLog:
             marker_type, coordinator_epoch = control_record_type(data[position : position + header.size])
             aborted = self.producers.end_transaction(header, marker_type, coordinator_epoch)
             if aborted is not None and index_aborts:
-                append_row(self._files, self.txn_index_path(segment), aborted)
-
-    def txn_index_path(self, segment: Segment) -> str:
-        """Path of a segment's transaction index, which exists only when needed."""
-        return join(self._path, file_name(segment.base_offset, TXN_INDEX_SUFFIX))
+                append_row(self._files, segment.txn_index_path, aborted)
 
     def _rebase(self, base_offset: int) -> None:
         """Let an empty log begin where the batch begins that holds its start offset."""
@@ -473,7 +476,12 @@ class PartitionLog:
         self._durability.rolled = self._durability.names_dirty = True
         return segment
 
-    def new_segment(self, base_offset: int) -> Segment:
+    def _roll_durably(self, base_offset: int) -> None:
+        # Its name is all that tells where the log goes on when the segments in front are gone.
+        self._files.create(self._roll(base_offset).log_path)
+        self._files.sync_directory(self._path)
+
+    def new_segment(self, base_offset: int, suffix: str = "") -> Segment:
         """Return a segment of this log; it still has to be opened or started."""
         config = self.config
         return Segment(
@@ -482,7 +490,102 @@ class PartitionLog:
             base_offset,
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
+            suffix=suffix,
         )
+
+    # -- compaction --------------------------------------------------------------------------------------------
+
+    def roll_idle_segment(self, wall_ms: int) -> bool:
+        """Begin a new segment when nothing was appended for ``segment.ms``; return whether it did.
+
+        Compaction leaves the active segment alone: the last records of an idle log would never be compacted.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        active = self._segments.active
+        if not active.size or self._physical_end != self._log_end_offset:
+            return False
+        idle_ms = min(self.config.segment_ms, self.config.max_compaction_lag_ms)
+        try:
+            if wall_ms - self._files.modified_ms(active.log_path) <= idle_ms:
+                return False
+            self._roll_durably(self._log_end_offset)
+        except OSError as error:
+            self._fail(error)
+        return True
+
+    def cleanable(self, wall_ms: int) -> Cleanable | None:
+        """Return what may be compacted: durable, committed, decided and old enough; ``None`` when nothing is dirty.
+
+        Raises:
+            DamagedLogError: a segment's timestamps cannot be read.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        limit = min(self.last_stable_offset, self._durability.recovery_point)
+        first_dirty = max(self.first_dirty_offset or 0, self._log_start_offset)
+        try:
+            return find_cleanable(self.segments, first_dirty, limit, self.config, wall_ms)
+        except CorruptMessageError as error:
+            raise self._damaged(error) from error
+        except OSError as error:
+            self._fail(error)
+
+    def begin_cleaning(self, cleanable: Cleanable, wall_ms: int, buffer_bytes: int, load_factor: float) -> CleaningTask:
+        """Start to compact what `cleanable` has returned, with a map of so many bytes; call `finish_cleaning` later."""
+        last_offsets = {one.producer_id: one.batches[-1].last_offset for one in self.producers.entries if one.batches}
+        cleaner = Cleaner(
+            self._files,
+            self._path,
+            self.config,
+            cleanable,
+            last_offsets,
+            wall_ms,
+            OffsetMap(buffer_bytes, load_factor),
+            lambda base_offset: self.new_segment(base_offset, CLEANED_SUFFIX),
+        )
+        truncations = self._truncation_count
+        return CleaningTask(
+            cleaner, self._directory, lambda: not self._retired and self._truncation_count == truncations
+        )
+
+    def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:
+        """Put a compacted segment in place; return the files of those it replaces, now ``.deleted``.
+
+        A crash between two steps leaves the old segments or the new one. The swap file is durable before an old
+        segment goes, and the old ones are gone for good before the new one takes the name of the first.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self._check_online()
+        removed: list[str] = []
+        try:
+            if not task.is_current():
+                cleaned.segment.remove()
+                return []
+            cleaned.segment.change_suffix(SWAP_SUFFIX, log_first=False)
+            self._files.sync_directory(self._path)
+            for source in cleaned.sources:
+                removed.extend(source.rename_deleted())
+                if source is not cleaned.sources[0]:
+                    self.snapshots.remove(source.base_offset)
+            self._files.sync_directory(self._path)
+            cleaned.segment.change_suffix("", log_first=True)
+        except OSError as error:
+            self._fail(error)
+        self._segments.replace(cleaned.sources, cleaned.segment)
+        # A flush that is under way may miss files.
+        self._durability.generation += 1
+        self._durability.names_dirty = True
+        return removed
+
+    def finish_cleaning(self, task: CleaningTask) -> None:
+        """Note how far the log is compacted; the caller writes the cleaner checkpoint."""
+        if task.is_current():
+            self.first_dirty_offset = task.end_offset
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -578,6 +681,7 @@ class PartitionLog:
 
     def _cut_at(self, offset: int) -> None:
         self._durability.generation += 1
+        self._truncation_count += 1
         self._segments.remove_above(offset)
         active = self._segments.active
         active.activate()
@@ -585,7 +689,7 @@ class PartitionLog:
             # Durable bytes that came back after a loss of power, in front of what follows now, would be a log that
             # never was, and its epochs would not tell. Nor would a clean stop flush where there is nothing to flush.
             self._files.sync(active.log_path)
-        truncate_rows(self._files, self.txn_index_path(active), offset)
+        truncate_rows(self._files, active.txn_index_path, offset)
         self.epochs.truncate_from_end(offset)
         self.snapshots.remove_above(offset)
         self._log_end_offset = offset
@@ -594,6 +698,7 @@ class PartitionLog:
 
     def _reset_at(self, offset: int) -> None:
         self._durability.generation += 1
+        self._truncation_count += 1
         self._segments.remove_all()
         self.snapshots.remove_above(-1)
         self.epochs.clear()
@@ -608,6 +713,8 @@ class PartitionLog:
         self._log_start_offset = min(self._log_start_offset, offset)
         self._high_watermark = max(self._log_start_offset, min(self._high_watermark, offset))
         self._durability.recovery_point = min(self._durability.recovery_point, offset)
+        if self.first_dirty_offset is not None:
+            self.first_dirty_offset = min(self.first_dirty_offset, offset)
         if self.checkpointed_recovery_point is not None and self.checkpointed_recovery_point > offset:
             self._directory.checkpoint_recovery_points()
 

@@ -51,6 +51,7 @@ class Segment(BatchFile):
         "_index_interval_bytes",
         "_largest",
         "_positions",
+        "_suffix",
         "base_offset",
         "created_ms",
         "ended_in_an_append",
@@ -59,16 +60,25 @@ class Segment(BatchFile):
     )
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, max_index_bytes: int
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        max_index_bytes: int,
+        suffix: str = "",
     ) -> None:
-        super().__init__(files, join(directory, file_name(base_offset, LOG_SUFFIX)))
+        """``suffix`` follows the names of all files: ``.cleaned`` while compaction writes them."""
+        super().__init__(files, join(directory, file_name(base_offset, LOG_SUFFIX) + suffix))
         self._directory = directory
+        self._suffix = suffix
         self.base_offset = base_offset
         self.offset_index = OffsetIndex(
-            files, join(directory, file_name(base_offset, INDEX_SUFFIX)), base_offset, max_index_bytes
+            files, join(directory, file_name(base_offset, INDEX_SUFFIX) + suffix), base_offset, max_index_bytes
         )
         self.time_index = TimeIndex(
-            files, join(directory, file_name(base_offset, TIME_INDEX_SUFFIX)), base_offset, max_index_bytes
+            files, join(directory, file_name(base_offset, TIME_INDEX_SUFFIX) + suffix), base_offset, max_index_bytes
         )
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_index_entry = 0
@@ -474,6 +484,32 @@ class Segment(BatchFile):
         """Paths of the log file and its indexes."""
         return [self.log_path, self.offset_index.path, self.time_index.path]
 
+    @property
+    def txn_index_path(self) -> str:
+        """Path of the transaction index, which exists only when needed."""
+        return join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX) + self._suffix)
+
+    def change_suffix(self, suffix: str, *, log_first: bool) -> None:
+        """Rename all files; the log file first or last, for the load decides by its name.
+
+        Raises:
+            OSError: storage failed.
+        """
+        base = join(self._directory, file_name(self.base_offset, ""))
+        if log_first:
+            self._rename_log(base + LOG_SUFFIX + suffix)
+        if self._files.exists(self.txn_index_path):
+            self._files.rename(self.txn_index_path, base + TXN_INDEX_SUFFIX + suffix)
+        self.offset_index.rename(base + INDEX_SUFFIX + suffix)
+        self.time_index.rename(base + TIME_INDEX_SUFFIX + suffix)
+        if not log_first:
+            self._rename_log(base + LOG_SUFFIX + suffix)
+        self._suffix = suffix
+
+    def _rename_log(self, path: str) -> None:
+        self._files.rename(self.log_path, path)
+        self.log_path = path
+
     def rename_deleted(self) -> list[str]:
         """Mark all files of the segment as deleted by their names; return those.
 
@@ -481,7 +517,7 @@ class Segment(BatchFile):
             OSError: storage failed.
         """
         renamed = []
-        for path in (*self.paths(), join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX))):
+        for path in (*self.paths(), self.txn_index_path):
             if self._files.exists(path):
                 self._files.rename(path, path + DELETED_SUFFIX)
                 renamed.append(path + DELETED_SUFFIX)
@@ -493,7 +529,7 @@ class Segment(BatchFile):
         Raises:
             OSError: storage failed.
         """
-        for path in (*self.paths(), join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX))):
+        for path in (*self.paths(), self.txn_index_path):
             if self._files.exists(path):
                 self._files.remove(path)
 

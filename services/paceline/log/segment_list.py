@@ -4,7 +4,7 @@ Source: spec/log-format.md sections 10 to 12.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from paceline.log.files import Files
 from paceline.log.retention import SegmentExtent
@@ -69,6 +69,12 @@ class SegmentList:
             return None
         self.bases.pop(0)
         return self._segments.pop(0)
+
+    def replace(self, sources: Sequence[Segment], segment: Segment) -> None:
+        """Put ``segment`` in the place of ``sources``, which follow each other and begin where it begins."""
+        first = self._segments.index(sources[0])
+        self._segments[first : first + len(sources)] = [segment]
+        self.bases[first : first + len(sources)] = [segment.base_offset]
 
     def remove_above(self, offset: int) -> None:
         """Remove the segments that begin above ``offset``, but for the first one, durably. Section 12.

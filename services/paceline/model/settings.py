@@ -44,6 +44,16 @@ class BrokerConfig:
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     log_retention_check_interval_ms: int = 300_000
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1
+    """How many logs are compacted at the same time."""
+    log_cleaner_dedupe_buffer_size: int = 128 << 20
+    """Memory for the keys of all logs that are being compacted."""
+    log_cleaner_io_buffer_load_factor: float = 0.9
+    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
+    """Reads and writes of all compactions together."""
+    log_cleaner_backoff_ms: int = 15_000
+    """Pause when no log needs compaction."""
     transactional_id_expiration_ms: int = 604_800_000
     """What is known of an idempotent producer is forgotten when it has been idle for longer."""
     fetch_max_bytes: int = 57_671_680

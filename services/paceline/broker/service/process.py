@@ -237,7 +237,8 @@ class BrokerProcess:
             self._state_changed,
             self._fatal,
             unclean_restart=report.is_unclean_restart(_boot_id()),
-            background=ExecutorWork(self._loop),
+            background=ExecutorWork(self._loop, "flush"),
+            cleaner_background=ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
         )
 
     def _serve_metrics(self) -> int | None:
@@ -448,11 +449,11 @@ _METRIC_NAMES: Final = {
 
 
 class ExecutorWork:
-    """Waits for the disk on a thread of its own, so that the event loop never does; one piece of work at a time."""
+    """Waits for the disk on threads of its own, so that the event loop never does; one piece of work on each."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, threads: int = 1) -> None:
         self._loop = loop
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+        self._executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
         """Do ``work`` on the thread, then call ``on_done`` on the loop."""

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from paceline.log.checkpoint import MetaProperties
+from paceline.log.compaction.cleanable import Cleanable
+from paceline.log.compaction.cleaner import CleanedSegment
+from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.durability import FlushTask
 from paceline.log.log_config import LogConfig
 from paceline.model.identifiers import TopicPartition
@@ -138,6 +141,21 @@ class ReplicaLog(Protocol):
     def remove_segments_below_start(self) -> list[str]:
         """Let go of whole segments below the log's start; return their files, renamed."""
 
+    def roll_idle_segment(self, wall_ms: int) -> bool:
+        """Begin a new segment when nothing was appended for ``segment.ms``."""
+
+    def cleanable(self, wall_ms: int) -> Cleanable | None:
+        """Return what may be compacted, None when nothing is dirty."""
+
+    def begin_cleaning(self, cleanable: Cleanable, wall_ms: int, buffer_bytes: int, load_factor: float) -> CleaningTask:
+        """Start to compact; the task's `run` may happen on another thread."""
+
+    def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:
+        """Put a compacted segment in place; return the files it replaces, renamed."""
+
+    def finish_cleaning(self, task: CleaningTask) -> None:
+        """Note how far the log is compacted."""
+
     def remove_files(self, paths: list[str]) -> None:
         """Remove files that were let go."""
 
@@ -212,6 +230,9 @@ class ReplicaLogs(Protocol):
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write log starts that the segments do not tell."""
+
+    def checkpoint_cleaner_offsets(self) -> None:
+        """Write up to where each log is compacted."""
 
     def all_logs(self) -> Iterable[ReplicaLog]:
         """Return every log."""

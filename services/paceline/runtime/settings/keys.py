@@ -156,6 +156,16 @@ class BrokerKeys(CommonKeys):
     log_message_timestamp_difference_max_ms: int = key(
         MAX_INT64, "ms", "", topic="message.timestamp.difference.max.ms", scope="broker", ge=0, le=MAX_INT64
     )
+    log_cleaner_enable: bool = key(True, "", "compact topics with cleanup.policy=compact")
+    log_cleaner_threads: int = key(1, "", "logs compacted at the same time", ge=1, le=64)
+    log_cleaner_dedupe_buffer_size: int = key(
+        128 << 20, "bytes", "for the keys of all logs being compacted, 200 for each key", ge=1 << 20
+    )
+    log_cleaner_io_buffer_load_factor: float = key(0.9, "", "part of that buffer that is used", gt=0.0, le=1.0)
+    log_cleaner_io_max_bytes_per_second: float = key(
+        1.7976931348623157e308, "bytes/s", "reads and writes of compaction; default: no limit", gt=0.0
+    )
+    log_cleaner_backoff_ms: int = key(15_000, "ms", "pause when no log needs compaction", ge=1)
     log_cleaner_delete_retention_ms: int = key(DAY_MS, "ms", "", topic="delete.retention.ms", scope="broker", ge=0)
     log_cleaner_min_compaction_lag_ms: int = key(0, "ms", "", topic="min.compaction.lag.ms", scope="broker", ge=0)
     log_cleaner_max_compaction_lag_ms: int = key(

@@ -1,0 +1,243 @@
+"""Compact the logs of topics with ``cleanup.policy=compact``, on leaders and followers, the dirtiest log first.
+
+A cleaning is done in slices. Each runs as background work; between two slices the node's scheduler puts written
+segments in place and waits as long as ``log.cleaner.io.max.bytes.per.second`` asks for.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from paceline.broker.interfaces import BackgroundWork
+from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.storage.interfaces import ReplicaLog, ReplicaLogs
+from paceline.log.compaction.cleanable import Cleanable
+from paceline.log.compaction.cleaning_task import CleaningTask
+from paceline.log.damage import DamagedLogError
+from paceline.model.errors import CorruptMessageError, KafkaStorageError, PacelineError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.settings import BrokerConfig
+
+LOG: Final = logging.getLogger(__name__)
+_SLICE_BYTES: Final = 1 << 20
+
+
+class CleanerPartition(Protocol):
+    """A hosted partition as the cleaner sees it."""
+
+    @property
+    def log(self) -> ReplicaLog | None:
+        """Its log, None while it is offline."""
+
+
+class CleanerHost(Protocol):
+    """What the cleaner needs of the broker."""
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, CleanerPartition]:
+        """Every partition hosted."""
+
+    def deletion_is_known(self, topic: str) -> bool:
+        """Whether everything is known that decides which records of the topic may be deleted."""
+
+    def storage_failed(self, topic_partition: TopicPartition) -> None:
+        """A log operation failed."""
+
+    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
+        """A log's own bytes are wrong."""
+
+
+class _Cleaning:
+    """A log that is being compacted."""
+
+    def __init__(self, log: ReplicaLog, task: CleaningTask) -> None:
+        self.log = log
+        self.task = task
+
+
+class LogCleaner:
+    """Chooses logs and compacts them, ``log.cleaner.threads`` at a time."""
+
+    def __init__(
+        self,
+        host: CleanerHost,
+        logs: ReplicaLogs,
+        scheduler: Scheduler,
+        background: BackgroundWork,
+        config: BrokerConfig,
+        metrics: BrokerMetrics,
+    ) -> None:
+        self._host = host
+        self._logs = logs
+        self._scheduler = scheduler
+        self._background = background
+        self._config = config
+        self._metrics = metrics
+        self._cleanings: dict[TopicPartition, _Cleaning] = {}
+        self._uncleanable: dict[TopicPartition, ReplicaLog] = {}
+        """Logs whose compaction has failed: they would fail again."""
+        self._timer: Cancellable | None = None
+        self._in_background = 0
+        self._throttled_until_ms = 0.0
+        self._on_idle: Callable[[], None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin; logs are looked at for the first time after ``log.cleaner.backoff.ms``."""
+        if self._config.log_cleaner_enable:
+            self._look_later()
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Compact nothing more; call ``on_idle`` when no slice is under way, now or soon."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._in_background:
+            self._on_idle = on_idle
+        else:
+            on_idle()
+
+    # -- choosing ----------------------------------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._scheduler.call_later(self._config.log_cleaner_backoff_ms, self._look)
+
+    def _look(self) -> None:
+        """Begin to clean the dirtiest logs, as many as there are threads for."""
+        if self._stopped:
+            return
+        self._look_later()
+        if len(self._cleanings) >= self._config.log_cleaner_threads:
+            return
+        wall_ms = self._scheduler.wall_ms()
+        due: list[tuple[Cleanable, ReplicaLog]] = []
+        dirtiest = 0.0
+        for topic_partition, partition in list(self._host.partitions.items()):
+            log = partition.log
+            if log is None or not self._may_clean(topic_partition, log):
+                continue
+            found = self._cleanable(log, wall_ms)
+            if found is not None:
+                dirtiest = max(dirtiest, found.dirty_ratio)
+                if found.is_due(log.config):
+                    due.append((found, log))
+        self._metrics.log_cleaner_max_dirty_percent = 100 * dirtiest
+        due.sort(key=lambda one: one[0].dirty_ratio, reverse=True)
+        for found, log in due[: self._config.log_cleaner_threads - len(self._cleanings)]:
+            self._begin(found, log, wall_ms)
+
+    def _may_clean(self, topic_partition: TopicPartition, log: ReplicaLog) -> bool:
+        return (
+            log.config.compacts
+            and not log.directory.is_offline
+            and topic_partition not in self._cleanings
+            and self._uncleanable.get(topic_partition) is not log
+            and self._host.deletion_is_known(topic_partition.topic)
+        )
+
+    def _cleanable(self, log: ReplicaLog, wall_ms: int) -> Cleanable | None:
+        try:
+            log.roll_idle_segment(wall_ms)
+            return log.cleanable(wall_ms)
+        except PacelineError as error:
+            self._failed(log, error)
+            return None
+
+    # -- cleaning ----------------------------------------------------------------------------------------------
+
+    def _begin(self, found: Cleanable, log: ReplicaLog, wall_ms: int) -> None:
+        buffer_bytes = self._config.log_cleaner_dedupe_buffer_size // self._config.log_cleaner_threads
+        task = log.begin_cleaning(found, wall_ms, buffer_bytes, self._config.log_cleaner_io_buffer_load_factor)
+        cleaning = self._cleanings[log.topic_partition] = _Cleaning(log, task)
+        self._run(cleaning)
+
+    def _run(self, cleaning: _Cleaning) -> None:
+        """Do the next slice, after the pause that the limit on reads and writes asks for."""
+        if self._stopped:
+            return
+        wait_ms = self._throttled_until_ms - self._scheduler.now_ms()
+        if wait_ms > 0:
+            self._scheduler.call_later(wait_ms, lambda: self._run(cleaning))
+            return
+        self._in_background += 1
+        self._background.run(lambda: cleaning.task.run(_SLICE_BYTES), partial(self._slice_done, cleaning))
+
+    def _slice_done(self, cleaning: _Cleaning, error: Exception | None) -> None:
+        self._in_background -= 1
+        task, log = cleaning.task, cleaning.log
+        self._metrics.log_cleaner_bytes += task.bytes_processed
+        limit = self._config.log_cleaner_io_max_bytes_per_second
+        now_ms = self._scheduler.now_ms()
+        self._throttled_until_ms = max(self._throttled_until_ms, now_ms) + 1_000 * task.bytes_processed / limit
+        if self._stopped:
+            self._maybe_say_idle()
+            return
+        try:
+            if error is not None:
+                raise error
+            # The topic may have another policy by now, or its settings may have become unreadable.
+            if self._is_void(log):
+                self._end(log)
+                return
+            if task.cleaned is not None:
+                self._put_in_place(cleaning)
+            if task.is_finished:
+                self._finish(cleaning)
+                return
+        except Exception as failure:
+            self._failed(log, failure)
+            self._end(log)
+            return
+        self._run(cleaning)
+
+    def _is_void(self, log: ReplicaLog) -> bool:
+        topic_partition = log.topic_partition
+        partition = self._host.partitions.get(topic_partition)
+        is_hosted = partition is not None and partition.log is log
+        return not is_hosted or not log.config.compacts or not self._host.deletion_is_known(topic_partition.topic)
+
+    def _put_in_place(self, cleaning: _Cleaning) -> None:
+        cleaned, log = cleaning.task.cleaned, cleaning.log
+        assert cleaned is not None
+        removed = log.replace_segments(cleaning.task, cleaned)
+        if removed:
+            self._metrics.log_cleaner_bytes_removed += max(0, cleaned.bytes_before - cleaned.segment.size)
+            self._scheduler.call_later(
+                log.config.file_delete_delay_ms, lambda: None if self._stopped else log.remove_files(removed)
+            )
+
+    def _finish(self, cleaning: _Cleaning) -> None:
+        log = cleaning.log
+        log.finish_cleaning(cleaning.task)
+        self._logs.checkpoint_cleaner_offsets()
+        self._metrics.log_cleaner_runs += 1
+        LOG.info("compacted a log topic_partition=%s end_offset=%d", log.topic_partition, cleaning.task.end_offset)
+        self._end(log)
+
+    def _end(self, log: ReplicaLog) -> None:
+        del self._cleanings[log.topic_partition]
+        self._scheduler.call_soon(self._look)
+
+    def _maybe_say_idle(self) -> None:
+        if not self._in_background and self._on_idle is not None:
+            on_idle, self._on_idle = self._on_idle, None
+            on_idle()
+
+    def _failed(self, log: ReplicaLog, error: Exception) -> None:
+        """Leave the log alone from now on, unless its directory has failed or the log is closed."""
+        topic_partition = log.topic_partition
+        if isinstance(error, KafkaStorageError) and log.directory.is_offline:
+            self._host.storage_failed(topic_partition)
+            return
+        if isinstance(error, UnknownTopicOrPartitionError):
+            return
+        self._uncleanable[topic_partition] = log
+        self._metrics.uncleanable_partitions = len(self._uncleanable)
+        LOG.error("a log cannot be compacted any more topic_partition=%s error=%s", topic_partition, error)
+        if isinstance(error, CorruptMessageError):
+            damage = error if isinstance(error, DamagedLogError) else DamagedLogError(str(error))
+            self._host.log_damaged(topic_partition, damage)

@@ -1,0 +1,121 @@
+"""Rewrite one batch with some of its records left out.
+
+Base offset, last offset delta, producer fields and leader epoch stay, so offsets and duplicate detection do not change.
+Records are copied byte by byte; only the timestamp deltas are encoded again when the batch gets a delete horizon.
+Source: KIP-534.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from paceline.log.compression import Codec, compress, expansion_limit
+from paceline.log.record_batch import (
+    CODEC_BITS,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    crc_of,
+)
+from paceline.model.errors import CorruptMessageError
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = 17
+
+
+def delete_horizon_ms(header: BatchHeader) -> int | None:
+    """Return the wall clock from which on the tombstones of a batch may go, ``None`` when it is not set yet."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """Return the batch without records: it keeps its offsets and what it says of its producer."""
+    attributes = header.attributes & ~(CODEC_BITS | DELETE_HORIZON_BIT)
+    return _assemble(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
+
+
+def rewrite_batch(
+    header: BatchHeader, plain: Buffer, size: int, kept: Sequence[bool], max_timestamp: int, horizon_ms: int | None
+) -> bytes:
+    """Return the batch with the records that ``kept`` says, one entry per record.
+
+    ``plain`` holds the batch with its records uncompressed in ``size`` bytes. ``max_timestamp`` is that of the kept
+    records. ``horizon_ms`` is a delete horizon to set, ``None`` to leave the batch as it is in this respect.
+
+    Raises:
+        CorruptMessageError: the records do not fit their number.
+    """
+    view = memoryview(plain)[:size]
+    shift = 0 if horizon_ms is None else header.base_timestamp - horizon_ms
+    pieces: list[Buffer] = []
+    position = HEADER_BYTES
+    try:
+        for keep in kept:
+            length, body = _read_varint(view, position)
+            end = body + length
+            if length < 0 or end > size:
+                raise CorruptMessageError(f"a record at offset {header.base_offset} reaches beyond its batch")
+            if keep:
+                pieces.append(view[position:end] if horizon_ms is None else _shifted(view[body:end], shift))
+            position = end
+    except IndexError as error:
+        raise CorruptMessageError(f"the records at offset {header.base_offset} are cut") from error
+    if position != size:
+        raise CorruptMessageError(f"the batch at offset {header.base_offset} has more bytes than records")
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
+    records = b"".join(pieces)
+    payload = compress(header.codec, records)
+    if len(records) > expansion_limit(len(payload)):
+        # Readers refuse to expand so small a batch to so many bytes.
+        attributes, payload = attributes & ~CODEC_BITS | Codec.NONE, records
+    return _assemble(
+        header._replace(
+            attributes=attributes, base_timestamp=base_timestamp, max_timestamp=max_timestamp, record_count=sum(kept)
+        ),
+        payload,
+    )
+
+
+def _assemble(header: BatchHeader, payload: bytes) -> bytes:
+    header = header._replace(length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(payload), crc=0)
+    batch = bytearray(_HEADER.pack(*header))
+    batch += payload
+    _CRC.pack_into(batch, _CRC_POSITION, crc_of(batch, 0, len(batch)))
+    return bytes(batch)
+
+
+def _shifted(body: memoryview, shift: int) -> bytes:
+    """Return a record, its length included, with ``shift`` added to its timestamp delta; ``body`` lacks the length."""
+    delta, behind = _read_varint(body, 1)
+    changed = b"".join((body[:1], _varint(delta + shift), body[behind:]))
+    return _varint(len(changed)) + changed
+
+
+def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Return (value, position behind it) of a zigzag varint."""
+    byte = data[position]
+    position += 1
+    value = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _varint(value: int) -> bytes:
+    rest = value << 1 if value >= 0 else ((-value) << 1) - 1
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
