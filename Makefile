@@ -12,8 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas bench-pipeline origins lock duplicates clean
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas bench-security origins lock duplicates clean
+.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +82,7 @@ bench-replicas: install java ## a broker with 10,000 replicas: restart, idle, le
 
 bench-pipeline: install java ## Spark over Paceline beside Spark's own Kafka source (jars through Maven), into build/bench/pipeline.json
 	@$(PY) -m benchmarks.pipeline --output build/bench/pipeline.json
+
 bench-security: install java ## TLS beside plaintext in alternating rounds, into build/bench/security.json
 	@$(PY) -m benchmarks.security --output build/bench/security.json
 
