@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from kazoo.client import KazooClient
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
@@ -96,6 +97,12 @@ FORGERIES: dict[str, Forgery] = {
     ),
     "BrokerHeartbeat": Forgery(
         "CONTROLLER", lambda claimed: controller_pb.BrokerHeartbeatRequest(broker_id=claimed, broker_epoch=HIGH_EPOCH)
+    ),
+    "CreateInternalTopic": Forgery(
+        "CONTROLLER",
+        lambda claimed: controller_pb.CreateInternalTopicRequest(
+            name="__consumer_offsets", partitions=1, replication_factor=1, broker_id=claimed
+        ),
     ),
     "FollowState": Forgery("CONTROLLER", lambda claimed: controller_pb.FollowStateRequest(controller_id=claimed)),
 }
@@ -271,3 +278,19 @@ def test_broker_epochs_are_for_super_users(secure: SecureCluster) -> None:
             (partition,) = admin.describe_replicas("t", [0])
             shown[name] = [replica.broker_epoch is not None for replica in partition.replicas]
     assert any(shown["admin"]) and not any(shown["guest"])
+
+
+def test_registrations_tell_that_listeners_speak_tls(secure: SecureCluster) -> None:
+    password = (secure.cluster.certificates / "zookeeper.password").read_text().strip()
+    assert secure.cluster.ports is not None
+    client = KazooClient(
+        hosts=f"127.0.0.1:{secure.cluster.ports.zookeeper}",
+        sasl_options={"mechanism": "DIGEST-MD5", "username": "paceline", "password": password},
+    )
+    client.start()
+    try:
+        registered = json.loads(client.get("/paceline/brokers/ids/1")[0])
+    finally:
+        client.stop()
+        client.close()
+    assert set(registered["listener_security_protocol_map"].values()) == {"SSL"}

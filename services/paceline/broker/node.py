@@ -173,7 +173,7 @@ class BrokerNode:
         self.groups = GroupCoordinator(
             config.groups,
             scheduler,
-            HostedOffsetsTopic(config.groups, self.replica_manager, transport, self.produce),
+            HostedOffsetsTopic(config.broker_id, config.groups, self.replica_manager, transport, self.produce),
             self._new_member_suffix,
         )
         self._control = ControlRequests(

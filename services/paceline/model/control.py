@@ -158,6 +158,8 @@ class InternalTopic:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str]
+    broker_id: int
+    """The broker that asks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class BrokerConfig:
 
     broker_id: int
     broker_rack: str | None = None
+    ssl_listeners: tuple[str, ...] = ()
+    """Listeners that speak TLS; the registration tells others."""
     zookeeper_session_timeout_ms: int = 18_000
     controller_broker_lease_ms: int = 9_000
     """A third of it is the period of heartbeats to the controller; 0 for none. Ours (design 3.7)."""

@@ -189,6 +189,7 @@ def test_every_field_of_a_core_is_a_key_or_known_not_to_be_one() -> None:
         "leader_imbalance_check_interval_ms",  # set in seconds
         "max_partitions_per_request",
         "topic_defaults",
+        "ssl_listeners",  # from listener.security.protocol.map
         "zookeeper_multi_max_bytes",
         "zookeeper_multi_max_operations",
         "lease_ms",

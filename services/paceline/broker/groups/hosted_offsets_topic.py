@@ -38,8 +38,9 @@ class HostedOffsetsTopic:
     """The offsets topic on this broker."""
 
     def __init__(
-        self, config: GroupConfig, manager: ReplicaManager, transport: BrokerTransport, append: Append
+        self, broker_id: int, config: GroupConfig, manager: ReplicaManager, transport: BrokerTransport, append: Append
     ) -> None:
+        self._broker_id = broker_id
         self._config = config
         self._manager = manager
         self._transport = transport
@@ -116,6 +117,7 @@ class HostedOffsetsTopic:
                 "compression.type": "producer",
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
+            self._broker_id,
         )
         LOG.info("creating topic: name=%s partitions=%d", topic.name, topic.partitions)
         self._transport.create_internal_topic(controller, topic, _CREATE_TIMEOUT_MS, self._created)

@@ -180,6 +180,7 @@ class Registration:
             timestamp_ms=self._start_ms,
             rack=self._config.broker_rack,
             unclean_restart=self._unclean_restart,
+            security_protocols=dict.fromkeys(self._config.ssl_listeners, "SSL"),
         )
         registered = yield from register_broker(registration, session_id, tuple(self._earlier_session_ids))
         (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])

@@ -133,12 +133,15 @@ class CreateInternalTopicRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     REPLICATION_FACTOR_FIELD_NUMBER: builtins.int
     CONFIGS_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name, for example "__consumer_offsets"."""
     partitions: builtins.int
     """Number of partitions."""
     replication_factor: builtins.int
     """Replicas per partition."""
+    broker_id: builtins.int
+    """The broker that asks; with TLS its id must be the one in the caller's certificate."""
     @property
     def configs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Topic configuration."""
@@ -150,8 +153,9 @@ class CreateInternalTopicRequest(google.protobuf.message.Message):
         partitions: builtins.int = ...,
         replication_factor: builtins.int = ...,
         configs: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        broker_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configs", b"configs", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "configs", b"configs", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor"]) -> None: ...
 
 global___CreateInternalTopicRequest = CreateInternalTopicRequest
 

@@ -317,6 +317,7 @@ def internal_topic_to_proto(topic: InternalTopic) -> controller_pb.CreateInterna
         partitions=topic.partitions,
         replication_factor=topic.replication_factor,
         configs=topic.configs,
+        broker_id=topic.broker_id,
     )
 
 
@@ -333,6 +334,7 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
         at_least(message.partitions, 1, "number of partitions"),
         at_least(message.replication_factor, 1, "replication factor"),
         dict(message.configs),
+        at_least(message.broker_id, 0, "broker id"),
     )
 
 

@@ -61,6 +61,7 @@ ACCESS_RULES: Final[Mapping[str, AccessRule]] = {
     f"{_REPLICATION}OffsetsForLeaderEpoch": AccessRule(Role.BROKER, _replica_id),
     f"{_CONTROLLER}ControlledShutdown": AccessRule(Role.BROKER, _broker_id),
     f"{_CONTROLLER}BrokerHeartbeat": AccessRule(Role.BROKER, _broker_id),
+    f"{_CONTROLLER}CreateInternalTopic": AccessRule(Role.BROKER, _broker_id),
     f"{_CONTROLLER}FollowState": AccessRule(Role.CONTROLLER, _controller_id),
 }
 """An internal RPC without a row is refused to every caller."""

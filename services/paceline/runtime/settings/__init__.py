@@ -104,9 +104,9 @@ class BrokerSettings(LoadedSettings[BrokerKeys]):
             offsets_retention_ms=self.keys.offsets_retention_minutes * _MINUTE_MS,
             **_shared_fields(GroupConfig, self.keys, {"offsets_retention_ms"}),
         )
-        return BrokerConfig(
-            broker_id=broker_id, groups=groups, **_shared_fields(BrokerConfig, self.keys, {"broker_id"})
-        )
+        ssl = tuple(name for name, listener in self.security.listeners.items() if listener.tls is not None)
+        shared = _shared_fields(BrokerConfig, self.keys, {"broker_id"})
+        return BrokerConfig(broker_id=broker_id, ssl_listeners=ssl, groups=groups, **shared)
 
 
 @dataclass(frozen=True, slots=True)
