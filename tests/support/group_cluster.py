@@ -127,8 +127,11 @@ class GroupCluster:
         coordinator.become_leader(0, self.log.leader_epoch)
         return coordinator
 
-    def fail_over(self, run: bool = True) -> None:
-        """Let another broker lead; appends under way end with NOT_LEADER_OR_FOLLOWER, their records stay."""
+    def fail_over(self, run: bool = True, lose_uncommitted: bool = False) -> None:
+        """Let another broker lead; appends under way end with NOT_LEADER_OR_FOLLOWER, with or without their records."""
+        if lose_uncommitted:
+            self.log.batches = [one for one in self.log.batches if one[0] < self.log.high_watermark]
+            self.log.end = self.log.high_watermark
         deposed = self.coordinator
         self.coordinator = self._elect()
         deposed.become_follower(0)

@@ -1,0 +1,69 @@
+"""The leadership callback of the replica manager starts and stops the group coordinator, on a whole broker."""
+
+import pytest
+
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
+from paceline.broker.groups.records import OffsetValue
+from paceline.broker.groups.requests import CommitRequest
+from paceline.model.errors import CoordinatorNotAvailableError, ErrorCode, PacelineError
+from paceline.model.identifiers import TopicPartition
+from tests.support.broker_cluster import BrokerCluster
+
+ME = 1
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+SALES = TopicPartition("sales", 0)
+
+
+@pytest.fixture
+def cluster() -> BrokerCluster:
+    found = BrokerCluster((1, 2))
+    found[2].up = False
+    return found
+
+
+def commit(cluster: BrokerCluster, offset: int) -> list[object]:
+    answers: list[object] = []
+    request = CommitRequest("g", -1, "", None, {SALES: OffsetValue(offset, -1, "", cluster.time.wall_ms())})
+    cluster[ME].node.groups.commit(request, answers.append)
+    cluster.time.run_for(100)
+    return answers
+
+
+def refusal(cluster: BrokerCluster) -> ErrorCode | None:
+    try:
+        cluster[ME].node.groups.fetch_offsets("g", [SALES])
+    except PacelineError as error:
+        return error.code
+    return None
+
+
+def lead(cluster: BrokerCluster, epoch: int, leader: int = ME, is_new: bool = False) -> None:
+    state = cluster.partition(leader, epoch, (ME,) if leader == ME else (2,), tp=OFFSETS, is_new=is_new)
+    cluster[2].up = True
+    cluster.update_metadata(to=[ME])
+    cluster[2].up = False
+    assert cluster.send(ME, state).partition_errors[OFFSETS] is ErrorCode.NONE
+
+
+def test_s2_4_the_callback_loads_groups_of_a_new_leader_and_drops_those_of_a_follower(cluster: BrokerCluster) -> None:
+    groups = cluster[ME].node.groups
+    groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
+    lead(cluster, 0, is_new=True)
+    cluster.time.run_for(1_000)
+    assert commit(cluster, 7) == [{SALES: None}]
+    assert groups.fetch_offsets("g", [SALES])[SALES].offset == 7  # type: ignore[union-attr]
+    lead(cluster, 1, leader=2)
+    assert refusal(cluster) is ErrorCode.NOT_COORDINATOR
+    lead(cluster, 2)
+    assert refusal(cluster) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the load runs beside the request"
+    cluster.time.run_for(1_000)
+    assert groups.fetch_offsets("g", [SALES])[SALES].offset == 7  # type: ignore[union-attr]
+    cluster.stop_replica(ME, 3, delete=True, tp=OFFSETS)
+    assert refusal(cluster) is ErrorCode.NOT_COORDINATOR
+
+
+def test_offsets_topic_is_created_when_enough_brokers_live(cluster: BrokerCluster) -> None:
+    """KIP-115: never with fewer replicas than ``offsets.topic.replication.factor``."""
+    with pytest.raises(CoordinatorNotAvailableError):
+        cluster[ME].node.groups.find_coordinator("g")
+    assert cluster[ME].transport.created_topics == []
