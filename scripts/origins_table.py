@@ -65,7 +65,7 @@ ROWS: dict[str, str] = {
     "S2-1": "Partitions that are unknown, online or offline, and what each operation answers.",
     "S2-2": "Which LeaderAndIsr requests are taken: epochs of broker, controller and leader.",
     "S2-3": "Leaders and followers in one request, beside a dead disk; metrics follow the role.",
-    "S2-4": "No checkpoint before the first request.",
+    "S2-4": "No checkpoint before the first request; leadership starts and stops the group coordinator.",
     "S2-5": "Becoming a leader: fetchers stop first, followers' ends are unknown.",
     "S2-6": "Becoming a follower: the steps in order, and nothing more from the old leader.",
     "S2-7": "A follower has no ISR of its own.",
