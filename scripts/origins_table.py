@@ -5,9 +5,13 @@
     .venv/bin/python scripts/origins_table.py --junit report.xml # takes the results from a run of your own
 
 A test belongs to a row when its name carries the row: ``test_s1_2_...`` or ``test_q9_s1_5_...`` show S1-2 and S1-5.
+
+Each row carries a digest of the files that hold its tests. A result belongs to the digest it was measured with: when a
+file has changed since, the row says ``not run since the test changed`` until its tests run again.
 """
 
 import argparse
+import hashlib
 import re
 import subprocess
 import sys
@@ -20,6 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "origins.md"
+NOT_RUN_SINCE = "not run since the test changed"
 _ROW = re.compile(r"(?:^test|_)_?s([0-4])_(\d{1,2})(?=_)")
 
 GROUPS = {
@@ -55,11 +60,11 @@ ROWS: dict[str, str] = {
     "S1-6": "A starting broker gets all metadata, then its own partitions.",
     "S1-7": "A reassignment ends on the ISR's event; nobody polls.",
     "S1-8": "Repeated and reordered old requests have no effect.",
-    "S1-9": "A partition of which nobody lives waits, and returns with an eligible replica.",
+    "S1-9": "A partition without a live replica waits, and returns with an eligible replica.",
     "S1-10": "A broker that was down learns what it missed; deletions wait for it.",
     "S1-11": "What can fail besides a broker: one disk, or the wish for safety.",
-    "S1-12": "Where the time of a leader change goes, span by span.",
-    "S1-13": "The same for the leader-driven design.",
+    "S1-12": "Spans of a leader change, on virtual time; `make bench-control` measures real processes.",
+    "S1-13": "Requests and messages of both designs after a death, counted on a real ZooKeeper.",
     "S1-14": "10 000 elections at 2 ms a request: sequential, pipelined, batched.",
     "S1-15": "The durable queue is gone; what a controller had queued, its successor sends anew.",
     "S2-1": "Partitions that are unknown, online or offline, and what each operation answers.",
@@ -88,7 +93,7 @@ ROWS: dict[str, str] = {
     "S4-4": "A new topic, step by step, also one that vanishes meanwhile.",
     "S4-5": "Partitions added to a topic that is being deleted are taken back.",
     "S4-6": "Deletion markers: of known topics, of unknown ones, and with deletion disabled.",
-    "S4-7": "A deletion halts while a broker is down and goes on afterwards.",
+    "S4-7": "A deletion waits for a broker that is down, but not for a reassignment, which it ends.",
     "S4-8": "Only replicas that could not be deleted are tried again.",
     "S4-9": "A topic created again is a new one.",
     "S4-10": "A failed log directory takes its own replicas offline.",
@@ -111,6 +116,13 @@ class Evidence:
     def rows(self) -> list[str]:
         """Rows named in the function's name."""
         return [f"S{group}-{number}" for group, number in _ROW.findall(self.name)]
+
+
+class Result(NamedTuple):
+    """How the tests of a row ended, and the digest of the tests that ran."""
+
+    word: str
+    digest: str
 
 
 class Figure(NamedTuple):
@@ -146,6 +158,17 @@ def by_row(tests: Iterable[Evidence]) -> dict[str, list[Evidence]]:
         for row in test.rows:
             table.setdefault(row, []).append(test)
     return table
+
+
+def digests_of(table: Mapping[str, Iterable[Evidence]]) -> dict[str, str]:
+    """Return a short digest of the files that hold each row's tests."""
+    digests = {}
+    for row, tests in table.items():
+        whole = hashlib.sha256()
+        for path in sorted({test.path for test in tests}):
+            whole.update(hashlib.sha256((ROOT / path).read_bytes()).digest())
+        digests[row] = whole.hexdigest()[:10]
+    return digests
 
 
 def results_of(report: Path) -> dict[Evidence, str]:
@@ -187,11 +210,17 @@ def known_figures(text: str) -> list[Figure]:
     return [Figure(*match) for match in re.findall(r"^\| (S\d-\d+) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)]
 
 
-def known_results(text: str) -> dict[str, str]:
-    """Return the result of each row that a document states."""
+def known_results(text: str) -> dict[str, Result]:
+    """Return the result of each row that a document states, with the digest beside it."""
+    rows = re.finditer(r"^\| (S\d-\d+) \| [^|]* \| [^|]* \| `(\w*)` \| ([^|]*) \|$", text, re.MULTILINE)
+    return {row[1]: Result(row[3], row[2]) for row in rows}
+
+
+def valid_results(results: Mapping[str, Result], digests: Mapping[str, str]) -> dict[str, Result]:
+    """Return the results whose tests are as they were; the others say that their tests have changed."""
     return {
-        match[1]: match[2]
-        for match in re.finditer(r"^\| (S\d-\d+) \| [^|]* \| [^|]* \| ([^|]*) \|$", text, re.MULTILINE)
+        row: results[row] if row in results and results[row].digest == digest else Result(NOT_RUN_SINCE, digest)
+        for row, digest in digests.items()
     }
 
 
@@ -204,26 +233,36 @@ def row_result(tests: Iterable[Evidence], results: Mapping[Evidence, str]) -> st
     return "pass" if found else "no test"
 
 
-def document(table: Mapping[str, list[Evidence]], results: Mapping[str, str], figures: Iterable[Figure]) -> str:
+def document(table: Mapping[str, list[Evidence]], results: Mapping[str, Result], figures: Iterable[Figure]) -> str:
     """Return the text of docs/origins.md."""
     lines = [
         "# Where each idea comes from, and the test that shows it",
         "",
         "Paceline goes back to five texts: the first design of replication (S0), the draft of a controller (S1),",
         "lessons on the replica manager (S2) and on failover (S3), and a description of the controller's ZooKeeper",
-        "handlers (S4). Each row is one system in them. Designs that nothing runs any more are kept small in",
-        "`services/paceline/origins`, where they are tested beside what they turned into.",
+        "handlers (S4). Each row is one system in them. Designs that are history are kept small in `tests/origins`,",
+        "where they are tested beside their successors.",
         "",
-        "Written by `scripts/origins_table.py`; with `--run` it runs the tests and notes the results.",
+        "`make origins` runs the tests of all rows and writes this file; `scripts/origins_table.py --run --rows S1-2`",
+        "runs those of some rows. The digest is of the files that hold a row's tests. When one of them changes, a unit",
+        "test fails until `scripts/origins_table.py` has written this file again, and the row says",
+        f"`{NOT_RUN_SINCE}` until its tests have run.",
     ]
     for group, title in GROUPS.items():
-        lines += ["", f"## S{group}: {title}", "", "| Row | What it is | Tests | Result |", "|---|---|---|---|"]
+        lines += ["", f"## S{group}: {title}", "", "| Row | Contents | Tests | Digest | Result |"]
+        lines += ["|---|---|---|---|---|"]
         for row, tests in table.items():
             if row.startswith(f"S{group}-"):
                 names = "<br>".join(f"[{test.name}](../{test.path})" for test in tests)
-                lines.append(f"| {row} | {ROWS.get(row, '')} | {names} | {results.get(row, 'not run')} |")
-    lines += ["", "## Figures", "", "On virtual time, with a ZooKeeper that takes 2 ms per request.", ""]
-    lines += ["| Row | What | Value |", "|---|---|---|"]
+                result = results[row]
+                lines.append(f"| {row} | {ROWS.get(row, '')} | {names} | `{result.digest}` | {result.word} |")
+    lines += ["", "## Figures", ""]
+    lines += [
+        "S1-12 and S1-14: on virtual time, with a ZooKeeper that takes 2 ms for each request; they show the order of"
+    ]
+    lines += ["the steps and the number of round trips. Spans of real processes: `make bench-control`."]
+    lines += ["S1-13: counted at the clients of a real ZooKeeper, from the end of the dead broker's session."]
+    lines += ["", "| Row | Figure | Value |", "|---|---|---|"]
     lines += [f"| {figure.row} | {figure.name} | {figure.value} |" for figure in figures]
     return "\n".join([*lines, ""])
 
@@ -231,22 +270,33 @@ def document(table: Mapping[str, list[Evidence]], results: Mapping[str, str], fi
 def main() -> None:
     """Write the document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help="run the tests of all rows")
+    parser.add_argument("--run", action="store_true", help="run the tests of all rows, or of those after --rows")
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW", help="such as S1-2")
     parser.add_argument("--junit", type=Path, help="take results from this report")
     arguments = parser.parse_args()
-    tests = collected()
-    table = by_row(tests)
+    table = by_row(collected())
+    digests = digests_of(table)
     text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
-    results, figures = known_results(text), known_figures(text)
+    results, figures = valid_results(known_results(text), digests), known_figures(text)
     if arguments.junit or arguments.run:
         report = arguments.junit
-        found, measured = (results_of(report), figures_of(report)) if report else run(tests)
-        results = {row: row_result(row_tests, found) for row, row_tests in table.items()}
-        figures = measured or figures
+        wanted = [test for row in arguments.rows for test in table[row]]
+        found, measured = (results_of(report), figures_of(report)) if report else run(wanted)
+        for row in arguments.rows:
+            results[row] = Result(row_result(table[row], found), digests[row])
+        figures = merged(figures, measured, arguments.rows)
     DOCUMENT.write_text(document(table, results, figures), encoding="utf-8")
     for row, row_tests in table.items():
-        if not row_tests or results.get(row) == "fail":
-            print(f"{row}: {results.get(row, 'not run') if row_tests else 'no test'}")
+        if not row_tests or results[row].word != "pass":
+            print(f"{row}: {results[row].word if row_tests else 'no test'}")
+
+
+def merged(known: Iterable[Figure], measured: Iterable[Figure], rows: Iterable[str]) -> list[Figure]:
+    """Return the known figures with those of the rows that were measured in their place."""
+    new = list(measured)
+    replaced = {figure.row for figure in new} & set(rows)
+    kept = [figure for figure in known if figure.row not in replaced]
+    return sorted([*kept, *(figure for figure in new if figure.row in replaced)], key=lambda figure: figure.row)
 
 
 if __name__ == "__main__":

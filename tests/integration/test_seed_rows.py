@@ -1,4 +1,4 @@
-"""Rows S3-1 and S3-7 where only real processes show them: registrations that end, and what a producer is told."""
+"""Rows S3-1, S3-7 and S3-9 where only real processes show them: registrations that end, and what a producer is told."""
 
 import contextlib
 import json
@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -81,6 +82,49 @@ def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_
         assert time.monotonic() - stopped_s < LONG_S
         controller.wait_said(r"dead \[2\]")
         assert client.get_children("/rows/brokers/ids") == ["3"]
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_s3_9_a_plain_kill_moves_leaders_before_the_broker_leaves_and_a_single_replica_does_not_hold_it_up(
+    zookeeper: str, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        client = KazooClient(zookeeper, timeout=30.0)
+        client.start(timeout=60)
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        connect = f"{zookeeper}/shutdown"
+        session = "--zookeeper-session-timeout-ms=30000"
+        started(stack, Process("controller", tmp_path, connect, "--controller-id=1000000"))
+        brokers = {
+            number: started(stack, Broker(tmp_path, connect, f"b{number}", f"--broker-id={number}", session))
+            for number in (1, 2)
+        }
+        for broker in brokers.values():
+            broker.ready()
+        for topic, replicas in ("both", [2, 1]), ("single", [2]):
+            data = json.dumps({"version": 1, "partitions": {"0": replicas}}).encode()
+            client.create(f"/shutdown/brokers/topics/{topic}", data)
+
+        def state_of(topic: str) -> tuple[dict[str, Any], Any]:
+            data, stat = client.get(f"/shutdown/brokers/topics/{topic}/partitions/0/state")
+            return json.loads(data), stat
+
+        def is_led_by_2(topic: str) -> bool:
+            path = f"/shutdown/brokers/topics/{topic}/partitions/0/state"
+            return client.exists(path) is not None and state_of(topic)[0]["leader"] == 2
+
+        until(lambda: is_led_by_2("both") and is_led_by_2("single"))
+        until(lambda: sorted(state_of("both")[0]["isr"]) == [1, 2])
+        stopped_s = time.monotonic()
+        assert brokers[2].stop() == 0
+        assert time.monotonic() - stopped_s < LONG_S
+        moved, moved_stat = state_of("both")
+        assert (moved["leader"], moved["isr"]) == (1, [1])
+        _, registrations = client.get("/shutdown/brokers/ids")
+        assert moved_stat.mzxid < registrations.pzxid, "the leader had moved when the registration went"
+        assert state_of("single")[0]["isr"] == [2], "its only replica stays in sync, for its return"
 
 
 def test_s3_7_a_producer_is_told_leader_not_available_and_goes_on_when_the_replica_is_back() -> None:

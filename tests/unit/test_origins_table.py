@@ -8,14 +8,20 @@ import pytest
 
 from scripts.origins_table import (
     DOCUMENT,
+    NOT_RUN_SINCE,
     ROWS,
     Evidence,
+    Figure,
+    Result,
     by_row,
+    digests_of,
     document,
     known_figures,
     known_results,
+    merged,
     results_of,
     row_result,
+    valid_results,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +50,37 @@ def test_there_is_a_row_for_every_system_and_a_test_for_every_row() -> None:
 def test_the_document_names_the_tests_there_are() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     expected = document(by_row(written()), known_results(text), known_figures(text))
-    assert text == expected, "run scripts/origins_table.py"
+    assert text == expected, "run make origins, or scripts/origins_table.py --run --rows ROW"
+
+
+def test_the_document_carries_the_digest_of_the_tests_as_they_are() -> None:
+    stated = {row: result.digest for row, result in known_results(DOCUMENT.read_text(encoding="utf-8")).items()}
+    assert stated == digests_of(by_row(written())), "run make origins, or scripts/origins_table.py --run --rows ROW"
+
+
+def test_a_changed_test_invalidates_the_result_of_its_row_and_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.origins_table.ROOT", tmp_path)
+    for name in "ab":
+        (tmp_path / f"test_{name}.py").write_text(f"def test_s1_1_{name}() -> None: ...\n", encoding="utf-8")
+    table = {"S1-1": [Evidence("test_a.py", "test_s1_1_a")], "S1-2": [Evidence("test_b.py", "test_s1_2_b")]}
+    before = digests_of(table)
+    results = {row: Result("pass", digest) for row, digest in before.items()}
+    assert valid_results(results, before) == results
+    (tmp_path / "test_b.py").write_text("def test_s1_2_b() -> None: assert False\n", encoding="utf-8")
+    after = digests_of(table)
+    assert after["S1-1"] == before["S1-1"] and after["S1-2"] != before["S1-2"]
+    assert valid_results(results, after) == {
+        "S1-1": Result("pass", before["S1-1"]),
+        "S1-2": Result(NOT_RUN_SINCE, after["S1-2"]),
+    }
+
+
+def test_figures_of_rows_that_were_not_measured_stay() -> None:
+    known = [Figure("S1-12", "a", "1"), Figure("S1-13", "b", "2")]
+    assert merged(known, [Figure("S1-13", "c", "3")], ["S1-13"]) == [known[0], Figure("S1-13", "c", "3")]
+    assert merged(known, [], ["S1-13"]) == known
 
 
 def test_a_row_is_read_from_a_name_wherever_it_stands() -> None:

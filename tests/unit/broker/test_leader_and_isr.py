@@ -257,6 +257,37 @@ def test_s2_7_a_follower_has_no_isr_of_its_own(cluster: BrokerCluster) -> None:
     assert hosted(cluster[ME]).leader_epoch_start_offset is None and hosted(cluster[ME]).followers == {}
 
 
+def test_s2_7_making_a_follower_takes_the_log_the_assignment_the_epochs_and_the_leader_and_keeps_the_records(
+    cluster: BrokerCluster,
+) -> None:
+    known(cluster)
+    send(cluster, cluster.partition(ME, 3, (ME,), (ME, 2), is_new=True))
+    written = cluster[ME].produce(b"a", b"b")
+    cluster.time.run_until(lambda: bool(written), 1_000)
+    partition = hosted(cluster[ME])
+    log = cluster[ME].log()
+    assert (log.log_end_offset, log.high_watermark) == (2, 2)
+    moving = replace(
+        cluster.partition(2, 4, (ME, 2), (2, ME, 3), zk_version=7), adding_replicas=(3,), removing_replicas=(ME,)
+    )
+    assert send(cluster, moving) is ErrorCode.NONE
+    assert hosted(cluster[ME]) is partition and partition.log is log, "the same partition on the same log"
+    assert (partition.replicas, partition.adding_replicas, partition.removing_replicas) == ((2, ME, 3), (3,), (ME,))
+    assert (partition.controller_epoch, partition.leader_epoch, partition.zk_version) == (
+        moving.controller_epoch,
+        4,
+        7,
+    )
+    assert partition.leader_id == 2 and not partition.is_leader
+    assert partition.isr == () and partition.followers == {}
+    assert (log.log_end_offset, log.high_watermark) == (2, 2), "cutting is the fetcher's part"
+    # A new leader in a new epoch starts a fetch; the very same decision once more starts nothing.
+    fetched_from = cluster[ME].node.replica_manager.fetchers.state(TP)
+    assert fetched_from is not None
+    assert send(cluster, moving) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert cluster[ME].node.replica_manager.fetchers.state(TP) is fetched_from
+
+
 def test_s2_6_nothing_is_fetched_from_the_old_leader_after_the_change() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)

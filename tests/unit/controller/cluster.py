@@ -41,6 +41,7 @@ from paceline.model.control import (
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.standby import StateUpdate
 from paceline.model.state_change import StateChange
@@ -61,7 +62,7 @@ def tp(text: str) -> TopicPartition:
 class FakeBrokers:
     """The brokers' side of `ControlTransport`: records what arrives and answers as a replica manager would."""
 
-    scheduler: VirtualTime
+    scheduler: Scheduler
     received: list[tuple[int, ControlRequest]] = field(default_factory=list)
     silent: set[int] = field(default_factory=set)
     """Brokers that do not answer; what they are sent waits in `held`."""

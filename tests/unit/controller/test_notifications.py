@@ -88,12 +88,58 @@ def test_s4_12_the_node_of_a_preferred_election_is_removed_and_watched_again(clu
     cluster.settle()
     cluster.change_isr("a-0", [2, 1])
     cluster.settle()
+    cluster.told()
     for _ in range(2):
         asked = znodes.encode_partition_set([tp("a-0"), tp("x-9")])
         cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
         cluster.settle()
         assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
     assert cluster.state("a-0") == "1/2 isr [2, 1] ce 1 v3", "elected once, the second time there was nothing to do"
+    picture = "UM {a-0 1/2 [2, 1]}"
+    assert cluster.told() == {1: ["LAI a-0 1/2 [2, 1]", picture], 2: ["LAI a-0 1/2 [2, 1]", picture], 3: [picture]}
+
+
+def test_s4_12_a_preferred_replica_that_is_down_or_out_of_sync_is_not_elected_and_the_node_is_removed(
+    cluster: Cluster,
+) -> None:
+    asked = znodes.encode_partition_set([tp("a-0")])
+    cluster.kill_broker(1)
+    cluster.settle()
+    before = cluster.state("a-0")
+    assert before.startswith("2/1 isr [2]")
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
+    cluster.settle()
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION) and cluster.state("a-0") == before
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
+    cluster.settle()
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION) and cluster.state("a-0") == before
+    # The watch was set again each time: the next node is served.
+    cluster.change_isr("a-0", [2, 1])
+    cluster.settle()
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
+    cluster.settle()
+    assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
+
+
+def test_s4_12_a_preferred_election_left_in_its_node_is_held_by_the_next_controller(cluster: Cluster) -> None:
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 1])
+    cluster.settle()
+    (number,) = cluster.controllers
+    cluster.controllers.pop(number).stop()
+    cluster.controller_clients.pop(number).close()
+    cluster.settle()
+    cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_set([tp("a-0")])))
+    cluster.settle()
+    assert cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    cluster.start_controller(number + 1)
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
 
 
 def test_a_malformed_admin_node_is_removed(cluster: Cluster) -> None:

@@ -276,7 +276,7 @@ def test_many_partitions_are_deleted_in_several_multis() -> None:
     assert is_gone(cluster, "a")
 
 
-def test_a_topic_in_mid_reassignment_is_deleted_on_all_its_brokers() -> None:
+def test_s4_7_a_topic_in_mid_reassignment_is_deleted_on_all_its_brokers() -> None:
     cluster = started(NewTopic("a", assignments=((1, 2),)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()

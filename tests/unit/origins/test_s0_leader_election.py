@@ -1,13 +1,12 @@
-"""Rows S0-6, S0-7, S0-12 and S1-13: replicas that elect among themselves, and the controller that does it for them."""
+"""Rows S0-6, S0-7 and S0-12: replicas that elect among themselves, and the controller that does it for them."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, Delete, GetData, Response, SetData
+from paceline.coordination.interface import Create, Response, SetData
 from paceline.model.settings import ControllerConfig
 from tests.origins.leader_election import (
     LeaderNode,
@@ -205,51 +204,3 @@ def test_s0_12_today_leadership_goes_home_by_itself_where_too_much_of_it_is_away
     cluster.change_isr("a-0", [2, 1])
     cluster.time.run_for(6_000)
     assert [int(cluster.state(f"a-{n}").split("/")[0]) for n in range(4)] == leaders
-
-
-# S1-13: the latency of the leader-driven version
-
-
-class SlowServer:
-    """One client that pays a fixed time per request, as each broker did."""
-
-    def __init__(self, server: MemoryZooKeeperServer, time: VirtualTime, request_ms: float) -> None:
-        self.client = MemoryZooKeeper(server, time)
-        self.time = time
-        self.request_ms = request_ms
-        self.client.start(lambda _: None, lambda _: None)
-        time.run_due()
-
-    def run(self, request: Create | SetData | GetData | Delete) -> Response:
-        self.time.run_for(self.request_ms)
-        answers: list[Response] = []
-        self.client.submit([request], answers.extend)
-        self.time.run_until(lambda: bool(answers), 1_000)
-        return answers[0]
-
-
-def test_s1_13_the_leader_driven_version_paid_four_requests_per_partition_one_after_the_other(
-    record_property: Callable[[str, object], None],
-) -> None:
-    partitions, request_ms = 50, 2.0
-    time = VirtualTime()
-    server = MemoryZooKeeperServer(time)
-    new_leader = SlowServer(server, time, request_ms)
-    for partition in range(partitions):
-        new_leader.client.submit([Create(f"/p{partition}"), Create(f"/p{partition}/ISR", b"1,2")], lambda _: None)
-    time.run_due()
-    spans: dict[str, float] = {"watch": request_ms}
-    begun_ms = time.now_ms()
-    for partition in range(partitions):
-        assert new_leader.run(GetData(f"/p{partition}/ISR")).ok
-        assert may_lead(2, (1, 2), (1, 2), (2,))
-        assert new_leader.run(Create(f"/p{partition}/leader", LeaderNode(2, 1).encode(), ephemeral=True)).ok
-    spans["leadership"] = time.now_ms() - begun_ms
-    begun_ms = time.now_ms()
-    for partition in range(partitions):
-        assert new_leader.run(GetData(f"/p{partition}/ISR")).ok
-        assert new_leader.run(SetData(f"/p{partition}/ISR", b"2")).ok
-    spans["isr"] = time.now_ms() - begun_ms
-    assert spans == {"watch": 2.0, "leadership": 2 * partitions * request_ms, "isr": 2 * partitions * request_ms}
-    for name, span_ms in spans.items():
-        record_property(f"{name}, {partitions} partitions (ms)", span_ms)

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create, GetData
+from paceline.coordination.interface import Create
 from paceline.model.errors import InvalidReplicaAssignmentError
 from tests.origins.leader_election import may_lead
 from tests.origins.reassignment import (
@@ -199,9 +199,21 @@ def test_s0_16_a_refused_deletion_is_tried_again_and_a_reassignment_waits_for_no
     cluster.settle()
     assert "SR a-0 -2 delete" in cluster.told()[2] and not cluster.exists(znodes.topic_path("a"))
     cluster.create(NewTopic("b", assignments=((1, 2),)))
+    cluster.settle()
+    # Broker 1 answers nothing from here on, neither its new leader epoch nor the deletion of its replica.
     cluster.brokers.silent.add(1)
     cluster.reassign({tp("b-0"): (3, 2)})
     cluster.change_isr("b-0", [1, 2, 3])
     cluster.settle()
-    assert cluster.data(znodes.topic_path("b"))["partitions"] == {"0": [3, 2]}
-    assert cluster.zk(GetData(znodes.partition_state_path(tp("b-0")))).ok
+    assert {broker_id for broker_id, _ in cluster.brokers.held} == {1}
+    moved = cluster.data(znodes.topic_path("b"))
+    assert moved["partitions"] == {"0": [3, 2]}
+    assert not moved.get("adding_replicas") and not moved.get("removing_replicas"), "over, and not only begun"
+    state = cluster.data(znodes.partition_state_path(tp("b-0")))
+    assert state["leader"] in (2, 3) and sorted(state["isr"]) == [2, 3]
+    told = cluster.told()
+    assert "delete" not in str(told[1]), "the deletion waits behind a request that is not answered"
+    cluster.brokers.release(1)
+    cluster.settle()
+    deletions = [line for line in cluster.told()[1] if line.startswith("SR b-0") and line.endswith("delete")]
+    assert len(deletions) == 1, "sent after all, once the broker answers"
