@@ -12,7 +12,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-control: install java ## failovers and creation with 1,000 to 100,000 part
 
 bench-replicas: install java ## a broker with 10,000 replicas: restart, idle, leadership, into build/bench/replicas.json
 	@$(PY) -m benchmarks.replicas --output build/bench/replicas.json
+
+bench-groups: install java ## consumer groups: rebalances, commits, a dead coordinator, into build/bench/groups.json
+	@$(PY) -m benchmarks.groups --output build/bench/groups.json
 
 bench-pipeline: install java ## Spark over Paceline beside Spark's own Kafka source (jars through Maven), into build/bench/pipeline.json
 	@$(PY) -m benchmarks.pipeline --output build/bench/pipeline.json
