@@ -17,9 +17,17 @@ def run(spark: Any, config: Mapping[str, Any] | None = None, listener: JobListen
     """Import every module in tasks; a missing one is a negative verdict that names host, interpreter and module."""
     listener = listener or SilentListener()
     tasks = int((config or {}).get("tasks", 4))
-    found = spark.range(0, tasks, 1, tasks).mapInArrow(check_imports, "host string, problem string").collect()
-    problems = sorted({(row.host, row.problem) for row in found if row.problem})
     driver = f"Python {platform.python_version()}"
+    try:
+        found = spark.range(0, tasks, 1, tasks).mapInArrow(check_imports, "host string, problem string").collect()
+    except Exception as error:
+        # Without paceline itself a worker cannot even load this check.
+        missing = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError" in line]
+        if not missing:
+            raise
+        listener.step("problem", {"problem": missing[-1]})
+        return JobResult(ExitCode.NEGATIVE_VERDICT, {"driver": driver, "workers": [], "problems": missing[-1:]})
+    problems = sorted({(row.host, row.problem) for row in found if row.problem})
     for host, problem in problems:
         listener.step("problem", {"host": host, "problem": problem})
     summary = {

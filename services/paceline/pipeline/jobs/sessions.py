@@ -1,5 +1,7 @@
 """The Spark session of a job: local, on a cluster's master, over Spark Connect, or the one that spark-submit set up."""
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +32,9 @@ def open_session(
     except ImportError as error:
         raise InvalidConfigError("the pipeline needs PySpark: pip install 'paceline[pipeline]'") from error
     if remote:
+        if remote.startswith("local"):
+            # A server that PySpark starts on this machine, with this interpreter's packages.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.remote(remote)
         # A server's static settings are its own; only the session's can be set from here.
         for key, value in {
@@ -51,8 +56,6 @@ def open_session(
 
 def _submitted_master() -> str | None:
     """Return the master that spark-submit was given; it hands settings to the JVM it starts Python from."""
-    import os
-
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
     from pyspark import SparkConf
