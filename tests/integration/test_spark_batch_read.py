@@ -60,7 +60,7 @@ def collected(frame: Any) -> list[Expected]:
             row.offset,
             (row.timestamp - EPOCH) // timedelta(milliseconds=1),
             row.timestampType,
-            tuple((each.key, None if each.value is None else bytes(each.value)) for each in row.headers),
+            tuple((each.key, None if each.value is None else bytes(each.value)) for each in row.headers or ()),
         )
         for row in frame.orderBy("topic", "partition", "offset").collect()
     ]

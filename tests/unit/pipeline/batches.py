@@ -77,7 +77,7 @@ def to_records(batches: Iterable[pa.RecordBatch]) -> list[Expected]:
                     columns["offset"][row].as_py(),
                     times[row] // 1000,
                     columns["timestampType"][row].as_py(),
-                    tuple((header["key"], header["value"]) for header in headers),
+                    tuple((header["key"], header["value"]) for header in headers or ()),
                 )
             )
     return found

@@ -20,8 +20,8 @@ HEADER_MIN_BYTES: Final = 2
 
 
 def no_headers(count: int) -> pa.ListArray:
-    """Return ``count`` empty lists."""
-    return _lists(np.zeros(count, dtype=np.int64), pa.array([], type=HEADERS_TYPE.value_type))
+    """Return ``count`` nulls: a record without headers has null there, as in Spark's Kafka source."""
+    return pa.nulls(count, HEADERS_TYPE)
 
 
 def decode_headers(payload: bytes | bytearray, count: Int64s, begin: Int64s, end: Int64s) -> pa.ListArray:
@@ -103,4 +103,6 @@ def _as_text(keys: pa.BinaryArray) -> pa.StringArray:
 def _lists(count: Int64s, entries: pa.StructArray) -> pa.ListArray:
     offsets = np.zeros(len(count) + 1, dtype=np.int32)
     np.cumsum(count, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), entries, type=HEADERS_TYPE)
+    has_none = count == 0
+    mask = pa.array(has_none) if has_none.any() else None
+    return pa.ListArray.from_arrays(pa.array(offsets), entries, type=HEADERS_TYPE, mask=mask)

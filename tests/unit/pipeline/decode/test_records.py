@@ -3,6 +3,7 @@
 import json
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -333,3 +334,12 @@ def test_a_time_that_spark_cannot_hold_is_named_and_can_be_left_out() -> None:
         decoded(data)
     batches = list(decode(data, whole(data), ("offset", "value")))
     assert [number for batch in batches for number in batch["offset"].to_pylist()] == [0, 1, 2, 3]
+
+
+def test_a_record_without_headers_has_null_there_as_in_sparks_kafka_source() -> None:
+    with_one, without = Expected(None, b"a", 0, 1, 0, (("h", b"1"),)), Expected(None, b"b", 1, 1, 0, ())
+    for records in ([with_one, without], [replace(without, offset=0)]):
+        data = encode(records)
+        [batch] = decode(data, whole(data), ALL_COLUMNS)
+        expected = [[{"key": "h", "value": b"1"}] if each.headers else None for each in records]
+        assert batch["headers"].to_pylist() == expected

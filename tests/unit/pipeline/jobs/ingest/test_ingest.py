@@ -92,7 +92,9 @@ def test_rows_carry_what_the_records_had(tmp_path: Path) -> None:
         ingest(settings)
         rows = sorted(read_table(settings.table).to_table().to_pylist(), key=lambda row: row["offset"])
     assert [(row["key"], row["value"]) for row in rows] == [(each.key, each.value) for each in records]
-    assert [[(h["key"], h["value"]) for h in row["headers"]] for row in rows] == [list(r.headers) for r in records]
+    assert [[(h["key"], h["value"]) for h in row["headers"] or ()] for row in rows] == [
+        list(r.headers) for r in records
+    ]
     assert [row["date"].isoformat() for row in rows] == ["2023-11-14", "1969-12-31", "2023-11-14", "9999-12-31"]
     assert rows[0]["topic"] == "t" and rows[0]["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
 
