@@ -6,10 +6,12 @@ ports and knows no thread, socket or clock, so the service and the simulator run
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from paceline.broker.control.control_requests import ControlRequests
 from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
+from paceline.broker.control.leader_epoch_fence import EpochsRead, LeaderEpochFence
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
@@ -25,7 +27,7 @@ from paceline.broker.partition.interfaces import IsrProposal
 from paceline.broker.partition.isr_writer import IsrWriter
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.recipes import notify_log_dir_failure, read_controller_epoch
+from paceline.broker.recipes import notify_log_dir_failure, read_controller_epoch, read_leader_epochs
 from paceline.broker.requests.client_requests import ClientRequests
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.storage.interfaces import ReplicaLogs
@@ -72,7 +74,7 @@ from paceline.model.errors import (
     PacelineError,
     ShuttingDownError,
 )
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import NO_EPOCH, TopicPartition
 from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.scheduler import Scheduler
@@ -169,6 +171,7 @@ class BrokerNode:
             self.replica_manager.deliver_news,
         )
         self._fence = ControllerEpochFence(self._read_controller_epoch, self._epoch_refuted)
+        self._leader_epochs = LeaderEpochFence(self._read_leader_epochs)
         self._rng = rng
         self.groups = GroupCoordinator(
             config.groups,
@@ -380,7 +383,7 @@ class BrokerNode:
         """Apply a controller's decision, or refuse it for its epochs.
 
         Raises:
-            ControlRequestDeferredError: ZooKeeper has to confirm the controller epoch first; send it again.
+            ControlRequestDeferredError: ZooKeeper has to confirm an epoch first; send it again.
             ShuttingDownError: the broker has stopped serving.
         """
         if self._stopped:
@@ -391,7 +394,9 @@ class BrokerNode:
             return _refused(request, refusal)
         self._unclean_restart_noted(request.stamp)
         if isinstance(request, LeaderAndIsrRequest):
-            response = self._control.leader_and_isr(request)
+            confirmed, refuted = self._without_refuted(request)
+            response = self._control.leader_and_isr(confirmed)
+            response = replace(response, partition_errors={**response.partition_errors, **refuted})
             named = (state.topic_partition.topic for state in request.partitions)
             # Not those that were refused: nobody would make them forgotten before the next topic of their name.
             self._topic_configs.want(self.replica_manager.hosted_among(named))
@@ -401,8 +406,8 @@ class BrokerNode:
         return self._control.update_metadata(request)
 
     def when_controller_epoch_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has answered which controller epoch stands, at once when it is not asked."""
-        self._fence.when_read(on_read)
+        """Call ``on_read`` when ZooKeeper has answered which epochs stand, at once when it is not asked."""
+        self._fence.when_read(lambda: self._leader_epochs.when_read(on_read))
 
     def _unclean_restart_noted(self, stamp: ControllerStamp) -> None:
         """A request for this very registration comes from a controller that has acted on what it said."""
@@ -416,6 +421,30 @@ class BrokerNode:
 
     def _epoch_refuted(self, controller_epoch: int) -> None:
         self._emit(StateChangeKind.CONTROL_REFUSED, f"controller epoch {controller_epoch} is not in ZooKeeper")
+
+    def _without_refuted(
+        self, request: LeaderAndIsrRequest
+    ) -> tuple[LeaderAndIsrRequest, dict[TopicPartition, ErrorCode]]:
+        """Split off the partitions whose leader epoch ZooKeeper does not have.
+
+        Raises:
+            ControlRequestDeferredError: ZooKeeper is being asked.
+        """
+        claimed = {state.topic_partition: state.leader_epoch for state in request.partitions}
+        hosted = self.replica_manager.partitions
+        known = {one: hosted[one].leader_epoch if one in hosted else NO_EPOCH for one in claimed}
+        refuted = self._leader_epochs.refuted({one: (epoch, known[one]) for one, epoch in claimed.items()})
+        for one, epoch in refuted.items():
+            self._emit(
+                StateChangeKind.CONTROL_REFUSED,
+                f"leader epoch {claimed[one]} of {one} is not in ZooKeeper, which has {epoch}",
+            )
+        kept = tuple(state for state in request.partitions if state.topic_partition not in refuted)
+        return replace(request, partitions=kept), dict.fromkeys(refuted, ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def _read_leader_epochs(self, wanted: Collection[TopicPartition], on_read: EpochsRead) -> None:
+        flow = read_leader_epochs(tuple(wanted))
+        FlowRun(flow, self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)).start()
 
     def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
         FlowRun(
