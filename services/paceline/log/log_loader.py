@@ -108,8 +108,6 @@ class _Loader:
         self._limit = MAX_INT64
         self._result = LoadedLog(log)
         self._names: set[str] = set()
-        self._swapped: set[int] = set()
-        """Base offsets of compacted segments that an interrupted swap has left without indexes."""
 
     def load(self) -> LoadedLog:
         bases = self._scan()
@@ -117,11 +115,11 @@ class _Loader:
         segments = [self._log.new_segment(base) for base in bases]
         for segment in segments:
             segment.open()
-            if segment.base_offset in self._swapped:
-                self._index_swapped(segment)
         start = self._log_start if self._log_start is not None else (bases[0] if bases else 0)
         if not self._clean:
-            self._recover_from(segments, self._first_to_recover(segments))
+            first = self._first_to_recover(segments)
+            self._recover_from(segments, first)
+            self._index_swapped(segments[:first])
         else:
             self._rebuild_missing_indexes(segments)
         self._begin(segments, start)
@@ -169,7 +167,6 @@ class _Loader:
             if smallest_cleaned is not None and base >= smallest_cleaned:
                 self._files.remove(path)
                 continue
-            self._swapped.add(base)
             if suffix in (LOG_SUFFIX, TXN_INDEX_SUFFIX):
                 kept.append((base, suffix, path))
             else:
@@ -185,18 +182,26 @@ class _Loader:
         """Remove the segments from ``base`` to ``end``, for good before one that covers them takes their place."""
         for name in sorted(self._names):
             if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end:
-                for covered in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                self._remove_name(name)
+                for covered in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
                     self._remove_name(file_name(int(name[:20]), covered))
+        for covered in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            # Its log file may have been renamed already.
+            self._remove_name(file_name(base, covered))
         self._files.sync_directory(self._log.path)
 
-    def _index_swapped(self, segment: Segment) -> None:
-        try:
-            segment.rebuild_indexes()
-        except CorruptMessageError as error:
-            self._result.damaged.append(f"{segment.log_path}: {error}")
-            return
-        segment.release()
-        self._names.update(file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    def _index_swapped(self, segments: list[Segment]) -> None:
+        """Make the indexes of segments that an interrupted swap has left without them; recovery does not come here."""
+        for segment in segments:
+            names = {file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
+            if not segment.size or names <= self._names:
+                continue
+            try:
+                segment.rebuild_indexes()
+            except CorruptMessageError as error:
+                self._result.damaged.append(f"{segment.log_path}: {error}")
+            else:
+                segment.release()
 
     def _end_of_file(self, path: str, base: int) -> int:
         """Return the offset behind the last batch of a swap file."""

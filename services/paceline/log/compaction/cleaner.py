@@ -239,9 +239,9 @@ class _Output:
             return
         self.segment.append(self._buffer)
         for header in self._headers:
-            self.segment.note(
-                header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset
-            )
+            # The time index leads to records: a batch that has none does not count, as in Kafka.
+            timestamp = header.max_timestamp if header.record_count else NO_TIMESTAMP
+            self.segment.note(header.size, header.base_offset, header.last_offset, timestamp, header.last_offset)
         self._buffer, self._headers = bytearray(), []
 
     def finish(self, sources: tuple[Segment, ...]) -> None:
