@@ -113,6 +113,7 @@ class LogCleaner:
         self._look_later()
         if len(self._cleanings) >= self._config.log_cleaner_threads:
             return
+        self._forget_replaced_logs()
         wall_ms = self._scheduler.wall_ms()
         due: list[tuple[Cleanable, ReplicaLog]] = []
         dirtiest = 0.0
@@ -129,6 +130,14 @@ class LogCleaner:
         due.sort(key=lambda one: one[0].dirty_ratio, reverse=True)
         for found, log in due[: self._config.log_cleaner_threads - len(self._cleanings)]:
             self._begin(found, log, wall_ms)
+
+    def _forget_replaced_logs(self) -> None:
+        """A log that was deleted, or rebuilt from its leader, fails no more."""
+        partitions = self._host.partitions
+        for topic_partition, log in list(self._uncleanable.items()):
+            if topic_partition not in partitions or partitions[topic_partition].log is not log:
+                del self._uncleanable[topic_partition]
+        self._metrics.uncleanable_partitions = len(self._uncleanable)
 
     def _may_clean(self, topic_partition: TopicPartition, log: ReplicaLog) -> bool:
         return (

@@ -1,0 +1,140 @@
+"""When logs are compacted: on leaders and followers, as the topic's settings and the limits of the broker ask for."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
+from paceline.log.log_config import LogConfig
+from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.log.segment import Segment
+from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
+from tests.support.broker_cluster import TP, BrokerCluster
+
+BACKOFF_MS = 1_000
+COMPACT = frozenset({"compact"})
+CONFIG = LogConfig(segment_bytes=300, cleanup_policy=COMPACT, file_delete_delay_ms=500)
+
+
+def led_by_1(config: LogConfig = CONFIG, **settings: object) -> BrokerCluster:
+    cluster = BrokerCluster(log_config=config, log_cleaner_backoff_ms=BACKOFF_MS, **settings)
+    cluster.decide(1, 4, (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    return cluster
+
+
+def produce(cluster: BrokerCluster, count: int = 30) -> None:
+    for number in range(count):
+        answers: list[ProduceResult] = []
+        batch = encode_batch([NewRecord(cluster.time.wall_ms(), b"key %d" % (number % 3), b"value %d" % number)])
+        cluster[1].node.produce(RequiredAcks.LEADER, 1_000, [ProduceData(TP, None, batch)], answers.extend)
+        cluster.time.run_until(lambda answers=answers: bool(answers), 1_000)  # type: ignore[misc]
+        assert answers[0].failure is None
+    cluster.until_in_sync(1, 2, 3)
+
+
+def sizes(cluster: BrokerCluster) -> list[int]:
+    return [cluster[broker_id].log().size_bytes for broker_id in (1, 2, 3)]
+
+
+def are_compacted(cluster: BrokerCluster, below: int) -> Callable[[], bool]:
+    return lambda: all(size < below for size in sizes(cluster))
+
+
+def test_every_replica_compacts_its_log_and_says_how_far_in_the_checkpoint() -> None:
+    cluster = led_by_1()
+    produce(cluster)
+    before = sizes(cluster)[0]
+    cluster.time.run_until(are_compacted(cluster, before * 2 // 3), 30_000)
+    cluster.time.run_for(1_000)
+    for broker_id in (1, 2, 3):
+        files = cluster[broker_id].files
+        assert not [path for path in files.contents if path.endswith((".cleaned", ".swap", ".deleted"))]
+        (checkpoint,) = [path for path in files.contents if path.endswith("cleaner-offset-checkpoint")]
+        expected = cluster[broker_id].log().segments[-1].base_offset
+        assert files.contents[checkpoint].decode() == f"0\n1\norders 0 {expected}\n"
+        numbers = cluster[broker_id].node.metrics_snapshot()
+        assert numbers.log_cleaner_runs_total >= 1 and numbers.log_cleaner_bytes_removed_total > 0
+    (response,) = cluster[1].consume(0)
+    assert response.results[0].failure is None
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (CONFIG, {"log_cleaner_enable": False}),
+        (LogConfig(segment_bytes=300), {}),
+        (LogConfig(segment_bytes=300, cleanup_policy=COMPACT, min_cleanable_dirty_ratio=1.0), {}),
+        (LogConfig(segment_bytes=300, cleanup_policy=COMPACT, min_compaction_lag_ms=3_600_000), {}),
+    ],
+    ids=["not enabled", "another policy", "not dirty enough", "too young"],
+)
+def test_nothing_is_compacted_when_the_settings_do_not_ask_for_it(config: LogConfig, settings: dict[str, bool]) -> None:
+    cluster = led_by_1(config, **settings)
+    produce(cluster)
+    before = sizes(cluster)
+    cluster.time.run_for(60_000)
+    assert sizes(cluster) == before
+
+
+def test_nothing_is_compacted_while_a_value_that_decides_on_deletion_does_not_parse() -> None:
+    cluster = BrokerCluster(log_config=CONFIG, log_cleaner_backoff_ms=BACKOFF_MS)
+    node = znodes.encode_config({"delete.retention.ms": "a day"})
+    cluster.zk(Create(znodes.topic_config_path(TP.topic), node))
+    cluster.decide(1, 4, (1, 2, 3), is_new=True)
+    cluster.time.run_for(50)
+    produce(cluster)
+    before = sizes(cluster)
+    cluster.time.run_for(60_000)
+    assert sizes(cluster) == before
+
+
+def test_reads_and_writes_keep_to_the_limit() -> None:
+    cluster = led_by_1(log_cleaner_io_max_bytes_per_second=100.0)
+    produce(cluster)
+    before = sizes(cluster)[0]
+    cluster.time.run_until(are_compacted(cluster, before), 120_000)
+    start, done = cluster.time.now_ms(), cluster[1].node.metrics_snapshot().log_cleaner_bytes_total
+    cluster.time.run_until(lambda: cluster[1].node.metrics_snapshot().log_cleaner_runs_total > 0, 120_000)
+    more = cluster[1].node.metrics_snapshot().log_cleaner_bytes_total - done
+    assert more > 0 and cluster.time.now_ms() - start >= 0.5 * 1_000 * more / 100.0
+
+
+def test_a_log_that_cannot_be_compacted_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = led_by_1()
+    tries = 0
+
+    def fails(_self: Segment, _suffix: str, *, log_first: bool) -> None:
+        nonlocal tries
+        tries += 1
+        raise ValueError("unexpected")
+
+    monkeypatch.setattr(Segment, "change_suffix", fails)
+    produce(cluster)
+    cluster.time.run_for(60_000)
+    assert tries == 3
+    assert [cluster[one].node.metrics_snapshot().uncleanable_partitions for one in (1, 2, 3)] == [1, 1, 1]
+    monkeypatch.undo()
+    (response,) = cluster[1].consume(0)
+    assert response.results[0].failure is None
+
+
+def test_a_damaged_log_leaves_service_to_be_rebuilt_and_the_others_are_compacted() -> None:
+    cluster = led_by_1(LogConfig(segment_bytes=300, cleanup_policy=COMPACT, min_compaction_lag_ms=30_000))
+    produce(cluster)
+    before = sizes(cluster)[0]
+    cluster[2].files.contents[cluster[2].log().segments[0].log_path][70] ^= 0x40
+    cluster.time.run_for(60_000)
+    assert [cluster[one].node.metrics_snapshot().damaged_logs for one in (1, 2, 3)] == [0, 1, 0]
+    assert [size < before for size in sizes(cluster)] == [True, False, True]
+    assert cluster[2].node.metrics_snapshot().uncleanable_partitions == 0
+
+
+def test_the_broker_stops_while_a_log_is_being_compacted() -> None:
+    cluster = led_by_1(log_cleaner_io_max_bytes_per_second=10.0)
+    produce(cluster)
+    cluster.time.run_for(BACKOFF_MS + 500)
+    stopped: list[bool] = []
+    cluster[3].node.stop(lambda: stopped.append(True))
+    cluster.time.run_until(lambda: bool(stopped), 60_000)
