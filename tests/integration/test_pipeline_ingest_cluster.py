@@ -1,0 +1,95 @@
+"""An ingest while the cluster under it loses a leader and its controller between every two steps."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.pipeline.cluster import close_channels
+from paceline.pipeline.jobs.ingest import job
+from paceline.pipeline.jobs.ingest.config import IngestConfig
+from paceline.pipeline.jobs.lake.parquet_table import read_table
+from paceline_client import Admin, NewTopic, Producer
+from tests.support.inline_spark import InlineSpark
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
+
+PARTITIONS = 4
+RECORDS = 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE, brokers=3, controllers=2)
+    running.start(timeout_s=240)
+    yield running
+    close_channels()
+    running.stop(force=True)
+
+
+class Killer:
+    """Kills a process after each of the first steps, and restarts the one before."""
+
+    def __init__(self, cluster: LocalCluster, victims: list[Any]) -> None:
+        self._cluster, self._victims = cluster, victims
+        self._down: Any = None
+        self.killed: list[str] = []
+
+    def step(self, name: str, facts: Mapping[str, Any]) -> None:
+        if name not in ("planned", "written", "committed") or not self._victims:
+            return
+        self.restore()
+        self._down = self._victims.pop(0)
+        self._cluster.kill(self._down)
+        self.killed.append(f"{self._down.name} after {name}")
+
+    def restore(self) -> None:
+        if self._down is not None:
+            self._cluster.restart(self._down, wait=False)
+            self._down = None
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_leaders_and_controllers_that_die_between_steps_cost_no_record_and_no_order(
+    cluster: LocalCluster, tmp_path: Path, table_format: str
+) -> None:
+    topic = f"killed-{table_format}"
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, partitions=PARTITIONS, replication_factor=3)])
+        with Producer(cluster.bootstrap) as producer:
+            for partition in range(PARTITIONS):
+                values = ((None, b"%d" % number) for number in range(RECORDS // PARTITIONS))
+                producer.send_many(topic, values, partition=partition)
+            producer.flush(120)
+        (described,) = admin.describe_topics([topic])
+        leaders = [partition.leader for partition in described.partitions]
+    first, second = cluster.broker(leaders[0]), cluster.broker(next(b for b in leaders if b != leaders[0]))
+    killer = Killer(cluster, [first, cluster.controller(0), second, cluster.controller(1)])
+    config = IngestConfig(
+        tuple(cluster.bootstrap.split(",")), (topic,), str(tmp_path / "table"), table_format, max_batch_bytes=200_000
+    )
+    try:
+        result = job.run(InlineSpark(), config, killer)
+    finally:
+        killer.restore()
+    assert len(killer.killed) >= 3, killer.killed
+    assert result.summary["rows"] == RECORDS
+    if table_format == "delta":
+        import deltalake
+
+        table = deltalake.DeltaTable(config.table).to_pyarrow_table()
+    else:
+        table = read_table(config.table).to_table()
+    rows = sorted(
+        zip(
+            table.column("partition").to_pylist(),
+            table.column("offset").to_pylist(),
+            table.column("value").to_pylist(),
+            strict=True,
+        )
+    )
+    assert len(rows) == RECORDS
+    # The offset of a record is its place in the partition, so order and distinctness show at once.
+    assert rows == [(p, n, b"%d" % n) for p in range(PARTITIONS) for n in range(RECORDS // PARTITIONS)]
