@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -268,3 +269,20 @@ def test_rebalance_with_all_members_alive_ends_within_two_heartbeats(cluster: Lo
     assert time.monotonic() - begin < 2 * 2.0
     second.stop()
     first.stop()
+
+
+def test_cluster_of_one_broker_has_groups(tmp_path: Path) -> None:
+    """Three replicas and two in sync are the defaults of a development cluster; one broker cannot have them."""
+    alone = LocalCluster(tmp_path, CONFIG_FILE, brokers=1, controllers=1, ports=free_plan(1, 1), heap_mib=64)
+    alone.start()
+    try:
+        with Admin(alone.bootstrap) as admin:
+            new = NewTopic("solo", partitions=1, replication_factor=1, configs={"min.insync.replicas": "1"})
+            admin.create_topics([new])
+        produce(alone, "solo", range(3), 1)
+        member = Member(alone.bootstrap, "solo", "solo")
+        eventually(lambda: len(member.seen) == 3, 30, "all records were read")
+        member.consumer.commit({TopicPartition("solo", 0): 2})
+        member.stop()
+    finally:
+        alone.stop(force=True)

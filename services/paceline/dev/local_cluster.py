@@ -361,6 +361,9 @@ class LocalCluster:
             **self._security_settings(kind, node_id),
             **self.settings,
         }
+        if kind == "broker" and self.brokers < OFFSETS_REPLICATION_FACTOR:
+            # Consumer groups would wait for three brokers for ever (KIP-115).
+            settings.setdefault("offsets.topic.replication.factor", str(self.brokers))
         argv = [sys.executable, "-m", f"paceline.{kind}", "--config", str(self.config_file)]
         for key, value in settings.items():
             argv.append(f"--{key.replace('.', '-')}={value}")

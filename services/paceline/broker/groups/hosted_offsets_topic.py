@@ -108,15 +108,19 @@ class HostedOffsetsTopic:
         if self._creating or controller is None or len(snapshot.brokers) < config.offsets_topic_replication_factor:
             return
         self._creating = True
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+        if config.offsets_topic_replication_factor < self._manager.config.min_insync_replicas:
+            # With fewer replicas than the brokers' default asks for no commit would ever be accepted.
+            configs["min.insync.replicas"] = str(config.offsets_topic_replication_factor)
         topic = InternalTopic(
             OFFSETS_TOPIC,
             config.offsets_topic_num_partitions,
             config.offsets_topic_replication_factor,
-            {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-            },
+            configs,
             self._broker_id,
         )
         LOG.info("creating topic: name=%s partitions=%d", topic.name, topic.partitions)
