@@ -577,7 +577,8 @@ class PartitionLog:
         except OSError as error:
             self._fail(error)
         self._segments.replace(cleaned.sources, cleaned.segment)
-        # A flush that is under way may miss files.
+        # A flush that is under way may miss files: it does not count, and another one is due.
+        self._durability.rolled |= self._durability.is_flushing
         self._durability.generation += 1
         self._durability.names_dirty = True
         return removed

@@ -322,3 +322,15 @@ def test_a_compacted_batch_keeps_its_bounds_and_other_fields() -> None:
     data = log.read(0, 1 << 20, log.log_end_offset)
     assert [(one.offset, one.timestamp) for one in decode_batch(data[: header.size])] == [(2, NOW_MS + 2)]
     assert header.max_timestamp == NOW_MS + 2 and header.record_count == 1
+
+
+def test_a_flush_that_a_swap_has_voided_is_due_again() -> None:
+    log = filled(MemoryFiles())
+    append(log, [(b"key 0", b"x" * 350)])
+    append(log, [(b"key 0", b"x" * 350)])
+    flush = log.begin_flush()
+    assert flush is not None
+    assert compact(log)
+    flush.run()
+    log.finish_flush(flush)
+    assert log.flush_needed()
