@@ -1,0 +1,179 @@
+import type { Client } from "./client.js";
+import { joined } from "./cluster.js";
+import type { Connection } from "./connection.js";
+import { PacelineError, throwPartitionError, throwTopicError } from "./errors.js";
+import { AdminService } from "./gen/paceline/v1/admin_service_pb.js";
+import type { ClusterEvent } from "./gen/paceline/v1/cluster_event_pb.js";
+import { LogService, OffsetSpec } from "./gen/paceline/v1/log_service_pb.js";
+import { MetadataService, type DescribeClusterResponse, type TopicDescription } from "./gen/paceline/v1/metadata_service_pb.js";
+import { Limit, type CallOptions } from "./limit.js";
+
+const TIMEOUT_MS = 30_000;
+const WATCH_PATIENCE_MS = 120_000;
+
+/** A topic to create. */
+export interface NewTopic {
+  name: string;
+  /** Defaults of the cluster when absent. */
+  partitions?: number | undefined;
+  replicationFactor?: number | undefined;
+  /** For example `{ "min.insync.replicas": "2" }`. */
+  configs?: Record<string, string> | undefined;
+}
+
+/** A place in a partition: an end of the log, or the first record at or after a time. */
+export type Place = "earliest" | "latest" | { timestampMs: bigint | number };
+
+/** Topics, offsets, the cluster and its events. Calls take 30 seconds at most unless `timeoutMs` says otherwise. */
+export class Admin {
+  /** @internal */
+  constructor(private readonly client: Client) {}
+
+  /** Create a topic and return its id when every partition has a leader. */
+  async createTopic(topic: NewTopic, options: CallOptions = {}): Promise<string> {
+    const operation = `creating topic ${topic.name}`;
+    const { name, partitions, replicationFactor, configs = {} } = topic;
+    return this.onController(operation, options, async (connection, limit) => {
+      const answer = await connection.unary(
+        operation,
+        AdminService.method.createTopics,
+        {
+          topics: [
+            {
+              name,
+              configs,
+              ...(partitions === undefined ? {} : { partitions }),
+              ...(replicationFactor === undefined ? {} : { replicationFactor }),
+            },
+          ],
+          timeoutMs: limit.serverWaitMs,
+        },
+        limit,
+      );
+      const result = only(operation, answer.topics);
+      throwTopicError(operation, result.error);
+      return result.topicId;
+    });
+  }
+
+  /** Delete a topic and return when its records are deleted. */
+  async deleteTopic(name: string, options: CallOptions = {}): Promise<void> {
+    const operation = `deleting topic ${name}`;
+    await this.onController(operation, options, async (connection, limit) => {
+      const request = { topics: [name], timeoutMs: limit.serverWaitMs };
+      const answer = await connection.unary(operation, AdminService.method.deleteTopics, request, limit);
+      throwTopicError(operation, only(operation, answer.topics).error);
+    });
+  }
+
+  /** Return partitions, leaders, replicas and in-sync replicas of a topic. */
+  async describeTopic(name: string, options: CallOptions = {}): Promise<TopicDescription> {
+    return this.client.retry(Limit.of(options, TIMEOUT_MS), async (limit) => {
+      await this.client.cluster.describe(limit);
+      return this.client.cluster.describeTopic(name, limit);
+    });
+  }
+
+  /** Return the brokers and the active controller. */
+  async describeCluster(options: CallOptions = {}): Promise<DescribeClusterResponse> {
+    return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.client.cluster.describe(limit));
+  }
+
+  /** Return an offset; undefined when no record is that young. */
+  async listOffset(topic: string, partition: number, place: Place, options: CallOptions = {}): Promise<bigint | undefined> {
+    return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.listOffsetOnce(topic, partition, place, limit));
+  }
+
+  /** @internal */
+  async listOffsetOnce(topic: string, partition: number, place: Place, limit: Limit): Promise<bigint | undefined> {
+    const operation = `listing an offset of ${topic}/${partition}`;
+    const wanted =
+      typeof place === "object"
+        ? { spec: OffsetSpec.TIMESTAMP, timestampMs: BigInt(place.timestampMs) }
+        : { spec: place === "earliest" ? OffsetSpec.EARLIEST : OffsetSpec.LATEST };
+    return this.client.onLeader(topic, partition, limit, async (connection, leader) => {
+      const request = { partitions: [{ topic, partition, currentLeaderEpoch: leader.epoch, ...wanted }] };
+      const answer = await connection.unary(operation, LogService.method.listOffsets, request, limit);
+      const result = only(operation, answer.partitions);
+      throwPartitionError(operation, result.error);
+      return result.offset;
+    });
+  }
+
+  /**
+   * Yield every event of the cluster from now on, until the signal fires or the caller stops. A stream that breaks is
+   * opened again, after the last event, at the controller that is active by then; after two minutes without a stream the
+   * last failure is thrown.
+   */
+  async *watchEvents(options: { signal?: AbortSignal } = {}): AsyncGenerator<ClusterEvent, void> {
+    const operation = "watching events";
+    let cursor = "";
+    for (;;) {
+      const limit = Limit.in(WATCH_PATIENCE_MS, options.signal);
+      const { stream, first } = await this.client.retry(limit, async (within) => {
+        const connection = await this.controller(operation, within);
+        const stream = connection.serverStream(operation, MetadataService.method.watchEvents, { cursor }, options.signal);
+        return { stream, first: await stream.next() };
+      });
+      try {
+        for (let next = first; next.done !== true; next = await stream.next()) {
+          cursor = next.value.batch?.cursor ?? cursor;
+          yield* next.value.batch?.events ?? [];
+        }
+      } catch (error) {
+        if (!(error instanceof PacelineError)) throw error;
+      } finally {
+        await stream.return();
+      }
+      await limit.sleep(100);
+    }
+  }
+
+  private async controller(operation: string, limit: Limit): Promise<Connection> {
+    const { controllerHost, controllerPort } = await this.client.cluster.describe(limit);
+    if (controllerHost === "") throw new PacelineError(operation, "NOT_CONTROLLER", "no controller is active");
+    return this.client.cluster.connection(joined(controllerHost, controllerPort));
+  }
+
+  /** Make a change at the active controller. Only a change that was surely not made is asked for again. */
+  private async onController<T>(
+    operation: string,
+    options: CallOptions,
+    call: (connection: Connection, limit: Limit) => Promise<T>,
+  ): Promise<T> {
+    let hint: string | undefined;
+    const whole = Limit.of(options, TIMEOUT_MS);
+    return this.client.retry(
+      whole,
+      async (limit) => {
+        let connection: Connection;
+        if (hint === undefined) {
+          try {
+            connection = await this.controller(operation, limit);
+          } catch (error) {
+            // Asking for the controller changes nothing.
+            throw error instanceof PacelineError ? error.with({ definite: true }) : error;
+          }
+        } else {
+          connection = this.client.cluster.connection(hint);
+        }
+        hint = undefined;
+        try {
+          return await call(connection, whole); // The controller may wait longer than one request usually takes.
+        } catch (error) {
+          if (error instanceof PacelineError) hint = error.controller;
+          throw error;
+        }
+      },
+      (error) => error.retriable && error.definite,
+    );
+  }
+}
+
+function only<T>(operation: string, results: readonly T[]): T {
+  const [result] = results;
+  if (result === undefined || results.length !== 1) {
+    throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", `one result was expected, ${results.length} were answered`);
+  }
+  return result;
+}

@@ -1,0 +1,135 @@
+import { Admin } from "./admin.js";
+import { Cluster, type Leader } from "./cluster.js";
+import { channelCredentials, type Connection, type TlsFiles } from "./connection.js";
+import { Consumer, type ConsumerConfig } from "./consumer.js";
+import { PacelineError } from "./errors.js";
+import { Limit } from "./limit.js";
+import { Producer, type ProducerConfig } from "./producer.js";
+
+const FIRST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 1_000;
+const QUIET_MS = 2_000;
+const REMIND_MS = 10_000;
+
+/** How to reach a cluster. */
+export interface ClientConfig {
+  /** Addresses (host:port) of any brokers or controllers of the cluster. */
+  bootstrap: string | readonly string[];
+  /** Longest time for one request in milliseconds; 10,000 by default. */
+  requestTimeoutMs?: number | undefined;
+  /** With these files connections use TLS. They are read once, by the constructor. */
+  tls?: TlsFiles | undefined;
+  /**
+   * Called for every failure that is about to be retried, with the time since the first attempt. By default a failure that
+   * lasts is written to the console after two seconds and every ten seconds from then on.
+   */
+  onRetry?: ((error: PacelineError, elapsedMs: number) => void) | undefined;
+}
+
+/** Return the configuration in PACELINE_BOOTSTRAP_SERVERS and PACELINE_SSL_*_FILE, which `paceline dev up` prints. */
+export function configFromEnvironment(environment: NodeJS.ProcessEnv = process.env): ClientConfig {
+  const caFile = environment["PACELINE_SSL_CA_FILE"];
+  return {
+    bootstrap: environment["PACELINE_BOOTSTRAP_SERVERS"] ?? "127.0.0.1:9092",
+    tls:
+      caFile === undefined || caFile === ""
+        ? undefined
+        : {
+            caFile,
+            certFile: environment["PACELINE_SSL_CERTIFICATE_FILE"] || undefined,
+            keyFile: environment["PACELINE_SSL_KEY_FILE"] || undefined,
+          },
+  };
+}
+
+/** A cluster: makes producers and consumers, which share its connections. It connects with the first call. */
+export class Client {
+  readonly admin: Admin;
+  /** @internal */
+  readonly cluster: Cluster;
+  /** @internal */
+  readonly requestTimeoutMs: number;
+  private readonly onRetry: (error: PacelineError, elapsedMs: number) => void;
+
+  constructor(config: ClientConfig) {
+    const addresses = typeof config.bootstrap === "string" ? config.bootstrap.split(",") : config.bootstrap;
+    const bootstrap = addresses.map((address) => address.trim()).filter((address) => address !== "");
+    if (bootstrap.length === 0) throw new TypeError("bootstrap names no address");
+    for (const address of bootstrap) {
+      if (!/^.+:\d+$/.test(address)) throw new TypeError(`bootstrap: ${JSON.stringify(address)} is not host:port`);
+    }
+    this.cluster = new Cluster(bootstrap, channelCredentials(config.tls));
+    this.requestTimeoutMs = config.requestTimeoutMs ?? 10_000;
+    this.onRetry = config.onRetry ?? warnOfLastingFailures();
+    this.admin = new Admin(this);
+  }
+
+  /** Return a producer of this cluster. */
+  producer(config: ProducerConfig = {}): Producer {
+    return new Producer(this, config);
+  }
+
+  /** Return a consumer of this cluster that has no partitions yet. */
+  consumer(config: ConsumerConfig = {}): Consumer {
+    return new Consumer(this, config);
+  }
+
+  /** End every connection; calls in flight fail. Close producers first. */
+  close(): void {
+    this.cluster.close();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  /** @internal Attempt until success, a failure that stays, or the end of the limit; then throw the last real cause. */
+  async retry<T>(limit: Limit, attempt: (limit: Limit) => Promise<T>, isRepeated = isRepeatable): Promise<T> {
+    const start = performance.now();
+    let pauseMs = FIRST_PAUSE_MS;
+    let cause: PacelineError | undefined;
+    for (;;) {
+      try {
+        return await attempt(limit.within(this.requestTimeoutMs));
+      } catch (error) {
+        if (!(error instanceof PacelineError) || !isRepeated(error)) throw error;
+        // An answer says more than a call without one.
+        if (cause === undefined || error.hasAnswer || !cause.hasAnswer) cause = error;
+        this.onRetry(error, performance.now() - start);
+        const chosenMs = pauseMs * (0.8 + 0.4 * Math.random());
+        if (!(await limit.sleep(Math.max(error.retryAfterMs, chosenMs)))) throw cause;
+        pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
+      }
+    }
+  }
+
+  /** @internal Attempt a call once at the leader of a partition, and learn from its failure. */
+  async onLeader<T>(
+    topic: string,
+    partition: number,
+    limit: Limit,
+    call: (connection: Connection, leader: Leader, topicId: string) => Promise<T>,
+  ): Promise<T> {
+    const { leader, address, topicId } = await this.cluster.leader(topic, partition, limit);
+    try {
+      return await call(this.cluster.connection(address), leader, topicId);
+    } catch (error) {
+      if (error instanceof PacelineError) this.cluster.learnFrom(error, topic, partition, leader);
+      throw error;
+    }
+  }
+}
+
+/** Whether an idempotent request is sent again after an error. */
+export function isRepeatable(error: PacelineError): boolean {
+  return error.retriable || error.refresh;
+}
+
+function warnOfLastingFailures(): (error: PacelineError, elapsedMs: number) => void {
+  let nextMs = 0;
+  return (error, elapsedMs) => {
+    if (elapsedMs < QUIET_MS || performance.now() < nextMs) return;
+    nextMs = performance.now() + REMIND_MS;
+    console.warn(`paceline: retrying since ${(elapsedMs / 1000).toFixed(1)} s: ${error.message}`);
+  };
+}

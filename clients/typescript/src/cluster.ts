@@ -1,0 +1,214 @@
+import type { ChannelCredentials } from "@grpc/grpc-js";
+import { Connection } from "./connection.js";
+import { PacelineError, throwTopicError } from "./errors.js";
+import type { LeaderHint } from "./gen/paceline/v1/errors_pb.js";
+import { MetadataService, type DescribeClusterResponse, type TopicDescription } from "./gen/paceline/v1/metadata_service_pb.js";
+import { Limit } from "./limit.js";
+
+const ASK_TIMEOUT_MS = 2_000;
+const OLD_AFTER_MS = 300_000;
+
+/** A partition's leader. The address is missing while it has to be asked for. */
+export interface Leader {
+  address?: string | undefined;
+  epoch: number;
+}
+
+export interface TopicState {
+  id: string;
+  partitionCount: number;
+  leaders: Map<number, Leader>;
+  learnedAt: number;
+}
+
+/** What a client knows of a cluster: connections, brokers, leaders and the active controller. */
+export class Cluster {
+  private readonly connections = new Map<string, Connection>();
+  private readonly topics = new Map<string, TopicState>();
+  private readonly refreshes = new Map<string, Promise<TopicState>>();
+  private brokers = new Map<number, string>();
+  private isClosed = false;
+  /** Address of the active controller. */
+  controller: string | undefined;
+
+  constructor(
+    private readonly bootstrap: readonly string[],
+    private readonly security: ChannelCredentials,
+  ) {}
+
+  close(): void {
+    this.isClosed = true;
+    for (const connection of this.connections.values()) connection.close();
+    this.connections.clear();
+  }
+
+  connection(address: string): Connection {
+    if (this.isClosed) throw new Error("the client is closed");
+    let found = this.connections.get(address);
+    if (found === undefined) {
+      found = new Connection(address, this.security);
+      this.connections.set(address, found);
+    }
+    return found;
+  }
+
+  /** Ask one known address after another until one answers; throw the last failure when none does. */
+  private async askAny<T>(limit: Limit, ask: (connection: Connection, limit: Limit) => Promise<T>): Promise<T> {
+    let last: unknown;
+    for (const address of shuffled(new Set([...this.bootstrap, ...this.brokers.values()]))) {
+      try {
+        return await ask(this.connection(address), limit.within(ASK_TIMEOUT_MS));
+      } catch (error) {
+        if (!(error instanceof PacelineError)) throw error;
+        // An answer says more than a process that is away.
+        if (error.hasAnswer || !(last instanceof PacelineError && last.hasAnswer)) last = error;
+        if (limit.leftMs === 0) break;
+      }
+    }
+    throw last;
+  }
+
+  /** Ask for the brokers and the active controller, once. */
+  async describe(limit: Limit): Promise<DescribeClusterResponse> {
+    const operation = "describing the cluster";
+    const ask = async (connection: Connection, within: Limit) => {
+      const answer = await connection.unary(operation, MetadataService.method.describeCluster, {}, within);
+      if (answer.brokers.length === 0 && answer.controllerHost === "") {
+        throw new PacelineError(operation, "NOT_CONTROLLER", "the process knows no cluster yet");
+      }
+      return answer;
+    };
+    let found = await this.askAny(limit, ask);
+    const controller = found.controllerHost === "" ? undefined : joined(found.controllerHost, found.controllerPort);
+    if (found.brokers.length === 0 && controller !== undefined) {
+      found = await ask(this.connection(controller), limit); // A standby controller names the active one only.
+    }
+    this.controller = controller;
+    if (found.brokers.length > 0) {
+      this.brokers = new Map(found.brokers.map((broker) => [broker.id, joined(broker.host, broker.port)]));
+    }
+    return found;
+  }
+
+  /** Ask for the partitions of a topic, once. */
+  async describeTopic(topic: string, limit: Limit): Promise<TopicDescription> {
+    const operation = `describing topic ${topic}`;
+    return this.askAny(limit, async (connection, within) => {
+      const answer = await connection.unary(operation, MetadataService.method.describeTopics, { topics: [topic] }, within);
+      const description = answer.topics[0];
+      if (description === undefined || answer.topics.length !== 1) {
+        throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", `one topic was asked for, ${answer.topics.length} were answered`);
+      }
+      throwTopicError(operation, description.error);
+      return description;
+    });
+  }
+
+  /** Return what is known of a topic, asked for where nothing is. */
+  async topic(name: string, limit: Limit): Promise<TopicState> {
+    const known = this.known(name);
+    return known ?? this.refresh(name, limit);
+  }
+
+  /** Return what is known of a topic without waiting. Knowledge that is old is asked for again beside. */
+  known(name: string): TopicState | undefined {
+    const state = this.topics.get(name);
+    if (state !== undefined && performance.now() - state.learnedAt > OLD_AFTER_MS) {
+      state.learnedAt = performance.now();
+      this.refreshOnce(name).catch(() => undefined); // Calls that need an answer ask by themselves.
+    }
+    return state;
+  }
+
+  /** Return the leader of a partition and the id of its topic. */
+  async leader(topic: string, partition: number, limit: Limit): Promise<{ leader: Leader; address: string; topicId: string }> {
+    let state = this.known(topic);
+    let leader = state?.leaders.get(partition);
+    if (state === undefined || leader?.address === undefined) {
+      state = await this.refresh(topic, limit);
+      leader = state.leaders.get(partition);
+    }
+    const operation = `finding the leader of ${topic}/${partition}`;
+    if (partition >= state.partitionCount) {
+      throw new PacelineError(operation, "UNKNOWN_TOPIC_OR_PARTITION", `the topic has ${state.partitionCount} partitions`);
+    }
+    if (leader?.address === undefined) {
+      throw new PacelineError(operation, "LEADER_NOT_AVAILABLE", "the partition has no leader");
+    }
+    return { leader, address: leader.address, topicId: state.id };
+  }
+
+  /** Follow the hint of a failure, or forget the address of the leader that failed, so that the next attempt asks again. */
+  learnFrom(error: PacelineError, topic: string, partition: number, used: Leader): void {
+    const state = this.topics.get(topic);
+    if (!error.refresh || state === undefined || state.leaders.get(partition) !== used) return;
+    const hint = error.leader;
+    const address = hintAddress(hint);
+    const isForTopic = hint !== undefined && (hint.topicId === "" || hint.topicId === state.id);
+    // A hint with an older epoch comes from a broker that is behind.
+    if (isForTopic && address !== undefined && hint.leaderEpoch >= used.epoch) {
+      state.leaders.set(partition, { address, epoch: hint.leaderEpoch });
+    } else {
+      state.leaders.set(partition, { epoch: used.epoch });
+    }
+  }
+
+  private async refresh(topic: string, limit: Limit): Promise<TopicState> {
+    const state = await limit.race(this.refreshOnce(topic));
+    if (state === undefined) {
+      throw new PacelineError(`describing topic ${topic}`, "REQUEST_TIMED_OUT", "no answer in time", { hasAnswer: false });
+    }
+    return state;
+  }
+
+  /** Ask for a topic; callers that ask at the same time share the answer. */
+  private refreshOnce(topic: string): Promise<TopicState> {
+    let running = this.refreshes.get(topic);
+    if (running === undefined) {
+      running = this.learn(topic).finally(() => this.refreshes.delete(topic));
+      this.refreshes.set(topic, running);
+    }
+    return running;
+  }
+
+  private async learn(topic: string): Promise<TopicState> {
+    const limit = Limit.in(5 * ASK_TIMEOUT_MS);
+    await this.describe(limit);
+    const description = await this.describeTopic(topic, limit);
+    const before = this.topics.get(topic);
+    const state: TopicState = {
+      id: description.topicId,
+      partitionCount: description.partitions.length,
+      leaders: new Map(),
+      learnedAt: performance.now(),
+    };
+    for (const { partition, leader, leaderEpoch } of description.partitions) {
+      const known = before?.id === state.id ? before.leaders.get(partition) : undefined;
+      if (known !== undefined && known.epoch > leaderEpoch) {
+        state.leaders.set(partition, known); // The broker that answered is behind.
+      } else {
+        state.leaders.set(partition, { address: leader === undefined ? undefined : this.brokers.get(leader), epoch: leaderEpoch });
+      }
+    }
+    this.topics.set(topic, state);
+    return state;
+  }
+}
+
+function hintAddress(hint: LeaderHint | undefined): string | undefined {
+  return hint === undefined || hint.host === "" || hint.port === 0 ? undefined : joined(hint.host, hint.port);
+}
+
+/** Join host and port; an IPv6 address is put in brackets. */
+export function joined(host: string, port: number): string {
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+function shuffled<T>(values: Iterable<T>): T[] {
+  const found = [...values];
+  for (let at = found.length - 1; at > 0; at--) {
+    const other = Math.floor(Math.random() * (at + 1));
+    [found[at], found[other]] = [found[other]!, found[at]!];
+  }
+  return found;
+}

@@ -1,0 +1,266 @@
+import type { Place } from "./admin.js";
+import { isRepeatable, type Client } from "./client.js";
+import { PacelineError, throwPartitionError, TruncatedError } from "./errors.js";
+import { FetchFormat, LogService, type FetchPartitionResult } from "./gen/paceline/v1/log_service_pb.js";
+import { Limit, type CallOptions } from "./limit.js";
+
+/** What happens when a position is out of range: continue at an end of the log, or throw OFFSET_OUT_OF_RANGE. */
+export type ResetPolicy = "earliest" | "latest" | "error";
+
+export interface ConsumerConfig {
+  /** "earliest" by default. */
+  reset?: ResetPolicy | undefined;
+  /** How long a broker may hold a fetch without records, in milliseconds; 500 by default. */
+  maxWaitMs?: number | undefined;
+  /** Limit of the answer of one fetch in bytes; 1 MiB by default. */
+  maxBytes?: number | undefined;
+}
+
+/** A record that was read. A null key, value or header value differs from an empty one. */
+export interface ConsumerRecord {
+  topic: string;
+  partition: number;
+  offset: bigint;
+  key: Uint8Array | null;
+  value: Uint8Array | null;
+  headers: [name: string, value: Uint8Array | null][];
+  /** Milliseconds since the Unix epoch. */
+  timestampMs: bigint;
+}
+
+export interface PollOptions extends CallOptions {
+  /** Longest wait for a record, in milliseconds; 1,000 by default. */
+  timeoutMs?: number | undefined;
+  /** Most records to return; 500 by default. The rest is returned by the next poll. */
+  maxRecords?: number | undefined;
+}
+
+interface Outcome {
+  result?: FetchPartitionResult;
+  leaderEpoch?: number;
+  error?: unknown;
+}
+
+/** Where the reading of a partition is. */
+interface Position {
+  topic: string;
+  partition: number;
+  next: bigint;
+  /** To be looked up before the first fetch; undefined once the offset is known. */
+  start: Place | undefined;
+  /** Leader epoch under which records were last read; undefined before the first. */
+  epoch: number | undefined;
+  /** Id of the topic that records were read from; undefined before the first fetch. */
+  topicId: string | undefined;
+  fetching: Promise<void> | undefined;
+  outcome: Outcome | undefined;
+}
+
+/**
+ * Reads assigned partitions from positions of its own, without a group. Iterate over it, or call `poll`; not both at the
+ * same time.
+ */
+export class Consumer {
+  private readonly positions = new Map<string, Position>();
+  private readonly closing = new AbortController();
+  private readonly config: Required<{ reset: ResetPolicy; maxWaitMs: number; maxBytes: number }>;
+  /** Records that were fetched; those before `head` were returned. */
+  private buffer: ConsumerRecord[] = [];
+  private head = 0;
+
+  /** @internal */
+  constructor(
+    private readonly client: Client,
+    config: ConsumerConfig,
+  ) {
+    this.config = { reset: config.reset ?? "earliest", maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
+  }
+
+  /** Read a partition from an offset or another place; a partition that is assigned already moves there. */
+  assign(topic: string, partition: number, from: bigint | Place = "earliest"): void {
+    const isOffset = typeof from === "bigint";
+    this.buffer = this.buffer.slice(this.head).filter((record) => record.topic !== topic || record.partition !== partition);
+    this.head = 0;
+    this.positions.set(`${topic}/${partition}`, {
+      topic,
+      partition,
+      next: isOffset ? from : 0n,
+      start: isOffset ? undefined : from,
+      epoch: undefined,
+      topicId: undefined,
+      fetching: undefined,
+      outcome: undefined,
+    });
+  }
+
+  /** Read every partition of a topic. */
+  async assignTopic(topic: string, from: Place = "earliest", options: CallOptions = {}): Promise<void> {
+    const { partitions } = await this.client.admin.describeTopic(topic, options);
+    for (const { partition } of partitions) this.assign(topic, partition, from);
+  }
+
+  /** Return the offset of the next record of a partition; undefined while it is not known. */
+  position(topic: string, partition: number): bigint | undefined {
+    const waiting = this.buffer.find((record, at) => at >= this.head && record.topic === topic && record.partition === partition);
+    const found = this.positions.get(`${topic}/${partition}`);
+    return waiting?.offset ?? (found?.start === undefined ? found?.next : undefined);
+  }
+
+  /**
+   * Return records, or none when the time is over.
+   *
+   * Throws a TruncatedError when records that were read are not in the log any more, OFFSET_OUT_OF_RANGE when the reset
+   * policy is "error", and any failure that no retry can mend.
+   */
+  async poll(options: PollOptions = {}): Promise<ConsumerRecord[]> {
+    options.signal?.throwIfAborted();
+    if (this.head === this.buffer.length) await this.fill(Limit.in(options.timeoutMs ?? 1_000, options.signal));
+    const records = this.buffer.slice(this.head, this.head + (options.maxRecords ?? 500));
+    this.head += records.length;
+    return records;
+  }
+
+  /** Yield records until the signal fires, the consumer is closed or the caller stops. Throws as `poll` does. */
+  async *records(options: { signal?: AbortSignal } = {}): AsyncGenerator<ConsumerRecord, void> {
+    while (!this.closing.signal.aborted) {
+      options.signal?.throwIfAborted();
+      if (this.head === this.buffer.length) await this.fill(Limit.in(60_000, options.signal));
+      const record = this.buffer[this.head];
+      if (record === undefined) continue;
+      this.head++;
+      yield record;
+    }
+  }
+
+  [Symbol.asyncIterator](): AsyncGenerator<ConsumerRecord, void> {
+    return this.records();
+  }
+
+  /** End the consumer. */
+  close(): void {
+    this.closing.abort(new Error("the consumer is closed"));
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  private async fill(limit: Limit): Promise<void> {
+    this.buffer = [];
+    this.head = 0;
+    if (this.positions.size === 0) throw new Error("the consumer has no partitions: call assign first");
+    for (;;) {
+      this.closing.signal.throwIfAborted();
+      for (const position of this.positions.values()) {
+        if (position.outcome === undefined) position.fetching ??= this.fetch(position);
+      }
+      this.collect();
+      if (this.buffer.length > 0 || limit.leftMs === 0) return;
+      const running = [...this.positions.values()].filter((position) => position.outcome === undefined);
+      if (running.length === this.positions.size) await limit.race(Promise.race(running.map((position) => position.fetching)));
+    }
+  }
+
+  /** Move the records of finished fetches to the buffer. Throw a failure only when there are no records. */
+  private collect(): void {
+    const finished = [...this.positions.values()].filter((position) => position.outcome !== undefined);
+    for (const position of finished.filter(({ outcome }) => outcome?.result !== undefined)) this.accept(position);
+    if (this.buffer.length > 0) return;
+    for (const position of finished.filter(({ outcome }) => outcome !== undefined)) {
+      const error = position.outcome?.error;
+      position.outcome = undefined;
+      if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
+        position.start = this.config.reset;
+        position.epoch = undefined;
+        position.topicId = undefined;
+      } else if (error !== undefined && !(error instanceof PacelineError && isRepeatable(error))) {
+        throw error;
+      }
+    }
+  }
+
+  /** Move the position behind the records of an answer. */
+  private accept(position: Position): void {
+    const { result, leaderEpoch } = position.outcome!;
+    position.outcome = undefined;
+    const { topic, partition, next } = position;
+    const diverging = result?.divergingEpoch;
+    if (diverging !== undefined) {
+      position.epoch = diverging.epoch;
+      if (diverging.endOffset < next) {
+        position.next = diverging.endOffset;
+        position.outcome = { error: new TruncatedError(topic, partition, next, diverging.endOffset) };
+      }
+      return;
+    }
+    for (const record of result?.data.case === "records" ? result.data.value.records : []) {
+      if (record.offset < position.next) continue;
+      position.next = record.offset + 1n;
+      position.epoch = leaderEpoch;
+      this.buffer.push({
+        topic,
+        partition,
+        offset: record.offset,
+        key: record.key ?? null,
+        value: record.value ?? null,
+        headers: record.headers.map((header) => [header.key, header.value ?? null]),
+        timestampMs: record.timestampMs ?? 0n,
+      });
+    }
+  }
+
+  /** Fetch once, with retries, and keep the outcome until a poll collects it. */
+  private async fetch(position: Position): Promise<void> {
+    const limit = Limit.in(3 * (this.client.requestTimeoutMs + this.config.maxWaitMs), this.closing.signal);
+    try {
+      position.outcome = await this.client.retry(limit, (within) => this.fetchOnce(position, within));
+    } catch (error) {
+      position.outcome = { error };
+    } finally {
+      position.fetching = undefined;
+    }
+  }
+
+  private async fetchOnce(position: Position, limit: Limit): Promise<Outcome> {
+    const { topic, partition } = position;
+    if (position.start !== undefined) {
+      const { admin } = this.client;
+      const offset = await admin.listOffsetOnce(topic, partition, position.start, limit);
+      position.next = offset ?? (await admin.listOffsetOnce(topic, partition, "latest", limit))!;
+      position.start = undefined;
+    }
+    const operation = `reading ${topic}/${partition} from offset ${position.next}`;
+    return this.client.onLeader(topic, partition, limit, async (connection, leader, topicId) => {
+      position.topicId ??= topicId;
+      if (position.topicId !== topicId) {
+        throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", "the topic was created again: the position is of the old one");
+      }
+      const answer = await connection.unary(
+        operation,
+        LogService.method.fetch,
+        {
+          maxWaitMs: this.config.maxWaitMs,
+          minBytes: 1,
+          maxBytes: this.config.maxBytes,
+          format: FetchFormat.RECORDS,
+          partitions: [
+            {
+              topic,
+              partition,
+              topicId,
+              fetchOffset: position.next,
+              maxBytes: this.config.maxBytes,
+              currentLeaderEpoch: leader.epoch,
+              ...(position.epoch === undefined ? {} : { lastFetchedEpoch: position.epoch }),
+            },
+          ],
+        },
+        limit,
+      );
+      const [result] = answer.partitions;
+      if (result === undefined) throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", "the answer has no partition");
+      throwPartitionError(operation, result.error);
+      return { result, leaderEpoch: leader.epoch };
+    });
+  }
+}

@@ -1,0 +1,16 @@
+/** The client of Paceline for Node. Begin with `new Client({ bootstrap: "127.0.0.1:9092" })`. */
+export { Admin, type NewTopic, type Place } from "./admin.js";
+export { Client, configFromEnvironment, type ClientConfig } from "./client.js";
+export type { TlsFiles } from "./connection.js";
+export { Consumer, type ConsumerConfig, type ConsumerRecord, type PollOptions, type ResetPolicy } from "./consumer.js";
+export { PacelineError, TruncatedError, type ErrorName } from "./errors.js";
+export type { ClusterEvent } from "./gen/paceline/v1/cluster_event_pb.js";
+export type {
+  BrokerInfo,
+  DescribeClusterResponse,
+  PartitionDescription,
+  TopicDescription,
+} from "./gen/paceline/v1/metadata_service_pb.js";
+export type { CallOptions } from "./limit.js";
+export { partitionForKey } from "./partitioner.js";
+export { Producer, type Bytes, type ProducerConfig, type ProducerRecord, type RecordPlace } from "./producer.js";

@@ -1,0 +1,62 @@
+/** Options of every call that waits. */
+export interface CallOptions {
+  /** Ends the call early: it rejects with the reason of the signal. */
+  signal?: AbortSignal | undefined;
+  /** Longest time for the call, retries included, in milliseconds. */
+  timeoutMs?: number | undefined;
+}
+
+/** How long an operation may take, and the signal that ends it early. */
+export class Limit {
+  private constructor(
+    private readonly deadline: number,
+    readonly signal: AbortSignal | undefined,
+  ) {}
+
+  static of(options: CallOptions, defaultMs: number): Limit {
+    return Limit.in(options.timeoutMs ?? defaultMs, options.signal);
+  }
+
+  static in(timeoutMs: number, signal?: AbortSignal): Limit {
+    return new Limit(performance.now() + timeoutMs, signal);
+  }
+
+  /** Return a limit that also ends after a time. */
+  within(timeoutMs: number): Limit {
+    return new Limit(Math.min(this.deadline, performance.now() + timeoutMs), this.signal);
+  }
+
+  get leftMs(): number {
+    return Math.max(0, this.deadline - performance.now());
+  }
+
+  /** Return how long a server may wait so that its answer arrives in time. */
+  get serverWaitMs(): number {
+    return Math.max(1, Math.floor(this.leftMs * 0.8));
+  }
+
+  /** Pause. Return false when the limit ends first; throw the reason of the signal when it fires. */
+  async sleep(pauseMs: number): Promise<boolean> {
+    const isWhole = pauseMs <= this.leftMs;
+    await this.race(undefined, Math.min(pauseMs, this.leftMs));
+    return isWhole;
+  }
+
+  /** Wait for a promise. Return undefined when the limit ends first; throw the reason of the signal when it fires. */
+  async race<T>(promise: Promise<T> | undefined, atMostMs: number = this.leftMs): Promise<T | undefined> {
+    this.signal?.throwIfAborted();
+    let timer: NodeJS.Timeout | undefined;
+    let onAbort: (() => void) | undefined;
+    const ended = new Promise<undefined>((resolve, reject) => {
+      timer = setTimeout(() => resolve(undefined), Math.min(Math.ceil(atMostMs), 0x7fffffff));
+      onAbort = () => reject(this.signal?.reason);
+      this.signal?.addEventListener("abort", onAbort, { once: true });
+    });
+    try {
+      return await (promise === undefined ? ended : Promise.race([promise, ended]));
+    } finally {
+      clearTimeout(timer);
+      if (onAbort !== undefined) this.signal?.removeEventListener("abort", onAbort);
+    }
+  }
+}

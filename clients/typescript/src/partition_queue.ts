@@ -1,0 +1,203 @@
+import type { Client } from "./client.js";
+import type { Leader } from "./cluster.js";
+import type { Connection } from "./connection.js";
+import { PacelineError, throwPartitionError } from "./errors.js";
+import { Acks, LogService } from "./gen/paceline/v1/log_service_pb.js";
+import type { RecordSchema } from "./gen/paceline/v1/record_pb.js";
+import { Limit } from "./limit.js";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+
+const SEQUENCE_NUMBERS = 2 ** 31;
+
+/** A record that waits for its outcome. */
+export interface Item {
+  record: MessageInitShape<typeof RecordSchema>;
+  sizeBytes: number;
+  /** End of its delivery time, by performance.now(). */
+  deadline: number;
+  deliver(partition: number, offset: bigint): void;
+  fail(error: unknown): void;
+}
+
+export interface QueueConfig {
+  lingerMs: number;
+  batchBytes: number;
+}
+
+/**
+ * Sends the records of one partition, one batch at a time. It has a producer id of its own, so that an unknown outcome in
+ * one partition disturbs no other.
+ */
+export class PartitionQueue {
+  private items: Item[] = [];
+  private sizeBytes = 0;
+  private isRunning = false;
+  private onFull: (() => void) | undefined;
+  private producer: { id: bigint; epoch: number; nextSequence: number } | undefined;
+  private topicId: string | undefined;
+  private lastFailure: PacelineError | undefined;
+
+  constructor(
+    private readonly client: Client,
+    private readonly topic: string,
+    private readonly partition: number,
+    private readonly config: QueueConfig,
+    private readonly closing: AbortSignal,
+    private readonly onTake: () => void,
+  ) {}
+
+  put(item: Item): void {
+    this.items.push(item);
+    this.sizeBytes += item.sizeBytes;
+    if (this.sizeBytes >= this.config.batchBytes) this.onFull?.();
+    if (!this.isRunning) {
+      this.isRunning = true;
+      void this.run();
+    }
+  }
+
+  private async run(): Promise<void> {
+    await this.linger();
+    while (this.items.length > 0) {
+      const batch = this.take();
+      this.onTake();
+      if (batch.length === 0) continue;
+      try {
+        const base = await this.deliver(batch);
+        this.lastFailure = undefined;
+        batch.forEach((item, index) => item.deliver(this.partition, base + BigInt(index)));
+      } catch (error) {
+        if (error instanceof PacelineError) this.lastFailure = error.with({ definite: true });
+        for (const item of batch) item.fail(error);
+      }
+      if (this.sizeBytes < this.config.batchBytes && this.items.length > 0) await this.linger();
+    }
+    this.isRunning = false;
+  }
+
+  /** Let further records join the batch: for the linger time, and at least until the caller's present turn is over. */
+  private async linger(): Promise<void> {
+    if (this.config.lingerMs === 0) return new Promise((resolve) => setImmediate(resolve));
+    if (this.sizeBytes >= this.config.batchBytes) return;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, this.config.lingerMs);
+      this.onFull = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+    this.onFull = undefined;
+  }
+
+  /** Take the next batch. Records whose delivery time is over fail with the reason that kept the queue waiting. */
+  private take(): Item[] {
+    while (this.items[0] !== undefined && this.items[0].deadline <= performance.now()) {
+      const item = this.items.shift()!;
+      this.sizeBytes -= item.sizeBytes;
+      item.fail(this.lastFailure ?? this.expired());
+    }
+    let count = 0;
+    let sizeBytes = 0;
+    for (const item of this.items) {
+      if (count > 0 && sizeBytes + item.sizeBytes > this.config.batchBytes) break;
+      sizeBytes += item.sizeBytes;
+      count++;
+    }
+    this.sizeBytes -= sizeBytes;
+    return this.items.splice(0, count);
+  }
+
+  private expired(): PacelineError {
+    const operation = `producing to ${this.topic}/${this.partition}`;
+    const facts = { definite: true, hasAnswer: false };
+    return new PacelineError(operation, "REQUEST_TIMED_OUT", "the delivery time ended before the record was sent", facts);
+  }
+
+  /**
+   * Append one batch and return its first offset. The same records are repeated under the same sequence number until the
+   * oldest record's delivery time ends; the broker recognises a repeat of what it has appended.
+   */
+  private async deliver(batch: Item[]): Promise<bigint> {
+    const records = batch.map((item) => item.record);
+    const limit = Limit.in(batch[0]!.deadline - performance.now(), this.closing);
+    let isUnknown = false;
+    try {
+      const base = await this.client.retry(limit, (within) =>
+        this.client.onLeader(this.topic, this.partition, within, async (connection, leader, topicId) => {
+          await this.identify(connection, within, topicId, isUnknown);
+          try {
+            return await this.append(connection, within, leader, topicId, records);
+          } catch (error) {
+            if (!(error instanceof PacelineError && error.definite)) isUnknown = true;
+            throw error;
+          }
+        }),
+      );
+      this.producer!.nextSequence = (this.producer!.nextSequence + batch.length) % SEQUENCE_NUMBERS;
+      return base;
+    } catch (error) {
+      const needsNewId =
+        error instanceof PacelineError &&
+        (error.code === "OUT_OF_ORDER_SEQUENCE_NUMBER" || error.code === "INVALID_PRODUCER_EPOCH");
+      // After an unknown outcome the sequence numbers of the batch are used up or not: a new producer id starts over.
+      if (isUnknown || needsNewId) this.producer = undefined;
+      throw error instanceof PacelineError ? error.with({ definite: !isUnknown }) : error;
+    }
+  }
+
+  /**
+   * Take a producer id where there is none. A topic created again under the same name starts with a new id, unless the
+   * outcome of an attempt is unknown.
+   */
+  private async identify(connection: Connection, limit: Limit, topicId: string, isUnknown: boolean): Promise<void> {
+    if (this.topicId !== topicId) {
+      if (isUnknown) {
+        const operation = `producing to ${this.topic}/${this.partition}`;
+        const facts = { retriable: false, refresh: false, definite: false };
+        throw new PacelineError(operation, "UNKNOWN_TOPIC_OR_PARTITION", "the topic was created again", facts);
+      }
+      this.topicId = topicId;
+      this.producer = undefined;
+    }
+    if (this.producer === undefined) {
+      const answer = await connection.unary("asking for a producer id", LogService.method.initProducerId, {}, limit);
+      this.producer = { id: answer.producerId, epoch: answer.producerEpoch, nextSequence: 0 };
+    }
+  }
+
+  private async append(
+    connection: Connection,
+    limit: Limit,
+    leader: Leader,
+    topicId: string,
+    records: Item["record"][],
+  ): Promise<bigint> {
+    const operation = `producing to ${this.topic}/${this.partition}`;
+    const { id, epoch, nextSequence } = this.producer!;
+    const answer = await connection.unary(
+      operation,
+      LogService.method.produce,
+      {
+        acks: Acks.ALL,
+        timeoutMs: limit.serverWaitMs,
+        partitions: [
+          {
+            topic: this.topic,
+            partition: this.partition,
+            topicId,
+            currentLeaderEpoch: leader.epoch,
+            data: {
+              case: "records",
+              value: { records, producerId: id, producerEpoch: epoch, baseSequence: nextSequence },
+            },
+          },
+        ],
+      },
+      limit,
+    );
+    const [result] = answer.partitions;
+    if (result === undefined) throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", "the answer has no partition");
+    throwPartitionError(operation, result.error);
+    return result.baseOffset;
+  }
+}

@@ -1,0 +1,240 @@
+import type { Client } from "./client.js";
+import { PartitionQueue, type Item } from "./partition_queue.js";
+import { Limit, type CallOptions } from "./limit.js";
+import { partitionForKey } from "./partitioner.js";
+import { PacelineError } from "./errors.js";
+
+/** Bytes, or a text that is written in UTF-8. */
+export type Bytes = Uint8Array | string;
+
+/** A record to send. A key or value that is null or missing is null, which differs from an empty one. */
+export interface ProducerRecord {
+  topic: string;
+  /** Missing: the key decides, or without a key one partition per batch. */
+  partition?: number | undefined;
+  key?: Bytes | null | undefined;
+  value?: Bytes | null | undefined;
+  /** Name and value; order and repetition are kept. */
+  headers?: readonly (readonly [name: string, value: Bytes | null])[] | undefined;
+  /** Milliseconds since the Unix epoch; now when missing. */
+  timestampMs?: bigint | number | undefined;
+}
+
+/** Where a record was written. */
+export interface RecordPlace {
+  topic: string;
+  partition: number;
+  offset: bigint;
+}
+
+export interface ProducerConfig {
+  /** Longest time from `send` to the outcome, retries included, in milliseconds; 120,000 by default. */
+  deliveryTimeoutMs?: number | undefined;
+  /** How long a batch waits for further records, in milliseconds; 0 by default: records of one turn are sent together. */
+  lingerMs?: number | undefined;
+  /** Size from which a batch is sent; 262,144 by default. */
+  batchBytes?: number | undefined;
+  /** How many records may wait before `ready` does; 50,000 by default. */
+  maxPending?: number | undefined;
+}
+
+/** Records of a topic that wait until its number of partitions is known. */
+interface Unrouted {
+  sends: { record: ProducerRecord; item: Item }[];
+  done: Promise<void>;
+}
+
+/** Sends records with acks ALL, idempotent: in order per partition, each once. */
+export class Producer {
+  private readonly config: Required<{ [K in keyof ProducerConfig]-?: number }>;
+  private readonly queues = new Map<string, Map<number, PartitionQueue>>();
+  private readonly unrouted = new Map<string, Unrouted>();
+  private readonly sticky = new Map<string, number>();
+  private readonly closing = new AbortController();
+  private readonly waiters: { until: number; resolve: () => void }[] = [];
+  private readonly unsettled = new Set<number>();
+  private sent = 0;
+  private firstUnsettled = 0;
+  private isClosed = false;
+
+  /** @internal */
+  constructor(
+    private readonly client: Client,
+    config: ProducerConfig,
+  ) {
+    this.config = {
+      deliveryTimeoutMs: config.deliveryTimeoutMs ?? 120_000,
+      lingerMs: config.lingerMs ?? 0,
+      batchBytes: config.batchBytes ?? 256 * 1024,
+      maxPending: config.maxPending ?? 50_000,
+    };
+  }
+
+  /** Number of records without an outcome. */
+  get pending(): number {
+    return this.unsettled.size;
+  }
+
+  /**
+   * Queue a record at once; the promise has its place once every in-sync replica has it, or the reason why it was not
+   * delivered. Records are sent in the order of the calls. Call many times before you await: records travel in batches.
+   */
+  send(record: ProducerRecord): Promise<RecordPlace> {
+    return new Promise((resolve, reject) => {
+      if (this.isClosed) throw new Error("the producer is closed");
+      const { partition } = record;
+      if (partition !== undefined && !(Number.isInteger(partition) && partition >= 0)) {
+        throw new RangeError(`partition ${partition} is not a number from 0 on`);
+      }
+      const encoded = encode(record);
+      const number = this.sent++;
+      this.unsettled.add(number);
+      const item: Item = {
+        ...encoded,
+        deadline: performance.now() + this.config.deliveryTimeoutMs,
+        deliver: (partition, offset) => {
+          resolve({ topic: record.topic, partition, offset });
+          this.settle(number);
+        },
+        fail: (error) => {
+          reject(error);
+          this.settle(number);
+        },
+      };
+      this.route(record, item);
+    });
+  }
+
+  /** Wait until fewer than `maxPending` records wait. A loop that sends without awaiting calls this to bound its memory. */
+  async ready(options: CallOptions = {}): Promise<void> {
+    while (this.pending >= this.config.maxPending) await this.settled(this.oldest + 1, options);
+  }
+
+  /** Wait until every record sent before has its outcome. It does not throw for records that failed: `send` does. */
+  async flush(options: CallOptions = {}): Promise<void> {
+    await this.settled(this.sent, options);
+  }
+
+  /** Flush, and end the producer. Records without an outcome after `timeoutMs` (the delivery timeout) fail. */
+  async close(options: CallOptions = {}): Promise<void> {
+    this.isClosed = true;
+    try {
+      await this.flush({ timeoutMs: this.config.deliveryTimeoutMs, ...options });
+    } finally {
+      this.closing.abort(new Error("the producer was closed before the record was delivered"));
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  /** Give a record to the queue of its partition; after records of its topic that wait for the number of partitions. */
+  private route(record: ProducerRecord, item: Item): void {
+    const waiting = this.unrouted.get(record.topic);
+    if (waiting !== undefined) {
+      waiting.sends.push({ record, item });
+      return;
+    }
+    const count = record.partition === undefined ? this.client.cluster.known(record.topic)?.partitionCount : 0;
+    if (count !== undefined) {
+      this.put(record, item, count);
+      return;
+    }
+    const started: Unrouted = { sends: [{ record, item }], done: Promise.resolve() };
+    this.unrouted.set(record.topic, started);
+    void this.learnPartitions(record.topic, started);
+  }
+
+  private async learnPartitions(topic: string, waiting: Unrouted): Promise<void> {
+    const limit = Limit.in(this.config.deliveryTimeoutMs, this.closing.signal);
+    try {
+      const { partitionCount } = await this.client.retry(limit, (within) => this.client.cluster.topic(topic, within));
+      this.unrouted.delete(topic);
+      for (const { record, item } of waiting.sends) this.put(record, item, partitionCount);
+    } catch (error) {
+      this.unrouted.delete(topic);
+      const failure = error instanceof PacelineError ? error.with({ definite: true }) : error;
+      for (const { item } of waiting.sends) item.fail(failure);
+    }
+  }
+
+  private put(record: ProducerRecord, item: Item, partitionCount: number): void {
+    const partition = record.partition ?? this.choose(record, item, partitionCount);
+    let byPartition = this.queues.get(record.topic);
+    if (byPartition === undefined) {
+      byPartition = new Map();
+      this.queues.set(record.topic, byPartition);
+    }
+    let queue = byPartition.get(partition);
+    if (queue === undefined) {
+      const onTake = () => {
+        // Records without a key go to another partition from now on.
+        if (this.sticky.get(record.topic) === partition) this.sticky.delete(record.topic);
+      };
+      queue = new PartitionQueue(this.client, record.topic, partition, this.config, this.closing.signal, onTake);
+      byPartition.set(partition, queue);
+    }
+    queue.put(item);
+  }
+
+  /** Return the partition by key, or one partition until a batch of that partition is sent. */
+  private choose(record: ProducerRecord, item: Item, partitionCount: number): number {
+    if (item.record.key !== undefined) return partitionForKey(item.record.key, partitionCount);
+    let partition = this.sticky.get(record.topic);
+    if (partition === undefined || partition >= partitionCount) {
+      partition = Math.floor(Math.random() * partitionCount);
+      this.sticky.set(record.topic, partition);
+    }
+    return partition;
+  }
+
+  /** Number of the oldest record without an outcome. */
+  private get oldest(): number {
+    while (this.firstUnsettled < this.sent && !this.unsettled.has(this.firstUnsettled)) this.firstUnsettled++;
+    return this.firstUnsettled;
+  }
+
+  private settle(number: number): void {
+    this.unsettled.delete(number);
+    if (this.waiters.length === 0) return;
+    const oldest = this.oldest;
+    for (let at = this.waiters.length - 1; at >= 0; at--) {
+      if (this.waiters[at]!.until <= oldest) this.waiters.splice(at, 1)[0]!.resolve();
+    }
+  }
+
+  /** Wait until every record with a lower number has its outcome. */
+  private async settled(until: number, options: CallOptions): Promise<void> {
+    if (until <= this.oldest) return;
+    const limit = Limit.of(options, this.config.deliveryTimeoutMs + this.client.requestTimeoutMs);
+    const done = new Promise<true>((resolve) => this.waiters.push({ until, resolve: () => resolve(true) }));
+    if ((await limit.race(done)) === undefined) {
+      throw new PacelineError("waiting for deliveries", "REQUEST_TIMED_OUT", `${this.pending} records have no outcome yet`, { hasAnswer: false });
+    }
+  }
+}
+
+function encode(record: ProducerRecord): Pick<Item, "record" | "sizeBytes"> {
+  const key = bytes(record.key);
+  const value = bytes(record.value);
+  const headers = (record.headers ?? []).map(([name, content]) => {
+    const packed = bytes(content);
+    return packed === undefined ? { key: name } : { key: name, value: packed };
+  });
+  const sizeBytes = headers.reduce((sum, header) => sum + 4 * header.key.length + (header.value?.length ?? 0) + 8, 0);
+  return {
+    record: {
+      headers,
+      timestampMs: BigInt(record.timestampMs ?? Date.now()),
+      ...(key === undefined ? {} : { key }),
+      ...(value === undefined ? {} : { value }),
+    },
+    sizeBytes: sizeBytes + (key?.length ?? 0) + (value?.length ?? 0) + 32,
+  };
+}
+
+function bytes(content: Bytes | null | undefined): Uint8Array<ArrayBuffer> | undefined {
+  if (content === null || content === undefined) return undefined;
+  return typeof content === "string" ? Buffer.from(content) : (content as Uint8Array<ArrayBuffer>);
+}

@@ -1,0 +1,207 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import { Client, configFromEnvironment, PacelineError, TruncatedError } from "paceline";
+import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
+import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
+import { FakeBroker } from "./fake_broker.js";
+
+let broker: FakeBroker;
+let client: Client;
+let retries: PacelineError[];
+
+beforeEach(async () => {
+  broker = new FakeBroker("t", 3);
+  retries = [];
+  client = new Client({ bootstrap: await broker.start(), requestTimeoutMs: 2_000, onRetry: (error) => void retries.push(error) });
+});
+
+afterEach(() => {
+  client.close();
+  broker.stop();
+});
+
+test("records of one turn travel in one batch and keep their order", async () => {
+  const producer = client.producer();
+  const places = await Promise.all([..."abcdef"].map((value) => producer.send({ topic: "t", partition: 1, value })));
+  assert.deepEqual(broker.values[1], [..."abcdef"]);
+  assert.deepEqual(places.map(({ offset }) => offset), [0n, 1n, 2n, 3n, 4n, 5n]);
+  assert.equal(broker.calls.length, 1);
+});
+
+test("the first records of a topic keep their order while its partitions are asked for", async () => {
+  const producer = client.producer();
+  const sends = Array.from({ length: 20 }, (_, number) =>
+    producer.send({ topic: "t", value: String(number), ...(number % 2 === 0 ? { key: "21" } : { partition: 0 }) }),
+  );
+  await Promise.all(sends); // The key "21" belongs to partition 0 too.
+  for (const values of broker.values) {
+    assert.deepEqual(values, values.toSorted((one, other) => Number(one) - Number(other)));
+  }
+  assert.equal(broker.values.flat().length, 20);
+});
+
+test("a lost answer is repeated with the same sequence and nothing is doubled", async () => {
+  broker.obstacles.push("lose answer", "lose answer");
+  const producer = client.producer();
+  const place = await producer.send({ topic: "t", partition: 0, value: "once" });
+  assert.equal(place.offset, 0n);
+  assert.deepEqual(broker.values[0], ["once"]);
+  const numbers = broker.calls.map(({ data }) => data.value as RecordList).map(({ producerId, baseSequence }) => [producerId, baseSequence]);
+  assert.deepEqual(numbers, [[100n, 0], [100n, 0], [100n, 0]]);
+  await producer.send({ topic: "t", partition: 0, value: "next" });
+  assert.equal((broker.calls.at(-1)!.data.value as RecordList).baseSequence, 1);
+});
+
+test("after a batch of unknown outcome the next one has a new producer id", async () => {
+  broker.obstacles.push("lose answer", { code: ErrorCode.UNKNOWN_SERVER_ERROR });
+  const producer = client.producer();
+  const failure = await producer.send({ topic: "t", partition: 0, value: "a" }).catch((error: unknown) => error);
+  assert.ok(failure instanceof PacelineError);
+  assert.equal(failure.definite, false);
+  await producer.send({ topic: "t", partition: 0, value: "b" });
+  const last = broker.calls.at(-1)!.data.value as RecordList;
+  assert.deepEqual([last.producerId, last.baseSequence], [101n, 0]);
+});
+
+test("a batch that was surely refused leaves no gap in the sequence", async () => {
+  broker.obstacles.push({ code: ErrorCode.MESSAGE_TOO_LARGE });
+  const producer = client.producer();
+  const failure = await producer.send({ topic: "t", partition: 0, value: "a" }).catch((error: unknown) => error);
+  assert.ok(failure instanceof PacelineError);
+  assert.deepEqual([failure.code, failure.definite, failure.retriable], ["MESSAGE_TOO_LARGE", true, false]);
+  await producer.send({ topic: "t", partition: 0, value: "b" });
+  const last = broker.calls.at(-1)!.data.value as RecordList;
+  assert.deepEqual([last.producerId, last.baseSequence], [100n, 0]);
+});
+
+test("after a gap in the sequence the next batch has a new producer id", async () => {
+  broker.obstacles.push({ code: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER });
+  const producer = client.producer();
+  await assert.rejects(producer.send({ topic: "t", partition: 0, value: "a" }), { code: "OUT_OF_ORDER_SEQUENCE_NUMBER" });
+  await producer.send({ topic: "t", partition: 0, value: "b" });
+  assert.equal((broker.calls.at(-1)!.data.value as RecordList).producerId, 101n);
+});
+
+test("when the delivery time ends the error is the last real cause", async () => {
+  broker.obstacles.push(...Array.from({ length: 50 }, () => ({ code: ErrorCode.NOT_ENOUGH_REPLICAS })));
+  const producer = client.producer({ deliveryTimeoutMs: 500 });
+  const failure = await producer.send({ topic: "t", partition: 0, value: "a" }).catch((error: unknown) => error);
+  assert.ok(failure instanceof PacelineError);
+  assert.deepEqual([failure.code, failure.definite], ["NOT_ENOUGH_REPLICAS", true]);
+  assert.ok(retries.length >= 2);
+});
+
+test("a topic that does not exist fails every record that waits for it", async () => {
+  const producer = client.producer({ deliveryTimeoutMs: 400 });
+  const outcomes = await Promise.allSettled([1, 2].map((value) => producer.send({ topic: "missing", value: String(value) })));
+  for (const outcome of outcomes) {
+    assert.equal(outcome.status === "rejected" && outcome.reason.code, "UNKNOWN_TOPIC_OR_PARTITION");
+  }
+});
+
+test("flush waits for the records sent before, and ready for room", async () => {
+  const producer = client.producer({ maxPending: 10, lingerMs: 5 });
+  for (let number = 0; number < 30; number++) {
+    await producer.ready();
+    void producer.send({ topic: "t", partition: 0, value: String(number) });
+    assert.ok(producer.pending <= 10);
+  }
+  await producer.flush();
+  assert.equal(producer.pending, 0);
+  assert.equal(broker.values[0]!.length, 30);
+});
+
+test("a closed producer refuses records, and records without an outcome fail", async () => {
+  broker.obstacles.push(...Array.from({ length: 50 }, () => ({ code: ErrorCode.NOT_ENOUGH_REPLICAS })));
+  const producer = client.producer();
+  const sent = producer.send({ topic: "t", partition: 0, value: "a" });
+  const outcome = assert.rejects(sent, /producer was closed/);
+  await assert.rejects(producer.close({ timeoutMs: 100 }), { code: "REQUEST_TIMED_OUT" });
+  await outcome;
+  await assert.rejects(producer.send({ topic: "t", value: "b" }), /closed/);
+});
+
+test("a consumer yields records in order and stops when the signal fires", async () => {
+  await Promise.all(Array.from({ length: 5 }, (_, number) => client.producer().send({ topic: "t", partition: 0, value: String(number) })));
+  using consumer = client.consumer({ maxWaitMs: 50 });
+  consumer.assign("t", 0, 1n);
+  const stop = new AbortController();
+  const offsets: bigint[] = [];
+  await assert.rejects(
+    async () => {
+      for await (const record of consumer.records({ signal: stop.signal })) {
+        offsets.push(record.offset);
+        if (record.offset === 4n) stop.abort();
+      }
+    },
+    { name: "AbortError" },
+  );
+  assert.deepEqual(offsets, [1n, 2n, 3n, 4n]);
+  assert.equal(consumer.position("t", 0), 5n);
+});
+
+test("a loop that is left keeps the records that it has not seen", async () => {
+  await client.producer().send({ topic: "t", partition: 0, value: "a" });
+  await client.producer().send({ topic: "t", partition: 0, value: "b" });
+  using consumer = client.consumer();
+  consumer.assign("t", 0);
+  for await (const record of consumer) {
+    assert.equal(record.offset, 0n);
+    break;
+  }
+  assert.equal(consumer.position("t", 0), 1n);
+  assert.deepEqual((await consumer.poll()).map(({ offset }) => offset), [1n]);
+});
+
+test("a truncated log is reported once and reading continues at the divergence", async () => {
+  const producer = client.producer();
+  await Promise.all([..."abcd"].map((value) => producer.send({ topic: "t", partition: 0, value })));
+  using consumer = client.consumer();
+  consumer.assign("t", 0);
+  assert.equal((await consumer.poll()).length, 4);
+  broker.divergingOnce = { epoch: 4, endOffset: 2n };
+  const failure = await consumer.poll({ timeoutMs: 2_000 }).catch((error: unknown) => error);
+  assert.ok(failure instanceof TruncatedError);
+  assert.deepEqual([failure.position, failure.divergentOffset], [4n, 2n]);
+  assert.deepEqual((await consumer.poll()).map(({ offset }) => offset), [2n, 3n]);
+  const asked = broker.fetches.map((request) => request.partitions[0]!.lastFetchedEpoch);
+  assert.ok(asked[0] === undefined && asked.includes(5) && asked.includes(4));
+});
+
+test("a divergence behind the position removes nothing and is not reported", async () => {
+  await client.producer().send({ topic: "t", partition: 0, value: "a" });
+  using consumer = client.consumer();
+  consumer.assign("t", 0);
+  assert.equal((await consumer.poll()).length, 1);
+  broker.divergingOnce = { epoch: 4, endOffset: 9n };
+  assert.deepEqual(await consumer.poll({ timeoutMs: 200 }), []);
+  assert.equal(broker.divergingOnce, undefined);
+});
+
+test("an address where no process listens is a definite failure", async () => {
+  const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
+  const failure = await away.admin.createTopic({ name: "x" }, { timeoutMs: 300 }).catch((error: unknown) => error);
+  away.close();
+  assert.ok(failure instanceof PacelineError);
+  assert.deepEqual([failure.code, failure.definite], ["BROKER_NOT_AVAILABLE", true]);
+});
+
+test("an aborted call rejects with the reason of the signal", async () => {
+  const stop = new AbortController();
+  const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => stop.abort(new Error("enough")) });
+  await assert.rejects(away.admin.describeCluster({ signal: stop.signal }), /enough/);
+  away.close();
+});
+
+test("bad settings are refused with the value", () => {
+  assert.throws(() => new Client({ bootstrap: "" }), /names no address/);
+  assert.throws(() => new Client({ bootstrap: "localhost" }), /"localhost" is not host:port/);
+  assert.throws(() => new Client({ bootstrap: "h:1", tls: { caFile: "/missing/ca.crt" } }), /\/missing\/ca.crt/);
+  assert.throws(() => new Client({ bootstrap: "h:1", tls: { caFile: "x", certFile: "y" } }), /given together/);
+});
+
+test("the environment names the cluster and the files of TLS", () => {
+  assert.deepEqual(configFromEnvironment({}), { bootstrap: "127.0.0.1:9092", tls: undefined });
+  const { bootstrap, tls } = configFromEnvironment({ PACELINE_BOOTSTRAP_SERVERS: "a:1,b:2", PACELINE_SSL_CA_FILE: "ca" });
+  assert.deepEqual([bootstrap, tls?.caFile], ["a:1,b:2", "ca"]);
+});

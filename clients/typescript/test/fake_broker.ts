@@ -1,0 +1,117 @@
+import { create, fromBinary, toBinary, type DescMethodUnary, type MessageInitShape, type MessageShape } from "@bufbuild/protobuf";
+import { Metadata, Server, ServerCredentials, status, type ServiceDefinition, type UntypedServiceImplementation } from "@grpc/grpc-js";
+import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
+import { LogService, type FetchRequest, type ProducePartition } from "../src/gen/paceline/v1/log_service_pb.js";
+import { MetadataService } from "../src/gen/paceline/v1/metadata_service_pb.js";
+import type { RecordList as Records } from "../src/gen/paceline/v1/record_pb.js";
+
+/** What happens to one Produce call: it is refused, or its records are appended and the answer is lost. */
+export type Obstacle = { code: ErrorCode } | "lose answer";
+
+/** One broker of a cluster with one topic, on real gRPC. It keeps idempotent batches apart as a broker does. */
+export class FakeBroker {
+  readonly calls: ProducePartition[] = [];
+  readonly values: string[][];
+  readonly obstacles: Obstacle[] = [];
+  readonly fetches: FetchRequest[] = [];
+  divergingOnce: { epoch: number; endOffset: bigint } | undefined;
+  private readonly server = new Server();
+  private readonly known = new Map<string, bigint>();
+  private nextProducerId = 100n;
+  private port = 0;
+
+  constructor(
+    readonly topic: string,
+    readonly partitionCount: number,
+  ) {
+    this.values = Array.from({ length: partitionCount }, () => []);
+    this.serve(MetadataService.method.describeCluster, () => ({
+      brokers: [{ id: 1, host: "127.0.0.1", port: this.port }],
+      controllerHost: "127.0.0.1",
+      controllerPort: this.port,
+    }));
+    this.serve(MetadataService.method.describeTopics, (request) => ({
+      topics: request.topics.map((name) =>
+        name === this.topic
+          ? {
+              name,
+              topicId: "topic-id",
+              partitions: this.values.map((_, partition) => ({ partition, leader: 1, leaderEpoch: 5, replicas: [1], isr: [1] })),
+            }
+          : { name, error: { code: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message: "no such topic" } },
+      ),
+    }));
+    this.serve(LogService.method.initProducerId, () => ({ producerId: this.nextProducerId++, producerEpoch: 0 }));
+    this.serve(LogService.method.produce, (request) => this.produce(request.partitions[0]!));
+    this.serve(LogService.method.listOffsets, (request) => ({ partitions: request.partitions.map(() => ({ offset: 0n })) }));
+    this.serve(LogService.method.fetch, (request) => this.fetch(request));
+  }
+
+  async start(): Promise<string> {
+    this.port = await new Promise((resolve, reject) =>
+      this.server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (error, port) => (error ? reject(error) : resolve(port))),
+    );
+    return `127.0.0.1:${this.port}`;
+  }
+
+  stop(): void {
+    this.server.forceShutdown();
+  }
+
+  private produce(partition: ProducePartition): MessageInitShape<(typeof LogService.method.produce)["output"]> {
+    this.calls.push(partition);
+    const obstacle = this.obstacles.shift();
+    const place = { topic: partition.topic, partition: partition.partition };
+    if (typeof obstacle === "object") return { partitions: [{ ...place, error: { code: obstacle.code, message: "refused" } }] };
+    const list = partition.data.value as Records;
+    const number = `${partition.partition} ${list.producerId} ${list.baseSequence}`;
+    const log = this.values[partition.partition]!;
+    if (!this.known.has(number)) {
+      this.known.set(number, BigInt(log.length));
+      log.push(...list.records.map((record) => Buffer.from(record.value ?? []).toString()));
+    }
+    if (obstacle === "lose answer") throw new Error("lost");
+    return { partitions: [{ ...place, baseOffset: this.known.get(number)! }] };
+  }
+
+  private fetch(request: FetchRequest): MessageInitShape<(typeof LogService.method.fetch)["output"]> {
+    this.fetches.push(request);
+    const asked = request.partitions[0]!;
+    const place = { topic: asked.topic, partition: asked.partition };
+    const divergingEpoch = this.divergingOnce;
+    if (divergingEpoch !== undefined && asked.lastFetchedEpoch !== undefined) {
+      this.divergingOnce = undefined;
+      return { partitions: [{ ...place, divergingEpoch }] };
+    }
+    const from = Number(asked.fetchOffset);
+    const records = this.values[asked.partition]!.slice(from).map((value, index) => ({ value: Buffer.from(value), offset: BigInt(from + index) }));
+    return { partitions: [{ ...place, data: { case: "records", value: { records } } }] };
+  }
+
+  private serve<M extends DescMethodUnary>(
+    method: M,
+    answer: (request: MessageShape<M["input"]>) => MessageInitShape<M["output"]>,
+  ): void {
+    const definition: ServiceDefinition = {
+      [method.localName]: {
+        path: `/${method.parent.typeName}/${method.name}`,
+        requestStream: false,
+        responseStream: false,
+        requestSerialize: (message: MessageShape<M["input"]>) => Buffer.from(toBinary(method.input, message)),
+        requestDeserialize: (bytes: Buffer) => fromBinary(method.input, bytes),
+        responseSerialize: (message: MessageShape<M["output"]>) => Buffer.from(toBinary(method.output, message)),
+        responseDeserialize: (bytes: Buffer) => fromBinary(method.output, bytes),
+      },
+    };
+    const implementation: UntypedServiceImplementation = {
+      [method.localName]: (call: { request: MessageShape<M["input"]> }, respond: (error: object | null, answer?: unknown) => void) => {
+        try {
+          respond(null, create(method.output, answer(call.request)));
+        } catch (error) {
+          respond({ code: status.UNAVAILABLE, details: String(error), metadata: new Metadata() });
+        }
+      },
+    };
+    this.server.addService(definition, implementation);
+  }
+}
