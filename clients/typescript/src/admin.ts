@@ -1,4 +1,4 @@
-import type { Client } from "./client.js";
+import { isRepeatable, type Client } from "./client.js";
 import { joined } from "./cluster.js";
 import type { Connection } from "./connection.js";
 import { PacelineError, throwPartitionError, throwTopicError } from "./errors.js";
@@ -10,6 +10,7 @@ import { Limit, type CallOptions } from "./limit.js";
 
 const TIMEOUT_MS = 30_000;
 const WATCH_PATIENCE_MS = 120_000;
+const UNKNOWN_TOPIC_PATIENCE_MS = 3_000;
 
 /** A topic to create. */
 export interface NewTopic {
@@ -68,10 +69,16 @@ export class Admin {
 
   /** Return partitions, leaders, replicas and in-sync replicas of a topic. */
   async describeTopic(name: string, options: CallOptions = {}): Promise<TopicDescription> {
-    return this.client.retry(Limit.of(options, TIMEOUT_MS), async (limit) => {
-      await this.client.cluster.describe(limit);
-      return this.client.cluster.describeTopic(name, limit);
-    });
+    const givenUp = performance.now() + UNKNOWN_TOPIC_PATIENCE_MS;
+    return this.client.retry(
+      Limit.of(options, TIMEOUT_MS),
+      async (limit) => {
+        await this.client.cluster.describe(limit);
+        return this.client.cluster.describeTopic(name, limit);
+      },
+      // A broker learns of a new topic within moments: after that time the topic does not exist.
+      (error) => isRepeatable(error) && (error.code !== "UNKNOWN_TOPIC_OR_PARTITION" || performance.now() < givenUp),
+    );
   }
 
   /** Return the brokers and the active controller. */

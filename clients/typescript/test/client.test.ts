@@ -99,6 +99,12 @@ test("a topic that does not exist fails every record that waits for it", async (
   }
 });
 
+test("describing a topic that does not exist fails before the time of the call is over", async () => {
+  const start = performance.now();
+  await assert.rejects(client.admin.describeTopic("missing"), { code: "UNKNOWN_TOPIC_OR_PARTITION" });
+  assert.ok(performance.now() - start < 15_000);
+});
+
 test("flush waits for the records sent before, and ready for room", async () => {
   const producer = client.producer({ maxPending: 10, lingerMs: 5 });
   for (let number = 0; number < 30; number++) {
