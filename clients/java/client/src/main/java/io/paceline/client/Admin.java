@@ -1,0 +1,200 @@
+package io.paceline.client;
+
+import io.grpc.Context;
+import io.grpc.Deadline;
+import io.grpc.StatusRuntimeException;
+import io.paceline.v1.AdminServiceGrpc;
+import io.paceline.v1.AdminServiceGrpc.AdminServiceBlockingStub;
+import io.paceline.v1.ClusterEvent;
+import io.paceline.v1.CreateTopicResult;
+import io.paceline.v1.CreateTopicsRequest;
+import io.paceline.v1.DeleteTopicResult;
+import io.paceline.v1.DeleteTopicsRequest;
+import io.paceline.v1.DescribeClusterResponse;
+import io.paceline.v1.EventBatch;
+import io.paceline.v1.ListOffsetsPartition;
+import io.paceline.v1.ListOffsetsPartitionResult;
+import io.paceline.v1.ListOffsetsRequest;
+import io.paceline.v1.MetadataServiceGrpc;
+import io.paceline.v1.TopicDescription;
+import io.paceline.v1.WatchEventsRequest;
+import io.paceline.v1.WatchEventsResponse;
+import java.time.Duration;
+import java.util.Iterator;
+import java.util.OptionalLong;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BiFunction;
+import java.util.function.Predicate;
+
+/**
+ * Creates, deletes and describes topics, finds offsets, watches events. Safe for many threads. Each call takes a time-out
+ * that bounds all its attempts; without one it is 30 s.
+ */
+public final class Admin {
+    private static final Duration DEFAULT_TIMEOUT = Duration.ofSeconds(30);
+
+    private final Cluster cluster;
+
+    Admin(Cluster cluster) {
+        this.cluster = cluster;
+    }
+
+    /** Creates a topic and returns its id when every partition has a leader. */
+    public String createTopic(NewTopic topic) {
+        return createTopic(topic, DEFAULT_TIMEOUT);
+    }
+
+    /** Creates a topic and returns its id when every partition has a leader. */
+    public String createTopic(NewTopic topic, Duration timeout) {
+        String operation = "creating topic " + topic.name();
+        var wanted = io.paceline.v1.NewTopic.newBuilder().setName(topic.name()).putAllConfigs(topic.configs());
+        if (topic.partitions() != null) {
+            wanted.setPartitions(topic.partitions());
+        }
+        if (topic.replicationFactor() != null) {
+            wanted.setReplicationFactor(topic.replicationFactor());
+        }
+        return onController(operation, timeout, (admin, waitMs) -> {
+            CreateTopicResult result = admin.createTopics(
+                    CreateTopicsRequest.newBuilder().addTopics(wanted).setTimeoutMs(waitMs).build()).getTopics(0);
+            if (result.hasError()) {
+                Failures.throwTopic(operation, result.getError());
+            }
+            return result.getTopicId();
+        });
+    }
+
+    /** Deletes a topic and returns when it does not exist any more. */
+    public void deleteTopic(String name) {
+        deleteTopic(name, DEFAULT_TIMEOUT);
+    }
+
+    /** Deletes a topic and returns when it does not exist any more. */
+    public void deleteTopic(String name, Duration timeout) {
+        String operation = "deleting topic " + name;
+        onController(operation, timeout, (admin, waitMs) -> {
+            DeleteTopicResult result = admin.deleteTopics(
+                    DeleteTopicsRequest.newBuilder().addTopics(name).setTimeoutMs(waitMs).build()).getTopics(0);
+            if (result.hasError()) {
+                Failures.throwTopic(operation, result.getError());
+            }
+            return result;
+        });
+    }
+
+    /** Returns partitions, leaders, replicas and in-sync replicas of a topic. */
+    public TopicDescription describeTopic(String name) {
+        return describeTopic(name, DEFAULT_TIMEOUT);
+    }
+
+    /** Returns partitions, leaders, replicas and in-sync replicas of a topic. */
+    public TopicDescription describeTopic(String name, Duration timeout) {
+        return cluster.retry(Retry.after(timeout), deadline -> {
+            cluster.describeOnce(deadline);
+            return cluster.describeTopicOnce(deadline, name);
+        });
+    }
+
+    /** Returns the brokers and the active controller. */
+    public DescribeClusterResponse describeCluster() {
+        return describeCluster(DEFAULT_TIMEOUT);
+    }
+
+    /** Returns the brokers and the active controller. */
+    public DescribeClusterResponse describeCluster(Duration timeout) {
+        return cluster.retry(Retry.after(timeout), cluster::describeOnce);
+    }
+
+    /** Returns an offset; empty when no record is that young. */
+    public OptionalLong listOffset(String topic, int partition, OffsetSpec at) {
+        return listOffset(topic, partition, at, DEFAULT_TIMEOUT);
+    }
+
+    /** Returns an offset; empty when no record is that young. */
+    public OptionalLong listOffset(String topic, int partition, OffsetSpec at, Duration timeout) {
+        return listOffset(topic, partition, at, Retry.after(timeout));
+    }
+
+    OptionalLong listOffset(String topic, int partition, OffsetSpec at, Deadline total) {
+        String operation = "listing an offset of " + topic + "/" + partition;
+        return cluster.retry(total, deadline -> cluster.onLeader(deadline, topic, partition, route -> {
+            var request = ListOffsetsRequest.newBuilder().addPartitions(ListOffsetsPartition.newBuilder()
+                    .setTopic(topic).setPartition(partition).setSpec(at.spec).setTimestampMs(at.timestampMs)
+                    .setCurrentLeaderEpoch(route.leader().epoch())).build();
+            ListOffsetsPartitionResult result =
+                    Cluster.call(operation, () -> route.log().listOffsets(request).getPartitions(0));
+            if (result.hasError()) {
+                Failures.throwPartition(operation, result.getError());
+            }
+            return result.hasOffset() ? OptionalLong.of(result.getOffset()) : OptionalLong.empty();
+        }));
+    }
+
+    /**
+     * Gives every event of the cluster from now on to {@code handle}, until it returns false, the thread is interrupted, or
+     * the client is closed. After the death of a process it connects to another and resumes behind the last event.
+     */
+    public void watchEvents(Predicate<ClusterEvent> handle) {
+        String cursor = "";
+        while (!cluster.closed() && !Thread.currentThread().isInterrupted()) {
+            AtomicReference<String> next = new AtomicReference<>(cursor);
+            try {
+                String address = cluster.retry(Retry.after(DEFAULT_TIMEOUT),
+                        deadline -> cluster.controllerOnce("finding the controller", deadline));
+                if (!watchOnce(address, next, handle)) {
+                    return;
+                }
+            } catch (StatusRuntimeException broken) {
+                // The stream is opened again at the controller that is active by then.
+            }
+            cursor = next.get();
+            Retry.sleep(Retry.after(Duration.ofSeconds(1)), Retry.LONGEST_PAUSE_MS / 4);
+        }
+    }
+
+    private boolean watchOnce(String address, AtomicReference<String> cursor, Predicate<ClusterEvent> handle) {
+        Context.CancellableContext context = Context.current().withCancellation();
+        Context before = context.attach();
+        try {
+            Iterator<WatchEventsResponse> answers = MetadataServiceGrpc.newBlockingStub(cluster.channel(address))
+                    .watchEvents(WatchEventsRequest.newBuilder().setCursor(cursor.get()).build());
+            while (answers.hasNext()) {
+                EventBatch batch = answers.next().getBatch();
+                for (ClusterEvent event : batch.getEventsList()) {
+                    if (!handle.test(event)) {
+                        return false;
+                    }
+                }
+                cursor.set(batch.getCursor());
+            }
+            return true;
+        } finally {
+            context.detach(before);
+            context.cancel(null);
+        }
+    }
+
+    /**
+     * Runs an administrative call at the active controller and follows the address in NOT_CONTROLLER. A call whose outcome
+     * is unknown is not repeated: the change may have been made.
+     */
+    private <T> T onController(String operation, Duration timeout, BiFunction<AdminServiceBlockingStub, Integer, T> call) {
+        AtomicReference<String> address = new AtomicReference<>("");
+        // One attempt may last until the end, because a repetition is allowed only for calls that surely did nothing.
+        return Retry.until(Retry.after(timeout), timeout, cluster::closed, deadline -> {
+            if (address.get().isEmpty()) {
+                address.set(cluster.controllerOnce(operation, deadline));
+            }
+            AdminServiceBlockingStub admin =
+                    AdminServiceGrpc.newBlockingStub(cluster.channel(address.get())).withDeadline(deadline);
+            try {
+                return Cluster.call(operation, () -> call.apply(admin, Retry.serverWaitMs(deadline)));
+            } catch (PacelineException failure) {
+                if (failure.details().refreshMetadata()) {
+                    address.set(failure.details().controller());
+                }
+                throw failure.with(failure.retriable() && failure.definite(), failure.definite());
+            }
+        });
+    }
+}

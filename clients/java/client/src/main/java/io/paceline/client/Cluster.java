@@ -1,0 +1,242 @@
+package io.paceline.client;
+
+import io.grpc.Deadline;
+import io.grpc.ManagedChannel;
+import io.grpc.StatusRuntimeException;
+import io.paceline.v1.BrokerInfo;
+import io.paceline.v1.DescribeClusterRequest;
+import io.paceline.v1.DescribeClusterResponse;
+import io.paceline.v1.DescribeTopicsRequest;
+import io.paceline.v1.DescribeTopicsResponse;
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.LeaderHint;
+import io.paceline.v1.LogServiceGrpc;
+import io.paceline.v1.LogServiceGrpc.LogServiceBlockingStub;
+import io.paceline.v1.MetadataServiceGrpc;
+import io.paceline.v1.MetadataServiceGrpc.MetadataServiceBlockingStub;
+import io.paceline.v1.PartitionDescription;
+import io.paceline.v1.TopicDescription;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import java.util.function.Supplier;
+
+/** Knows brokers, controller and leaders, and runs calls at the right process. */
+final class Cluster implements AutoCloseable {
+    private static final Duration ASK_TIMEOUT = Duration.ofSeconds(2);
+
+    private final List<String> bootstrap;
+    private final Duration requestTimeout;
+    private final Connections connections;
+    private final Map<Integer, String> brokers = new HashMap<>();
+    private final Map<String, Topic> topics = new HashMap<>();
+    private String controller = "";
+
+    /** A leader: its address and its epoch. */
+    record Leader(String address, int epoch) {}
+
+    /** A partition's place in the cluster during one attempt of a call. */
+    record Route(LogServiceBlockingStub log, Leader leader, String topicId) {}
+
+    private record Topic(String id, int partitionCount, Map<Integer, Leader> leaders) {}
+
+    Cluster(ClientConfig config) {
+        bootstrap = config.bootstrap();
+        requestTimeout = config.requestTimeout();
+        connections = new Connections(config.tls());
+    }
+
+    Duration requestTimeout() {
+        return requestTimeout;
+    }
+
+    boolean closed() {
+        return connections.closed();
+    }
+
+    ManagedChannel channel(String address) {
+        return connections.to(address);
+    }
+
+    @Override
+    public void close() {
+        connections.close();
+    }
+
+    <T> T retry(Deadline deadline, Function<Deadline, T> attempt) {
+        return Retry.until(deadline, requestTimeout, this::closed, attempt);
+    }
+
+    /** Runs one call and turns a gRPC status into a failure with a code. */
+    static <T> T call(String operation, Supplier<T> call) {
+        try {
+            return call.get();
+        } catch (StatusRuntimeException error) {
+            throw Failures.ofCall(operation, error);
+        }
+    }
+
+    /** Calls one known address after another until one answers; throws the last failure otherwise. */
+    private <T> T askAny(Deadline deadline, Function<MetadataServiceBlockingStub, T> ask) {
+        List<String> addresses = new ArrayList<>(bootstrap);
+        synchronized (this) {
+            addresses.addAll(brokers.values());
+        }
+        Collections.shuffle(addresses);
+        PacelineException last = null;
+        for (String address : addresses) {
+            try {
+                return ask.apply(metadata(address, deadline));
+            } catch (PacelineException error) {
+                last = error;
+            }
+            if (deadline.isExpired() || closed()) {
+                break;
+            }
+        }
+        throw last;
+    }
+
+    private MetadataServiceBlockingStub metadata(String address, Deadline deadline) {
+        return MetadataServiceGrpc.newBlockingStub(channel(address)).withDeadline(deadline.minimum(Retry.after(ASK_TIMEOUT)));
+    }
+
+    /** Asks for brokers and controller once, and remembers them. */
+    DescribeClusterResponse describeOnce(Deadline deadline) {
+        DescribeClusterResponse found = askAny(deadline, Cluster::describe);
+        String address = found.getControllerHost().isEmpty() ? "" : join(found.getControllerHost(), found.getControllerPort());
+        if (found.getBrokersCount() == 0) {
+            // A standby controller names the active one only.
+            found = describe(metadata(address, deadline));
+        }
+        synchronized (this) {
+            controller = address;
+            if (found.getBrokersCount() > 0) {
+                brokers.clear();
+                for (BrokerInfo broker : found.getBrokersList()) {
+                    brokers.put(broker.getId(), join(broker.getHost(), broker.getPort()));
+                }
+            }
+        }
+        return found;
+    }
+
+    private static DescribeClusterResponse describe(MetadataServiceBlockingStub stub) {
+        String operation = "describing the cluster";
+        DescribeClusterResponse answer = call(operation, () -> stub.describeCluster(DescribeClusterRequest.getDefaultInstance()));
+        if (answer.getBrokersCount() == 0 && answer.getControllerHost().isEmpty()) {
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet");
+        }
+        return answer;
+    }
+
+    /** Returns the address of the active controller, asked for now. */
+    String controllerOnce(String operation, Deadline deadline) {
+        describeOnce(deadline);
+        synchronized (this) {
+            if (controller.isEmpty()) {
+                throw Failures.of(operation, ErrorCode.ERROR_CODE_NOT_CONTROLLER, "no controller is active");
+            }
+            return controller;
+        }
+    }
+
+    TopicDescription describeTopicOnce(Deadline deadline, String topic) {
+        String operation = "describing topic " + topic;
+        DescribeTopicsRequest request = DescribeTopicsRequest.newBuilder().addTopics(topic).build();
+        return askAny(deadline, stub -> {
+            DescribeTopicsResponse answer = call(operation, () -> stub.describeTopics(request));
+            if (answer.getTopicsCount() != 1) {
+                throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer does not hold one topic");
+            }
+            if (answer.getTopics(0).hasError()) {
+                Failures.throwTopic(operation, answer.getTopics(0).getError());
+            }
+            return answer.getTopics(0);
+        });
+    }
+
+    /** Learns the leaders of a topic again. */
+    private Topic refresh(Deadline deadline, String name) {
+        describeOnce(deadline);
+        TopicDescription description = describeTopicOnce(deadline, name);
+        synchronized (this) {
+            Map<Integer, Leader> leaders = new HashMap<>();
+            for (PartitionDescription partition : description.getPartitionsList()) {
+                String address = brokers.get(partition.getLeader());
+                if (partition.hasLeader() && address != null) {
+                    leaders.put(partition.getPartition(), new Leader(address, partition.getLeaderEpoch()));
+                }
+            }
+            Topic topic = new Topic(description.getTopicId(), description.getPartitionsCount(), leaders);
+            topics.put(name, topic);
+            return topic;
+        }
+    }
+
+    /** Returns the number of partitions, from memory where it is known. */
+    int partitionCount(Deadline deadline, String name) {
+        Topic known;
+        synchronized (this) {
+            known = topics.get(name);
+        }
+        return (known != null ? known : retry(deadline, one -> refresh(one, name))).partitionCount();
+    }
+
+    /** Runs one attempt of a call at the leader of a partition and learns from its failure. */
+    <T> T onLeader(Deadline deadline, String topic, int partition, Function<Route, T> call) {
+        Topic known;
+        Leader leader;
+        synchronized (this) {
+            known = topics.get(topic);
+            leader = known == null ? null : known.leaders.get(partition);
+        }
+        if (leader == null) {
+            known = refresh(deadline, topic);
+            String operation = "finding the leader of " + topic + "/" + partition;
+            if (partition >= known.partitionCount) {
+                throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+                        "the topic has " + known.partitionCount + " partitions");
+            }
+            synchronized (this) {
+                leader = known.leaders.get(partition);
+            }
+            if (leader == null) {
+                throw Failures.of(operation, ErrorCode.ERROR_CODE_LEADER_NOT_AVAILABLE, "the partition has no leader");
+            }
+        }
+        try {
+            LogServiceBlockingStub log = LogServiceGrpc.newBlockingStub(channel(leader.address)).withDeadline(deadline);
+            return call.apply(new Route(log, leader, known.id));
+        } catch (PacelineException failure) {
+            learnFrom(failure, topic, partition);
+            throw failure;
+        }
+    }
+
+    /** Follows the hint of a failure, or forgets the leader that failed, so that the next attempt asks again. */
+    private synchronized void learnFrom(PacelineException failure, String name, int partition) {
+        Topic topic = topics.get(name);
+        if (!failure.details().refreshMetadata() || topic == null) {
+            return;
+        }
+        Leader known = topic.leaders.remove(partition);
+        LeaderHint hint = failure.details().leader();
+        if (hint == null || hint.getHost().isEmpty() || hint.getPort() == 0) {
+            return;
+        }
+        boolean sameTopic = hint.getTopicId().isEmpty() || hint.getTopicId().equals(topic.id);
+        // A hint with an older epoch comes from a broker that is behind.
+        if (sameTopic && (known == null || hint.getLeaderEpoch() >= known.epoch)) {
+            topic.leaders.put(partition, new Leader(join(hint.getHost(), hint.getPort()), hint.getLeaderEpoch()));
+        }
+    }
+
+    private static String join(String host, int port) {
+        return (host.contains(":") ? "[" + host + "]" : host) + ":" + port;
+    }
+}

@@ -1,0 +1,41 @@
+package io.paceline.client;
+
+import java.time.Duration;
+import java.util.Objects;
+
+/**
+ * Tuning of a consumer. Immutable; each {@code with} method returns a changed copy.
+ *
+ * @param reset what happens when a position is out of range
+ * @param maxWait how long a broker may hold a fetch without records
+ * @param maxBytes bound of the answer of one fetch
+ */
+public record ConsumerConfig(ResetPolicy reset, Duration maxWait, int maxBytes) {
+    /** Checks the ranges. */
+    public ConsumerConfig {
+        Objects.requireNonNull(reset, "reset");
+        if (maxWait.isNegative() || maxBytes < 1) {
+            throw new IllegalArgumentException("maxWait may not be negative, maxBytes has to be positive");
+        }
+    }
+
+    /** Returns the defaults: reset to the earliest offset, 500 ms of waiting, 1 MiB. */
+    public static ConsumerConfig defaults() {
+        return new ConsumerConfig(ResetPolicy.EARLIEST, Duration.ofMillis(500), 1024 * 1024);
+    }
+
+    /** Chooses the policy for positions out of range. */
+    public ConsumerConfig withReset(ResetPolicy policy) {
+        return new ConsumerConfig(policy, maxWait, maxBytes);
+    }
+
+    /** Lets a broker hold a fetch so long. */
+    public ConsumerConfig withMaxWait(Duration wait) {
+        return new ConsumerConfig(reset, wait, maxBytes);
+    }
+
+    /** Bounds the answer of one fetch. */
+    public ConsumerConfig withMaxBytes(int bytes) {
+        return new ConsumerConfig(reset, maxWait, bytes);
+    }
+}

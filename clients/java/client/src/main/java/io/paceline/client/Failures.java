@@ -1,0 +1,142 @@
+package io.paceline.client;
+
+import com.google.protobuf.Any;
+import com.google.protobuf.Descriptors.EnumValueDescriptor;
+import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.rpc.ErrorInfo;
+import com.google.rpc.RetryInfo;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.StatusProto;
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.Errors;
+import io.paceline.v1.LeaderHint;
+import io.paceline.v1.PartitionError;
+import io.paceline.v1.TopicError;
+import java.net.ConnectException;
+import java.net.NoRouteToHostException;
+import java.net.UnknownHostException;
+import java.time.Duration;
+
+/** Makes exceptions of the errors in answers and of failed calls. */
+final class Failures {
+    /** Marks the google.rpc.ErrorInfo details that Paceline's servers write. */
+    private static final String DOMAIN = "paceline";
+
+    private Failures() {}
+
+    /** Options of an error code, as the contract states them. */
+    private record Options(boolean retriable, boolean definite, boolean refreshMetadata) {
+        static Options of(ErrorCode code) {
+            if (code == ErrorCode.UNRECOGNIZED) {
+                return new Options(false, false, false);
+            }
+            EnumValueDescriptor value = code.getValueDescriptor();
+            boolean refresh = value.getOptions().getExtension(Errors.refreshMetadata);
+            // After new metadata the call goes to another broker, or with another epoch: that may succeed, too.
+            return new Options(
+                    refresh || value.getOptions().getExtension(Errors.retriable),
+                    value.getOptions().getExtension(Errors.definite),
+                    refresh);
+        }
+    }
+
+    /** Makes a failure with the options of its code. */
+    static PacelineException of(String operation, ErrorCode code, String sentence) {
+        return answered(operation, code, sentence, Duration.ZERO, null, "", null);
+    }
+
+    private static PacelineException answered(
+            String operation, ErrorCode code, String sentence, Duration retryAfter, LeaderHint leader, String controller,
+            Throwable cause) {
+        Options options = Options.of(code);
+        var details = new PacelineException.Details(
+                operation, sentence, options.refreshMetadata, true, retryAfter, leader, controller);
+        return new PacelineException(code, options.retriable, options.definite, details, cause);
+    }
+
+    /** Throws the error of one partition. */
+    static void throwPartition(String operation, PartitionError error) {
+        throw answered(operation, error.getCode(), error.getMessage(), Duration.ofMillis(error.getRetryAfterMs()),
+                error.hasCurrentLeader() ? error.getCurrentLeader() : null, "", null);
+    }
+
+    /** Throws the error of one topic. */
+    static void throwTopic(String operation, TopicError error) {
+        throw of(operation, error.getCode(), error.getMessage());
+    }
+
+    /** Returns the failure of a call that ended with a gRPC status. */
+    static PacelineException ofCall(String operation, StatusRuntimeException error) {
+        com.google.rpc.Status status = StatusProto.fromThrowable(error);
+        ErrorInfo info = null;
+        Duration retryAfter = Duration.ZERO;
+        try {
+            for (Any detail : status == null ? java.util.List.<Any>of() : status.getDetailsList()) {
+                if (detail.is(ErrorInfo.class)) {
+                    ErrorInfo found = detail.unpack(ErrorInfo.class);
+                    info = found.getDomain().equals(DOMAIN) ? found : info;
+                } else if (detail.is(RetryInfo.class)) {
+                    var delay = detail.unpack(RetryInfo.class).getRetryDelay();
+                    retryAfter = Duration.ofSeconds(delay.getSeconds(), delay.getNanos());
+                }
+            }
+        } catch (InvalidProtocolBufferException broken) {
+            error.addSuppressed(broken);
+        }
+        if (info == null) {
+            return withoutAnswer(operation, error);
+        }
+        ErrorCode code;
+        try {
+            code = ErrorCode.valueOf("ERROR_CODE_" + info.getReason());
+        } catch (IllegalArgumentException unknown) {
+            code = ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR;
+        }
+        return answered(operation, code, status.getMessage(), retryAfter, null,
+                info.getMetadataOrDefault("address", ""), error);
+    }
+
+    /** Returns the failure of a call that no server of Paceline answered: unknown outcome, unless no connection was made. */
+    private static PacelineException withoutAnswer(String operation, StatusRuntimeException error) {
+        Status status = error.getStatus();
+        String sentence = status.getDescription() == null ? status.getCode().name() : status.getDescription();
+        ErrorCode code = ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR;
+        boolean retriable = false;
+        switch (status.getCode()) {
+            case DEADLINE_EXCEEDED -> {
+                code = ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT;
+                retriable = true;
+            }
+            case RESOURCE_EXHAUSTED -> {
+                // A message over the size limit does not get smaller.
+                boolean size = sentence.contains("exceeds maximum") || sentence.contains("larger than max");
+                code = size ? ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE : ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE;
+                retriable = !size;
+            }
+            // gRPC itself ends calls with any of these when a connection breaks.
+            case UNAVAILABLE, CANCELLED, INTERNAL, UNKNOWN -> {
+                code = ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE;
+                retriable = true;
+            }
+            default -> { }
+        }
+        if (status.getCause() != null && status.getCause().getMessage() != null) {
+            sentence += ": " + status.getCause().getMessage();
+        }
+        var details = new PacelineException.Details(operation, sentence, true, false, Duration.ZERO, null, "");
+        return new PacelineException(code, retriable, neverSent(status), details, error);
+    }
+
+    /** Says whether the call ended before there was a connection that could carry the request. */
+    private static boolean neverSent(Status status) {
+        for (Throwable cause = status.getCause(); cause != null; cause = cause.getCause()) {
+            if (cause instanceof ConnectException || cause instanceof UnknownHostException
+                    || cause instanceof NoRouteToHostException) {
+                return true;
+            }
+        }
+        return status.getCode() == Status.Code.DEADLINE_EXCEEDED && status.getDescription() != null
+                && status.getDescription().contains("waiting_for_connection");
+    }
+}

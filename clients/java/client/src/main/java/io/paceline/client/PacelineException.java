@@ -1,0 +1,65 @@
+package io.paceline.client;
+
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.LeaderHint;
+import java.time.Duration;
+
+/** A failure with the code that a server sent, or the nearest code for a call without an answer. */
+public final class PacelineException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    private final ErrorCode code;
+    private final boolean retriable;
+    private final boolean definite;
+    private final transient Details details;
+
+    /** Facts for the client itself. */
+    record Details(
+            String operation, String sentence, boolean refreshMetadata, boolean answered, Duration retryAfter,
+            LeaderHint leader, String controller) {}
+
+    PacelineException(ErrorCode code, boolean retriable, boolean definite, Details details, Throwable cause) {
+        super(details.operation + ": " + nameOf(code) + ": " + details.sentence, cause);
+        this.code = code;
+        this.retriable = retriable;
+        this.definite = definite;
+        this.details = details;
+    }
+
+    /** Returns the server's code; REQUEST_TIMED_OUT or BROKER_NOT_AVAILABLE when no server answered. */
+    public ErrorCode code() {
+        return code;
+    }
+
+    /** Returns the name of the code without its prefix, for example NOT_CONTROLLER. */
+    public String codeName() {
+        return nameOf(code);
+    }
+
+    /** Says whether the same call may succeed later. */
+    public boolean retriable() {
+        return retriable;
+    }
+
+    /** Says whether the operation surely did not happen; false means that its outcome is unknown. */
+    public boolean definite() {
+        return definite;
+    }
+
+    Details details() {
+        return details;
+    }
+
+    /** Returns the same failure with another judgement; the original is its cause. */
+    PacelineException with(boolean isRetriable, boolean isDefinite) {
+        if (isRetriable == retriable && isDefinite == definite) {
+            return this;
+        }
+        return new PacelineException(code, isRetriable, isDefinite, details, this);
+    }
+
+    private static String nameOf(ErrorCode code) {
+        String name = code.name();
+        return name.startsWith("ERROR_CODE_") ? name.substring("ERROR_CODE_".length()) : name;
+    }
+}

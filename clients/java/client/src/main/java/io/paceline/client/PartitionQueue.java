@@ -1,0 +1,267 @@
+package io.paceline.client;
+
+import com.google.protobuf.ByteString;
+import com.google.protobuf.UnsafeByteOperations;
+import io.grpc.Deadline;
+import io.paceline.v1.Acks;
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.Header;
+import io.paceline.v1.InitProducerIdRequest;
+import io.paceline.v1.InitProducerIdResponse;
+import io.paceline.v1.ProducePartition;
+import io.paceline.v1.ProducePartitionResult;
+import io.paceline.v1.ProduceRequest;
+import io.paceline.v1.ProduceResponse;
+import io.paceline.v1.Record;
+import io.paceline.v1.RecordList;
+import java.time.Instant;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
+
+/**
+ * Sends the records of one partition, one batch at a time. It has a producer id of its own, so that an unknown outcome in
+ * one partition disturbs no other. It holds a thread only while there are records.
+ */
+final class PartitionQueue {
+    private final Producer producer;
+    private final Cluster cluster;
+    private final Executor threads;
+    private final ProducerConfig config;
+    private final String topic;
+    private final int partition;
+
+    // Guarded by this.
+    private final Deque<Item> items = new ArrayDeque<>();
+    private long bytes;
+    private boolean running;
+    private CompletableFuture<Void> newest = CompletableFuture.completedFuture(null);
+
+    // Used by the running thread alone.
+    private String topicId = "";
+    private long producerId = -1;
+    private int producerEpoch;
+    private int nextSequence;
+
+    /** A record that waits, with the end of its delivery time and its outcome. */
+    static final class Item {
+        private final Record encoded;
+        private final int size;
+        private final Deadline deadline;
+        private final CompletableFuture<RecordMetadata> outcome;
+
+        Item(ProducerRecord record, Deadline deadline, CompletableFuture<RecordMetadata> outcome) {
+            this.encoded = encode(record);
+            this.size = encoded.getSerializedSize() + 8;
+            this.deadline = deadline;
+            this.outcome = outcome;
+        }
+    }
+
+    PartitionQueue(
+            Producer producer, Cluster cluster, Executor threads, ProducerConfig config, String topic, int partition) {
+        this.producer = producer;
+        this.cluster = cluster;
+        this.threads = threads;
+        this.config = config;
+        this.topic = topic;
+        this.partition = partition;
+    }
+
+    synchronized void put(Item item) {
+        if (!running) {
+            threads.execute(this::run);
+            running = true;
+        }
+        items.add(item);
+        bytes += item.size;
+        newest = item.outcome.handle((where, failure) -> null);
+        notifyAll();
+    }
+
+    /** Returns a future that completes, never exceptionally, when the last record so far has its outcome. */
+    synchronized CompletableFuture<Void> newest() {
+        return newest;
+    }
+
+    /** Fails every record that was not sent yet. */
+    void fail() {
+        List<Item> left = take(Long.MAX_VALUE);
+        finish(left, 0, Failures.of("producing to " + topic + "/" + partition, ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
+                "the producer was closed before the record was delivered").with(false, true));
+    }
+
+    private void run() {
+        linger();
+        while (true) {
+            List<Item> batch = take(config.batchBytes());
+            if (batch.isEmpty()) {
+                synchronized (this) {
+                    if (items.isEmpty()) {
+                        running = false;
+                        return;
+                    }
+                }
+                continue;
+            }
+            producer.unstick(topic, partition);
+            try {
+                finish(batch, deliver(batch), null);
+            } catch (RuntimeException failure) {
+                finish(batch, 0, failure);
+            }
+        }
+    }
+
+    private synchronized void linger() {
+        long end = System.nanoTime() + config.linger().toNanos();
+        try {
+            for (long left = config.linger().toMillis(); left > 0 && bytes < config.batchBytes() && !cluster.closed();
+                    left = (end - System.nanoTime()) / 1_000_000) {
+                wait(left);
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private synchronized List<Item> take(long limit) {
+        List<Item> batch = new ArrayList<>();
+        long size = 0;
+        while (!items.isEmpty() && (batch.isEmpty() || size + items.peek().size <= limit)) {
+            size += items.peek().size;
+            batch.add(items.remove());
+        }
+        bytes -= size;
+        return batch;
+    }
+
+    private void finish(List<Item> batch, long base, RuntimeException failure) {
+        producer.release(batch.size());
+        for (int i = 0; i < batch.size(); i++) {
+            if (failure == null) {
+                batch.get(i).outcome.complete(new RecordMetadata(topic, partition, base + i));
+            } else {
+                batch.get(i).outcome.completeExceptionally(failure);
+            }
+        }
+    }
+
+    /** What one batch has gone through: its records, and whether the broker may have appended them. */
+    private static final class Delivery {
+        private final List<Record> records = new ArrayList<>();
+        private boolean unknown;
+    }
+
+    /**
+     * Appends one batch and returns its first offset. It repeats the same records under the same sequence number until the
+     * oldest record's delivery time-out; the broker recognises a repetition of records that it has appended.
+     */
+    private long deliver(List<Item> batch) {
+        Delivery delivery = new Delivery();
+        batch.forEach(item -> delivery.records.add(item.encoded));
+        try {
+            long base = Retry.until(batch.get(0).deadline, cluster.requestTimeout(),
+                    () -> cluster.closed() || producer.aborted(),
+                    deadline -> cluster.onLeader(deadline, topic, partition, route -> attempt(delivery, route, deadline)));
+            nextSequence = after(nextSequence, batch.size());
+            return base;
+        } catch (PacelineException failure) {
+            boolean lostCount = failure.code() == ErrorCode.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER
+                    || failure.code() == ErrorCode.ERROR_CODE_INVALID_PRODUCER_EPOCH;
+            if (delivery.unknown || lostCount) {
+                // The broker may have used up the sequence numbers of the batch: a new producer id starts over.
+                producerId = -1;
+            }
+            throw failure.with(failure.retriable(), failure.definite() && !delivery.unknown);
+        }
+    }
+
+    private long attempt(Delivery delivery, Cluster.Route route, Deadline deadline) {
+        identify(delivery, route);
+        try {
+            return append(delivery, route, deadline);
+        } catch (PacelineException failure) {
+            delivery.unknown |= !failure.definite();
+            throw failure;
+        }
+    }
+
+    /**
+     * Takes a producer id where there is none. A topic created again under the same name starts with a new id, unless the
+     * outcome of an attempt is unknown.
+     */
+    private void identify(Delivery delivery, Cluster.Route route) {
+        if (!topicId.equals(route.topicId()) && !delivery.unknown) {
+            topicId = route.topicId();
+            producerId = -1;
+        }
+        if (producerId >= 0) {
+            return;
+        }
+        try {
+            InitProducerIdResponse answer = Cluster.call("asking for a producer id",
+                    () -> route.log().initProducerId(InitProducerIdRequest.getDefaultInstance()));
+            producerId = answer.getProducerId();
+            producerEpoch = answer.getProducerEpoch();
+            nextSequence = 0;
+        } catch (PacelineException failure) {
+            // Asking appended nothing.
+            throw failure.with(failure.retriable(), true);
+        }
+    }
+
+    private long append(Delivery delivery, Cluster.Route route, Deadline deadline) {
+        String operation = "producing to " + topic + "/" + partition;
+        if (!topicId.equals(route.topicId())) {
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "the topic was created again");
+        }
+        RecordList list = RecordList.newBuilder().addAllRecords(delivery.records)
+                .setProducerId(producerId).setProducerEpoch(producerEpoch).setBaseSequence(nextSequence).build();
+        ProduceRequest request = ProduceRequest.newBuilder()
+                .setAcks(Acks.ACKS_ALL).setTimeoutMs(Retry.serverWaitMs(deadline))
+                .addPartitions(ProducePartition.newBuilder()
+                        .setTopic(topic).setPartition(partition).setTopicId(topicId)
+                        .setCurrentLeaderEpoch(route.leader().epoch()).setRecords(list))
+                .build();
+        ProduceResponse answer = Cluster.call(operation, () -> route.log().produce(request));
+        if (answer.getPartitionsCount() != 1) {
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer does not hold one partition");
+        }
+        ProducePartitionResult result = answer.getPartitions(0);
+        if (result.hasError()) {
+            Failures.throwPartition(operation, result.getError());
+        }
+        return result.getBaseOffset();
+    }
+
+    /** Returns the sequence number that follows count records; 0 follows the largest. */
+    static int after(int sequence, int count) {
+        return (int) (((long) sequence + count) & Integer.MAX_VALUE);
+    }
+
+    private static Record encode(ProducerRecord record) {
+        Instant moment = record.timestamp() == null ? Instant.now() : record.timestamp();
+        Record.Builder encoded = Record.newBuilder().setTimestampMs(moment.toEpochMilli());
+        if (record.key() != null) {
+            encoded.setKey(wrap(record.key()));
+        }
+        if (record.value() != null) {
+            encoded.setValue(wrap(record.value()));
+        }
+        for (RecordHeader header : record.headers()) {
+            Header.Builder pair = encoded.addHeadersBuilder().setKey(header.key());
+            if (header.value() != null) {
+                pair.setValue(wrap(header.value()));
+            }
+        }
+        return encoded.build();
+    }
+
+    private static ByteString wrap(byte[] data) {
+        return UnsafeByteOperations.unsafeWrap(data);
+    }
+}

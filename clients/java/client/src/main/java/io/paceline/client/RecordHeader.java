@@ -1,0 +1,16 @@
+package io.paceline.client;
+
+import java.util.Objects;
+
+/**
+ * One header of a record.
+ *
+ * @param key name
+ * @param value value; null differs from empty
+ */
+public record RecordHeader(String key, byte[] value) {
+    /** Checks that there is a name. */
+    public RecordHeader {
+        Objects.requireNonNull(key, "key");
+    }
+}

@@ -1,0 +1,66 @@
+package io.paceline.client;
+
+import io.grpc.Deadline;
+import java.time.Duration;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import java.util.function.Function;
+
+/** Repeats calls with a growing pause until a deadline. */
+final class Retry {
+    static final long FIRST_PAUSE_MS = 50;
+    static final long LONGEST_PAUSE_MS = 1_000;
+
+    private Retry() {}
+
+    /**
+     * Calls attempt until it succeeds, fails for good, or the deadline passes; then it throws the last failure. A local
+     * time-out does not hide the last reason that a server gave. Each attempt gets a deadline of its own.
+     */
+    static <T> T until(Deadline deadline, Duration requestTimeout, BooleanSupplier closed, Function<Deadline, T> attempt) {
+        long pauseMs = FIRST_PAUSE_MS;
+        PacelineException lastAnswer = null;
+        while (true) {
+            PacelineException failure;
+            try {
+                return attempt.apply(deadline.minimum(after(requestTimeout)));
+            } catch (PacelineException error) {
+                failure = error;
+            }
+            lastAnswer = failure.details().answered() || lastAnswer == null ? failure : lastAnswer;
+            if (!failure.retriable()) {
+                throw failure;
+            }
+            long chosenMs = pauseMs / 2 + ThreadLocalRandom.current().nextLong(pauseMs / 2 + 1);
+            if (closed.getAsBoolean() || !sleep(deadline, Math.max(chosenMs, failure.details().retryAfter().toMillis()))) {
+                throw lastAnswer.with(lastAnswer.retriable(), lastAnswer.definite() && failure.definite());
+            }
+            pauseMs = Math.min(pauseMs * 3 / 2, LONGEST_PAUSE_MS);
+        }
+    }
+
+    static Deadline after(Duration time) {
+        return Deadline.after(time.toMillis(), TimeUnit.MILLISECONDS);
+    }
+
+    static long leftMs(Deadline deadline) {
+        return Math.max(0, deadline.timeRemaining(TimeUnit.MILLISECONDS));
+    }
+
+    /** Returns how long a server may wait so that its answer arrives before the deadline. */
+    static int serverWaitMs(Deadline deadline) {
+        return (int) Math.min(Math.max(leftMs(deadline) * 8 / 10, 1), 600_000);
+    }
+
+    /** Pauses; returns false when the deadline comes first or the thread is interrupted. */
+    static boolean sleep(Deadline deadline, long pauseMs) {
+        try {
+            Thread.sleep(Math.min(pauseMs, leftMs(deadline)));
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            return false;
+        }
+        return !deadline.isExpired();
+    }
+}

@@ -1,0 +1,26 @@
+package io.paceline.client;
+
+import java.nio.file.Path;
+import java.util.Objects;
+
+/**
+ * PEM files for connections with TLS.
+ *
+ * @param ca certificates of the authorities that sign the servers' certificates
+ * @param certificate certificate chain of this client, or null for a client without identity
+ * @param key its private key (PKCS #8, not encrypted), or null
+ */
+public record TlsFiles(Path ca, Path certificate, Path key) {
+    /** Checks that certificate and key come together. */
+    public TlsFiles {
+        Objects.requireNonNull(ca, "ca");
+        if ((certificate == null) != (key == null)) {
+            throw new IllegalArgumentException("certificate and key have to be given together");
+        }
+    }
+
+    /** Checks servers only; the client has no identity. */
+    public static TlsFiles ofCa(Path ca) {
+        return new TlsFiles(ca, null, null);
+    }
+}
