@@ -29,9 +29,9 @@ public record ClientConfig(List<String> bootstrap, Duration requestTimeout, TlsF
         }
     }
 
-    /** Returns the defaults for a cluster at these addresses: 10 s for a request, plaintext. */
+    /** Returns the defaults for a cluster at these addresses: 10 s for a request, TLS when PACELINE_SSL_CA_FILE is set. */
     public static ClientConfig of(String... bootstrap) {
-        return new ClientConfig(List.of(bootstrap), Duration.ofSeconds(10), null);
+        return new ClientConfig(List.of(bootstrap), Duration.ofSeconds(10), TlsFiles.fromEnvironment(System.getenv()));
     }
 
     /** Bounds one request. */

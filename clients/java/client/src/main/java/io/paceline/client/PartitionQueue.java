@@ -176,12 +176,17 @@ final class PartitionQueue {
                 // The broker may have used up the sequence numbers of the batch: a new producer id starts over.
                 producerId = -1;
             }
-            throw failure.with(failure.retriable(), failure.definite() && !delivery.unknown);
+            // A failure before the first append, for example without a leader, surely appended nothing.
+            throw failure.with(failure.retriable(), !delivery.unknown);
         }
     }
 
     private long attempt(Delivery delivery, Cluster.Route route, Deadline deadline) {
         identify(delivery, route);
+        if (deadline.isExpired()) {
+            throw Failures.of("producing to " + topic + "/" + partition, ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
+                    "the delivery time-out was over before the record could be sent").with(true, true);
+        }
         try {
             return append(delivery, route, deadline);
         } catch (PacelineException failure) {

@@ -11,6 +11,8 @@ import java.util.function.Function;
 final class Retry {
     static final long FIRST_PAUSE_MS = 50;
     static final long LONGEST_PAUSE_MS = 1_000;
+    /** An attempt with less time than this would hardly be answered, and would make a known outcome unknown. */
+    private static final long SHORTEST_ATTEMPT_MS = 200;
 
     private Retry() {}
 
@@ -33,7 +35,10 @@ final class Retry {
                 throw failure;
             }
             long chosenMs = pauseMs / 2 + ThreadLocalRandom.current().nextLong(pauseMs / 2 + 1);
-            if (closed.getAsBoolean() || !sleep(deadline, Math.max(chosenMs, failure.details().retryAfter().toMillis()))) {
+            long askedMs = failure.details().retryAfter().toMillis();
+            long allowedMs = leftMs(deadline) - SHORTEST_ATTEMPT_MS;
+            if (closed.getAsBoolean() || allowedMs <= askedMs
+                    || !sleep(deadline, Math.min(Math.max(chosenMs, askedMs), allowedMs))) {
                 throw lastAnswer.with(lastAnswer.retriable(), lastAnswer.definite() && failure.definite());
             }
             pauseMs = Math.min(pauseMs * 3 / 2, LONGEST_PAUSE_MS);

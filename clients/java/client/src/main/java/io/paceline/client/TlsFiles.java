@@ -1,6 +1,7 @@
 package io.paceline.client;
 
 import java.nio.file.Path;
+import java.util.Map;
 import java.util.Objects;
 
 /**
@@ -22,5 +23,19 @@ public record TlsFiles(Path ca, Path certificate, Path key) {
     /** Checks servers only; the client has no identity. */
     public static TlsFiles ofCa(Path ca) {
         return new TlsFiles(ca, null, null);
+    }
+
+    /**
+     * Returns the files that PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE name, or null
+     * when the first is not set.
+     */
+    public static TlsFiles fromEnvironment(Map<String, String> environment) {
+        Path ca = path(environment.get("PACELINE_SSL_CA_FILE"));
+        return ca == null ? null : new TlsFiles(
+                ca, path(environment.get("PACELINE_SSL_CERTIFICATE_FILE")), path(environment.get("PACELINE_SSL_KEY_FILE")));
+    }
+
+    private static Path path(String text) {
+        return text == null || text.isEmpty() ? null : Path.of(text);
     }
 }

@@ -1,0 +1,45 @@
+package io.paceline.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.grpc.Deadline;
+import io.paceline.v1.ErrorCode;
+import java.time.Duration;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+
+class RetryTest {
+    private static final Duration REQUEST = Duration.ofSeconds(10);
+
+    @Test
+    void aCallIsNotRepeatedWhenItsAnswerCouldNotComeInTime() {
+        Deadline deadline = Retry.after(Duration.ofMillis(600));
+        assertThrows(PacelineException.class, () -> Retry.until(deadline, REQUEST, () -> false, one -> {
+            assertTrue(Retry.leftMs(one) > 100, () -> "began with " + Retry.leftMs(one) + " ms left");
+            throw Failures.of("writing", ErrorCode.ERROR_CODE_NOT_ENOUGH_REPLICAS, "one of two");
+        }));
+    }
+
+    @Test
+    void aFailureThatNoRepetitionCanMendIsThrownAtOnce() {
+        AtomicInteger attempts = new AtomicInteger();
+        PacelineException failure = assertThrows(PacelineException.class, () ->
+                Retry.until(Retry.after(REQUEST), REQUEST, () -> false, one -> {
+                    attempts.incrementAndGet();
+                    throw Failures.of("writing", ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE, "too large");
+                }));
+        assertEquals(1, attempts.get());
+        assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
+        assertTrue(failure.definite());
+    }
+
+    @Test
+    void theOptionsOfACodeComeFromTheContract() {
+        PacelineException failure = Failures.of("asking", ErrorCode.ERROR_CODE_FENCED_LEADER_EPOCH, "old epoch");
+        assertTrue(failure.retriable(), "new metadata can mend it");
+        assertTrue(failure.definite());
+        assertEquals(false, Failures.of("asking", ErrorCode.UNRECOGNIZED, "newer code").retriable());
+    }
+}
