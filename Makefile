@@ -8,11 +8,12 @@ STAMP := $(VENV)/.installed
 RUN_DIR := build/run
 PYTEST_ARGS ?=
 KEEP ?= 0
+SMALL ?= 0
 SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up down bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,8 +93,14 @@ bench-security: install java ## TLS beside plaintext in alternating rounds, into
 images: ## build the container images, from official bases or, without a registry, from Debian packages
 	@scripts/images.sh
 
-up: images ## start the cluster of docker-compose.yml
-	@scripts/compose.sh up -d
+up: images ## start the cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server
+	@SMALL=$(SMALL) scripts/up.sh
+
+logs: ## follow the logs of its containers
+	@scripts/compose.sh logs -f --tail 100
+
+ps: ## list its containers
+	@scripts/compose.sh ps
 
 down: ## stop it
 	@scripts/compose.sh down

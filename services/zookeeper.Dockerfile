@@ -21,10 +21,10 @@ RUN mkdir -p /usr/share/man/man1 \
 USER 1000:1000
 WORKDIR /data
 VOLUME ["/data", "/datalog"]
-EXPOSE 2181
+EXPOSE 2181 2888 3888
 STOPSIGNAL SIGTERM
 # bash and /dev/tcp, so that the check needs nothing that an image may lack.
 HEALTHCHECK --interval=2s --timeout=3s --start-period=30s --retries=10 \
   CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/2181 && echo srvr >&3 && grep -q ^Mode: <&3"]
 ENV JVMFLAGS="-Xmx128m"
-CMD ["bash", "-c", "exec java $JVMFLAGS -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true -cp '/opt/zookeeper/*:/conf' org.apache.zookeeper.server.quorum.QuorumPeerMain /conf/zoo.cfg"]
+CMD ["bash", "-c", "echo ${ZOO_MY_ID:-1} >/data/myid && exec java $JVMFLAGS -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true -cp '/opt/zookeeper/*:/conf' org.apache.zookeeper.server.quorum.QuorumPeerMain /conf/zoo.cfg"]

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "containers"
 PROJECT_PREFIX = "paceline-test-"
 BROKERS = {1: "broker-1", 2: "broker-2", 3: "broker-3"}
+ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 CONTROLLERS = {1_000_000: "controller-1", 1_000_001: "controller-2"}
 _COMMAND_TIMEOUT_S = 180.0
 
@@ -166,20 +167,20 @@ class ComposeCluster:
 
     def heal(self) -> None:
         """Start what is down and let go what is frozen, so that the next test finds a whole cluster."""
-        for service in self._ports:
+        for service in (*ZOOKEEPERS, *self._ports):
             state = self.inspect(service)["State"]
             if state["Paused"]:
                 self.unpause(service)
             if not state["Running"]:
                 run(["docker", "start", self.container(service)])
-        for service in self._ports:
+        for service in (*ZOOKEEPERS, *self._ports):
             self.wait_healthy(service)
 
     def collect(self, name: str) -> Path:
         """Write every container's log and state below build/containers and return the folder."""
         folder = LOGS / f"{self.project}-{name}"
         folder.mkdir(parents=True, exist_ok=True)
-        for service in ("zookeeper", *self._ports):
+        for service in (*ZOOKEEPERS, *self._ports):
             try:
                 container = self.container(service)
                 done = subprocess.run(

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from paceline.v1 import metadata_service_pb2
-from tests.containers.compose import BROKERS, CONTROLLERS, ComposeCluster
+from tests.containers.compose import BROKERS, CONTROLLERS, ZOOKEEPERS, ComposeCluster
 from tests.support.stub_client import ResultError, StubClient, StubClientError
 from tests.support.verified_load import VerifiedLoad
 from tests.support.waiting import eventually
@@ -84,6 +84,24 @@ def test_killing_the_leaders_container_loses_nothing_that_was_acknowledged(
 
     assert load.problems(client) == []
     assert load.count() >= PARTITIONS * 600
+
+
+def test_the_loss_of_a_zookeeper_server_stops_nothing(cluster: ComposeCluster, client: StubClient) -> None:
+    topic = "zookeeper-server-killed"
+    _make_topic(client, topic)
+    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+        for service in ZOOKEEPERS:
+            cluster.kill(service)
+            _await_progress(load, 100)
+            old = _leader(client, topic, 0)
+            cluster.kill(BROKERS[old])
+            _await_other_leader(client, topic, old)
+            cluster.start(BROKERS[old])
+            cluster.start(service)
+            cluster.wait_healthy(service)
+            _await_full_isr(client, topic)
+
+    assert load.problems(client) == []
 
 
 def test_a_stopped_broker_hands_over_and_exits_with_zero(cluster: ComposeCluster, client: StubClient) -> None:
