@@ -13,7 +13,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-pipeline: install java ## Spark over Paceline beside Spark's own Kafka sou
 
 bench-security: install java ## TLS beside plaintext in alternating rounds, into build/bench/security.json
 	@$(PY) -m benchmarks.security --output build/bench/security.json
+
+clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript)
+	@scripts/clients/all.sh
 
 images: ## build the container images, from official bases or, without a registry, from Debian packages
 	@scripts/images.sh

@@ -25,6 +25,7 @@ const (
 	firstPause     = 50 * time.Millisecond
 	longestPause   = time.Second
 	askTimeout     = 2 * time.Second
+	leastAttempt   = 200 * time.Millisecond
 	largestMessage = 64 << 20
 )
 
@@ -144,7 +145,12 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 // retry calls attempt until it succeeds, fails for good, or ctx ends; the last failure is part of the error.
 func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) error) error {
 	pause := firstPause
+	var last error
 	for {
+		// An attempt without time for an answer would turn a known failure into an unknown outcome.
+		if deadline, ok := ctx.Deadline(); ok && last != nil && time.Until(deadline) < leastAttempt {
+			return last
+		}
 		call, cancel := context.WithTimeout(ctx, c.requestTimeout)
 		err := attempt(call)
 		cancel()
@@ -152,6 +158,7 @@ func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) er
 		if err == nil || !errors.As(err, &failure) || !failure.Retriable {
 			return err
 		}
+		last = err
 		if !sleep(ctx, max(failure.retryAfter, pause/2+rand.N(pause/2))) {
 			return err
 		}
@@ -265,6 +272,14 @@ func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error)
 	for _, partition := range description.GetPartitions() {
 		if address, known := c.brokers[partition.GetLeader()]; partition.Leader != nil && known {
 			state.leaders[partition.GetPartition()] = leaderState{address, partition.GetLeaderEpoch()}
+		}
+	}
+	if before := c.topics[topic]; before != nil && before.id == state.id {
+		// A broker that is behind names an earlier leader.
+		for partition, leader := range before.leaders {
+			if now, known := state.leaders[partition]; known && now.epoch < leader.epoch {
+				state.leaders[partition] = leader
+			}
 		}
 	}
 	c.topics[topic] = state

@@ -222,7 +222,13 @@ func (at *position) accept(
 		return nil, err
 	}
 	if diverging := result.GetDivergingEpoch(); diverging != nil {
-		truncated := &TruncatedError{at.topic, at.partition, at.next, min(at.next, diverging.GetEndOffset())}
+		if diverging.GetEndOffset() >= at.next {
+			// Nothing that was read is gone; the next fetch names the epoch that the leader knows.
+			epoch := diverging.GetEpoch()
+			at.epoch = &epoch
+			return nil, nil
+		}
+		truncated := &TruncatedError{at.topic, at.partition, at.next, diverging.GetEndOffset()}
 		at.next, at.returned = truncated.DivergentOffset, truncated.DivergentOffset
 		epoch := diverging.GetEpoch()
 		at.epoch = &epoch

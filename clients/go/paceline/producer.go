@@ -349,6 +349,10 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 	if last != nil {
 		err = last
 	}
+	switch CodeOf(err) {
+	case pacelinev1.ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER, pacelinev1.ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH:
+		q.producerID = -1 // The broker will take nothing more under this id and sequence.
+	}
 	var failure *Error
 	if errors.As(err, &failure) {
 		failure.Definite = failure.Definite && !unknown
