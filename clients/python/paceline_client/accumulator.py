@@ -4,12 +4,14 @@ Pure: no I/O, no threads, no clock. `now_ms` is handed in, and whoever owns the 
 
 How order and "exactly once" are kept for an idempotent producer, per partition:
 
-* A batch gets its sequence when it is first drained and keeps it, and its bytes, in every retry (reliability.md B56).
+* A batch gets its sequence when it is first drained and keeps it, and its bytes, in every retry
+  (docs/protocol/clients.md#sequences-survive-retries).
 * From the oldest batch without outcome on, at most five have a sequence, answered ones included (answers may overtake
   each other). The broker remembers five, so a retry of a batch that is in the log is always recognised, and
   OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
 * Until the leader has acknowledged a first batch of this producer id, only one is in flight: a broker that does not
-  know the id accepts any sequence, and would take the second batch before the first (replica-manager.md section 18).
+  know the id accepts any sequence, and would take the second batch before the first
+  (docs/protocol/clients.md#first-batch-alone).
 * A batch names the topic id that metadata showed when it got its sequence. A leader with another topic of that name
   refuses it: then it is surely not in the log. Once metadata shows the other topic, whose log lacks what this one's has
   acknowledged, that is a gap in the sequence, too.

@@ -1,7 +1,8 @@
-"""The little of a client that a Spark job needs: topics and leaders, offsets, and raw fetches; blocking.
+"""The part of a client that a Spark job needs: topics and leaders, offsets, and raw fetches; blocking.
 
 Channels are opened on first use and kept per process id: Spark's daemon forks its workers, gRPC does not survive a
-fork, and a worker that is used again finds its connections warm (spec/pipeline.md section 2 traps 7 and 16).
+fork, and a worker that is used again finds its connections open. A constructor opens no channel, because Spark builds
+each reader a second time in another process to pickle it.
 """
 
 import os

@@ -51,7 +51,7 @@ _SPARK_TYPES: dict[str, DataType] = {
 
 
 def spark_schema(columns: tuple[str, ...]) -> StructType:
-    """Return the Spark schema of these columns, all nullable: Spark compares Arrow fields strictly (trap 5)."""
+    """Return the Spark schema of these columns, all nullable: Spark refuses an Arrow field declared ``not null``."""
     return StructType([StructField(name, _SPARK_TYPES[name]) for name in columns])
 
 
@@ -69,7 +69,7 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         return PARTITION_STATES if options.wants_partitions else spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> "PacelineReader":
-        """Return the reader; one with filter push-down only if asked for, as Spark refuses it otherwise (trap 4)."""
+        """Return the reader, with push-down only if the option asks for it: Spark may have it switched off."""
         options = parse_batch_options(self.options)
         if options.wants_partitions:
             return PartitionStatesReader(options)
@@ -83,7 +83,7 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         return PacelineStreamReader(options)
 
     def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
-        """Refuse: reading through the driver is never a good idea (trap 20)."""
+        """Refuse a simple stream reader: it would read every record on the driver (SPARK-55416)."""
         raise UnsupportedOperationError("the driver does not read records itself; Spark uses streamReader")
 
     def writer(self, schema: StructType, overwrite: bool) -> PacelineWriter:

@@ -1,7 +1,4 @@
-"""Settings of a Spark session that reads Paceline well.
-
-Source: spec/pipeline.md sections 0.5 and 7, section 2 traps 4, 14 and 15.
-"""
+"""Settings of a Spark session that suit the Paceline data source; the reason stands beside each."""
 
 import os
 import sys
@@ -20,7 +17,7 @@ SETTINGS: Final = {
 
 
 def configure(builder: Any) -> Any:
-    """Return the ``SparkSession.builder`` with our settings; whatever is set after it wins.
+    """Return the ``SparkSession.builder`` with `SETTINGS`; settings made after it win.
 
     With a local master, named before this call, Spark's Python workers are those of this interpreter unless
     ``PYSPARK_PYTHON`` says otherwise: Spark would take ``python3`` from the path and not find the data source there.
@@ -38,9 +35,10 @@ def configure(builder: Any) -> Any:
 
 
 def register(spark: Any) -> None:
-    """Register the source by hand: needed with ``--py-files``, where Spark's discovery fails on executors (trap 12).
+    """Register the data source by hand: needed with ``--py-files``, where Spark's discovery fails on executors.
 
-    With a Python environment shipped as an archive do not call it: there discovery works and this does not (trap 13).
+    Do not call it with a Python environment shipped as an archive: there discovery works, and ``register`` fails
+    because the driver would plan with the interpreter of the archive.
     """
     from paceline.pipeline.data_source import PacelineDataSource
 

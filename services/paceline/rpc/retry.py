@@ -95,9 +95,9 @@ class _Causes:
             self.real = failure
 
     def give_up_with_last_cause(self, retry_state: tenacity.RetryCallState) -> Any:
-        """Raise the last real cause; the final error of a retry is never "timed out" when more is known.
+        """Raise the last real cause; the final error of a retry is "timed out" only when no attempt named a cause.
 
-        Source: spec/experience.md section 3.3, the rule learned from librdkafka.
+        Source: docs/protocol/clients.md#retries-end-with-the-cause.
         """
         last = retry_state.outcome.exception() if retry_state.outcome is not None else None
         self.note(retry_state)

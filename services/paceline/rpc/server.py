@@ -94,8 +94,8 @@ def server_options(
 ) -> list[tuple[str, int]]:
     """Return the options of a server.
 
-    Requests above the limit end with RESOURCE_EXHAUSTED before our code runs (hostile input H1). Clients may ping every
-    10 s; gRPC's default is five minutes, which breaks keepalive with ``too_many_pings``.
+    gRPC refuses larger requests with RESOURCE_EXHAUSTED before our code runs (docs/protocol/limits.md#message-size).
+    Clients may ping every 10 s; gRPC's default of five minutes ends their connections with ``too_many_pings``.
     """
     return [
         ("grpc.max_receive_message_length", max_request_bytes),

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server as a child process, from the jars PySpark brings along (design, section 1).
+"""Run a real ZooKeeper server as a child process, from the jars that PySpark ships.
 
 For development and tests. Standard library only; needs a Java runtime.
 """

@@ -1,7 +1,8 @@
-"""Where the record batches of a fetched buffer lie, and what their headers say.
+"""Find the record batches of a fetched buffer and read their headers.
 
-A fetch answer holds batches of one or more partitions in one buffer. `index_batches` reads only headers: enough to know
-what to fetch next while the records are still being decoded. Source: spec/log-format.md section 3.
+A fetch answer holds batches of one or more partitions in one buffer. `index_batches` reads only headers: they name the
+next offset to fetch, so the next fetch starts while the records are still being decoded. Source: Kafka 2.8
+DefaultRecordBatch.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """The columns of the data source and their Arrow types, which Spark compares strictly.
 
 Every field is nullable and timestamps are ``timestamp[us, UTC]``: Spark refuses a ``not null`` field, a large or view
-type, or another order. Source: spec/pipeline.md section 2 trap 5 and section 3.
+type, or another order (docs/spark.md#columns).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The headers column: a list of (key, value) per record, found in lock-step over the records that have headers.
 
-Source: spec/log-format.md section 4.1; column type of Spark's Kafka source.
+Source: Kafka 2.8 DefaultRecord; column type of Spark's Kafka source.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""Finding the records of many batches: all batches in lock-step while there are many, a plain scan for few, long ones.
+"""Find the records of many batches: all batches in lock-step while there are many, a plain scan for few, long ones.
 
 A record starts with its length, so the place of a record is known only after the one before. One numpy step therefore
 decodes the i-th length of every batch; when fewer than `LOCKSTEP_MIN_BATCHES` batches are left, such a step costs more
-than a plain loop over them. Source: spec/pipeline.md section 4.1, method D.
+than a plain loop over them.
 """
 
 from dataclasses import dataclass

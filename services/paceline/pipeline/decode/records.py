@@ -4,7 +4,7 @@ How: index the batch headers; walk all batches in lock-step from record to recor
 varints of all records at once; describe keys and values as alternate slices of the fetched buffer, an Arrow binary
 array that shares its memory, and let ``take`` copy the wanted ones. Compressed batches are decompressed and joined
 first. A payload whose numbers contradict each other raises `CorruptMessageError`; nothing is read outside the buffer.
-Source: spec/pipeline.md section 4.1, method D; spec/log-format.md sections 3 and 4.
+Source: Kafka 2.8 DefaultRecordBatch and DefaultRecord.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Zig-zag varints of many records at once, with numpy: one gather per byte position instead of one loop per record.
 
-Reads are clipped to the buffer, so a lying payload yields a wrong number, never a read out of bounds; the callers then
-compare what the numbers claim with the bounds they know. Source: spec/log-format.md section 4.1.
+Reads are clipped to the buffer, so a corrupt payload yields a wrong number, never a read out of bounds; the callers
+then compare each number with the bounds they know. Source: Kafka 2.8 ByteUtils.readVarint.
 """
 
 from typing import Final

@@ -1,9 +1,9 @@
-"""Reading a FetchResponse without copying the record bytes: the payload stays where it is in the received message.
+"""Read a FetchResponse without copying the record bytes: the payload stays where it is in the received message.
 
 The wire format is protobuf's, unchanged; only field 8 of a partition's result (``batches``) is left in place and
 described by its position, everything else goes through the generated class. Parsing 8 MB the ordinary way
 copies it twice.
-Source: spec/pipeline.md section 4.2; https://protobuf.dev/programming-guides/encoding/.
+Source: https://protobuf.dev/programming-guides/encoding/.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Where a read starts and ends, as the user wrote it: earliest, latest, JSON of offsets, or times.
+"""Parse where a read starts and ends, as the user wrote it: earliest, latest, JSON of offsets, or times.
 
-Source: Spark's Kafka source (JsonUtils, KafkaOffsetRangeLimit); spec/pipeline.md section 3.
+Source: Spark's Kafka source (JsonUtils, KafkaOffsetRangeLimit); docs/spark.md#options.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""From options to offset ranges: which partitions, from where to where, checked for lost data. Runs on the driver.
+"""Turn options into offset ranges: partitions, start and end offsets, checked for lost data. Runs on the driver.
 
-Source: Spark's KafkaOffsetReader and KafkaRelation; spec/pipeline.md section 3.
+Source: Spark's KafkaOffsetReader and KafkaRelation.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Filters that become seek positions: ``topic``, ``partition``, ``offset`` and the lower bound of ``timestamp``.
 
-The first three are exact and need no second look by Spark. A time only moves the start: records before the first one at
-or after it are all older, but behind it older ones may follow, so Spark filters those again and an upper bound cannot
-end a read. Source: spec/pipeline.md section 3 (``pushdown``).
+The first three are exact, so Spark does not filter by them again. A time only moves the start: all records before the
+first record at or after it are older, but older records may follow that one. Spark therefore filters by time again, and
+an upper bound cannot end a read (docs/spark.md#options, ``pushdown``).
 """
 
 from collections.abc import Iterable

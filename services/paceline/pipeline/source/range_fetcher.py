@@ -1,8 +1,8 @@
-"""Fetching offset ranges from their leaders, one answer at a time, each with its batches already indexed.
+"""Fetch offset ranges from their leaders, one answer at a time, each with its batches already indexed.
 
-Many ranges share one request as long as together they fit one answer. A moved leader is followed, a failed broker is
-tried again with fresh metadata, all within a deadline since the last progress. What is not in the log any more is an
-error or skipped, as ``failOnDataLoss`` says. Source: spec/pipeline.md sections 1 and 3.
+Many ranges share one request while together they fit one answer. When a leader moves, the request goes to the new
+leader; when a broker fails, it is repeated with fresh metadata, until a deadline since the last progress. Records that
+are no longer in the log raise an error or are skipped, depending on ``failOnDataLoss`` (docs/spark.md#options).
 """
 
 import threading

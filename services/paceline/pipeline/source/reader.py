@@ -39,7 +39,7 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
         self._pushed: PushedFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """Return one input partition per task, a list even when there is nothing to read (trap 10)."""
+        """Return one input partition per task; Spark wants a list, also an empty one."""
         from paceline.pipeline.cluster import Cluster
         from paceline.pipeline.source.planning import plan_tasks
 

@@ -1,8 +1,8 @@
-"""Counting the fields of a message before it is parsed.
+"""Count the fields of a message before it is parsed.
 
-Two bytes on the wire are enough for an empty sub-message, which costs more than thirty times that once parsed and much
-more once walked: without a limit a request of 16 MiB keeps a broker busy for a minute (spec/reliability.md section 6.3,
-H5). The count ends at the limit, so its cost is bounded however large the message is.
+An empty sub-message takes two bytes on the wire, more than thirty times that once parsed, and more time still when
+it is visited: without a limit a request of 16 MiB keeps a broker busy for a minute. The count ends at the limit, so its
+cost does not grow with the message (docs/protocol/limits.md#field-count).
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from paceline.model.errors import InvalidRequestError
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, MAX_INTERNAL_PARTITIONS
 
 MAX_SINGLE_FIELDS: Final = 256
-"""Fields of a message beside its long list; a request of ours has a dozen, newer peers may add to them."""
+"""Fields of a message beside its long list; a request of Paceline has a dozen, newer peers may add to them."""
 MAX_CLIENT_FIELDS: Final = 2 * MAX_CLIENT_PARTITIONS + MAX_SINGLE_FIELDS
 """Fields of a client's request, which has at most two long lists."""
 MAX_INTERNAL_FIELDS: Final = 2 * MAX_INTERNAL_PARTITIONS + MAX_SINGLE_FIELDS

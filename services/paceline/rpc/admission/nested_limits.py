@@ -1,8 +1,9 @@
-"""Counting what lies in the lists of a message, and in the lists inside them, before it is parsed.
+"""Count the elements of a message's lists, and of the lists inside them, before the message is parsed.
 
-`rpc.crowds` counts the fields of a message and never looks inside them. But one topic to be created may bring millions
-of assignments and one record millions of headers: each has two bytes on the wire, half a hundred once parsed, and costs
-a microsecond once walked. Only requests of hundreds of kilobytes can have so many; others are not looked at.
+`message_limits` counts the fields of a message without looking inside them. But one topic in a CreateTopics may carry
+millions of assignments, and one record millions of headers: each takes two bytes on the wire, about fifty once parsed,
+and a microsecond when it is visited. Only requests of hundreds of kilobytes can hold so many; smaller ones are not
+counted (docs/protocol/limits.md#nested-lists).
 """
 
 from functools import cache
@@ -17,7 +18,7 @@ from paceline.rpc.admission.message_limits import read_varint
 
 MAX_ELEMENTS: Final = 400_000
 """Elements of all lists of a client's request, a message counted as one: as many records as one list may have
-(`convert_common.MAX_RECORDS`) with a header each."""
+(`convert.common.MAX_RECORDS`) with a header each."""
 MAX_STEPS: Final = 4 * MAX_ELEMENTS
 """Fields looked at before a request is refused as well, so that the look ends after some tenths of a second."""
 _FEW_STEPS: Final = 2_000

@@ -1,11 +1,11 @@
-"""How many requests may be on their way into memory at once.
+"""Limit how many requests are being received into memory at once (docs/protocol/limits.md#receiving).
 
-gRPC takes the bytes of a request in before it calls a handler, so a budget in the handler comes too late: 200
-connections that send 16 MiB each would put 3 GiB into a broker's memory. An interceptor runs before the bytes are
-read. It lets a few calls at a time go on; the others wait on the wire, held by HTTP/2's flow control. Connections take
-turns, each with its calls in their order. Senders that are slow, or that never finish, step aside after a moment: they
-may go on, but there is a limit to them, too, and they keep nobody waiting (hostile input H20). A connection that has
-such senders comes after all others, and steps aside at once for one of them. Who is cut off is told so, with a status.
+gRPC reads the bytes of a request before it calls a handler, so a budget in the handler comes too late: 200 connections
+that send 16 MiB each would put 3 GiB into a broker's memory. An interceptor runs before the bytes are read. It admits a
+few calls at a time; HTTP/2's flow control holds the other calls at their senders. Connections take turns, each with its
+calls in order. A sender that is slow, or that never finishes, moves to a second group after a moment: it may finish
+there, the group has a limit of its own, and it delays no other call. A connection with such a sender is served after
+all other connections, and makes way for them at once. A call that is cut off ends with a status that says so.
 """
 
 import asyncio

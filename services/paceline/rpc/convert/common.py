@@ -1,7 +1,7 @@
-"""What all conversions share: checks of hostile values, error codes, epochs.
+"""Checks of hostile values, error codes and epochs, for all conversions.
 
-What comes from the wire is checked before it becomes a model value, so the cores never meet a negative broker id or the
-same partition twice (spec/reliability.md section 6.3, H5, H7 and H10).
+Every value from the wire is checked before it becomes a model value, so the cores never receive a negative broker id or
+the same partition twice (docs/protocol/limits.md#checked-values).
 """
 
 from collections.abc import Iterable, Sequence

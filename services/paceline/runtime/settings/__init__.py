@@ -249,7 +249,7 @@ def _problem(error: Any, settings: Mapping[str, Setting]) -> str:
 
 
 def _broker_contradictions(keys: BrokerKeys) -> list[str]:
-    """Return what spec/config.md section 8 refuses."""
+    """Return the contradictions between the keys of a broker, as Kafka 2.8 KafkaConfig.validateValues finds them."""
     problems = []
     if keys.broker_id_generation_enable and keys.broker_id > keys.reserved_broker_max_id:
         problems.append(
@@ -278,7 +278,7 @@ def _broker_contradictions(keys: BrokerKeys) -> list[str]:
 
 
 def _topic_defaults(keys: BrokerKeys) -> dict[str, str]:
-    """Return the topic keys; where several units are set the shorter one wins (spec/config.md trap 3)."""
+    """Return the topic keys; where a limit is set in several units the shorter unit wins, as in Kafka."""
     found: dict[str, str] = {}
     for field, info in BrokerKeys.model_fields.items():
         extra = info.json_schema_extra
