@@ -21,6 +21,8 @@ _FLIGHT = (
     "air_time int, distance int, hour int, minute int, time_hour string"
 )
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -66,7 +68,13 @@ class SparkReader:
                 # What Spark writes by itself goes below its working directory: in its options a path may hold neither
                 # spaces nor commas.
                 cwd=self._verdict.parent,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": "."},
+                env={
+                    **os.environ,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_LOCAL_DIRS": ".",
+                    # The example is no installed package, and the child starts in the run's directory.
+                    "PYTHONPATH": os.pathsep.join(filter(None, [str(_REPOSITORY), os.environ.get("PYTHONPATH")])),
+                },
             )
 
     def read_back(self, bootstrap: str, topic: str, expected: int, timeout_s: float = 180.0) -> Verdict:

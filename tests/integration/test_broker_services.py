@@ -736,8 +736,8 @@ async def test_reflection_lists_every_service_of_a_clients_listener(door: Door) 
 
     base = ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]
     expected = {
-        "CLIENT": ["paceline.v1.LogService", "paceline.v1.MetadataService"],
-        "EXTERNAL": ["paceline.v1.LogService", "paceline.v1.MetadataService"],
+        "CLIENT": ["paceline.v1.GroupService", "paceline.v1.LogService", "paceline.v1.MetadataService"],
+        "EXTERNAL": ["paceline.v1.GroupService", "paceline.v1.LogService", "paceline.v1.MetadataService"],
     }
     for listener, names in expected.items():
         assert await asyncio.to_thread(services, listener) == base + names

@@ -59,7 +59,14 @@ def test_a_configuration_is_shown_and_altered(local_cluster: LocalCluster) -> No
     make(local_cluster, "cli-configs", [1])
     shown = {row["key"]: row for row in rows(local_cluster, "topic", "configs", "cli-configs")}
     assert shown["min.insync.replicas"]["source"] == "topic"
-    assert shown["segment.bytes"] == {"key": "segment.bytes", "value": "67108864", "source": "broker default"}
+    assert shown["segment.bytes"].pop("documentation").startswith("Size in bytes")
+    assert shown["segment.bytes"] == {
+        "key": "segment.bytes",
+        "value": "67108864",
+        "source": "broker default",
+        "default": "1073741824",
+        "type": "integer",
+    }
     assert shown["flush.messages"]["source"] == "built-in default"
     arguments = ("--set", "retention.ms=5", "--delete", "min.insync.replicas", "--append", "cleanup.policy=compact")
     altered = run(local_cluster, "topic", "alter", "cli-configs", *arguments)
