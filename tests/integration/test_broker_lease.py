@@ -1,4 +1,4 @@
-"""A leader that stands still for longer than its lease, and for less than its ZooKeeper session (design 3.7)."""
+"""A leader that is paused for longer than its lease, not its session (docs/decisions/0007-broker-lease.md)."""
 
 import json
 from pathlib import Path

@@ -94,7 +94,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(spark: Any, served: ServedClu
 
 
 def test_arrow_types_are_exactly_what_spark_asks_for() -> None:
-    """Trap 5: a nullable flag, a large type or another order would be refused."""
+    """Spark refuses a field that is not nullable, a large type or another order."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from paceline.pipeline.decode.columns import arrow_schema
@@ -131,7 +131,7 @@ def test_partitions_are_split_on_demand_and_still_read_once(spark: Any, served: 
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Trap 10: Spark makes one partition out of none."""
+    """Spark turns an empty list of partitions into one partition."""
     assert read(spark, served, subscribe="empty").collect() == []
     assert read(spark, served, subscribePattern="no-such-.*").count() == 0
 
@@ -208,7 +208,6 @@ def test_a_pushed_time_moves_the_start(spark: Any, served: ServedCluster) -> Non
 
 
 def test_push_down_needs_the_setting_and_reads_without_it_do_not(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Trap 4."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
         assert read(spark, served, subscribe="numbers").where("offset = 5").count() == 4
@@ -271,7 +270,6 @@ def test_the_source_is_found_without_being_registered(spark: Any, served: Served
 
 
 def test_configure_sets_what_the_traps_ask_for(spark: Any) -> None:  # noqa: F811
-    """Traps 4, 14 and 15, and section 0.5 of the measurements."""
     settings = {key: spark.conf.get(key, None) or spark.sparkContext.getConf().get(key) for key in SETTINGS}
     assert settings == SETTINGS
     assert SETTINGS["spark.python.unix.domain.socket.enabled"] == "true"
@@ -279,7 +277,7 @@ def test_configure_sets_what_the_traps_ask_for(spark: Any) -> None:  # noqa: F81
 
 
 def test_a_registered_source_reads_as_the_found_one_does(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Trap 12: jobs shipped with --py-files have to register."""
+    """Jobs shipped with --py-files have to register."""
     from paceline.pipeline.session import register
 
     register(spark)
@@ -287,7 +285,7 @@ def test_a_registered_source_reads_as_the_found_one_does(spark: Any, served: Ser
 
 
 def test_workers_are_used_again_and_keep_their_channels(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Trap 16: reads after reads in forked workers, each process with channels of its own."""
+    """Read repeatedly in forked workers; each process opens channels of its own."""
     for _ in range(3):
         assert read(spark, served, subscribe="numbers", minPartitions="4").count() == 4_000
 

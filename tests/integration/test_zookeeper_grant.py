@@ -1,4 +1,4 @@
-"""How long a session lasts is for the server to say: it may grant less than was asked for (trap Z4)."""
+"""The server decides how long a session lasts (Z4 of docs/protocol/simulator.md#kazoo-hazards)."""
 
 from pathlib import Path
 

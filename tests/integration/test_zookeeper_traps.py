@@ -1,4 +1,4 @@
-"""The traps of ZooKeeper clients (spec/reliability.md Z1 to Z4), on the real server and on the one in memory."""
+"""Hazards Z1 to Z4 of kazoo, on a real server and in memory (docs/protocol/simulator.md#kazoo-hazards)."""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ is here: it is tested beside its successors, so that every rule can be compared 
 | `state_change_queue` | a channel per broker, a full resend at failover: `controller/channel/`, `standby/failover.py` |
 | `leader_election` | election strategies of the controller: `controller/election/leader_election.py` |
 | `commit_loop` | high watermark and ISR upkeep: `replication/high_watermark.py`, `replication/isr.py` |
-| `reassignment` | phases U, A and B: `controller/reassignment/reassignment.py` |
+| `reassignment` | reassignment by the controller: `controller/reassignment/reassignment.py` |
 
-Read `state_change_queue` first. Source: spec/seeds-map.md section 1.
+Read `state_change_queue` first. Source: docs/origins.md, rows S0.
 """

@@ -10,7 +10,7 @@ Today nothing waits in a thread: the high watermark is a function of what follow
 A replica may come in only at the high watermark *and* at the start of the leader's epoch (KIP-320), and it counts for
 the high watermark before its admission is written.
 
-Source: spec/seeds-map.md rows S0-8 to S0-11.
+Source: docs/origins.md, rows S0-8 to S0-11.
 """
 
 from collections import deque

@@ -5,7 +5,7 @@ that nobody could depose. Today one controller decides for all partitions, in th
 waiting; what is left of the rules below is who is eligible. A replica outside the ISR may lead only where unclean
 election is allowed; here it was always allowed once the whole ISR was dead, and committed records were lost.
 
-Source: spec/seeds-map.md rows S0-6 and S0-7; Kafka before KAFKA-343, KafkaZooKeeper.scala.
+Source: docs/origins.md, rows S0-6 and S0-7; Kafka before KAFKA-343, KafkaZooKeeper.scala.
 """
 
 from collections.abc import Collection, Sequence

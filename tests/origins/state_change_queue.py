@@ -5,7 +5,7 @@ it came back, which is why closing a replica needs no current epoch and survives
 neither. The queue is unbounded now and dies with the registration it serves: a broker that comes back is told
 everything anew, and what must outlive everybody, a deletion, is a node of its own (``/admin/delete_topics``).
 
-Source: spec/seeds-map.md rows S0-1 to S0-5 and S1-15, traps 1, 2 and 10; Kafka before KAFKA-343, ZkQueue.scala and
+Source: docs/origins.md, rows S0-1 to S0-5 and S1-15; Kafka before KAFKA-343, ZkQueue.scala and
 StateChangeCommandHandler.scala.
 """
 

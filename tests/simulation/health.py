@@ -100,10 +100,10 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
 
 
 def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
-    """Whether a partition stays offline until somebody allows an unclean election.
+    """Whether a partition stays offline until an operator allows an unclean election.
 
-    Every member of its ISR has lost power or found its files damaged since it was last known to hold everything: none
-    may lead (design 3.6).
+    Every member of its ISR has lost power or found its files damaged since it was last known to hold every committed
+    record, so none may lead (docs/protocol/simulator.md#brokers-that-may-have-lost-data).
     """
     zk = record.zk
     return zk is not None and not zk.has_leader and all(cluster.brokers[member].may_have_lost_data for member in zk.isr)

@@ -1,4 +1,4 @@
-"""What clients did and were told, one entry per operation (section 2.1)."""
+"""Record each operation of a client with its outcome (docs/protocol/simulator.md#client-history)."""
 
 from dataclasses import dataclass, field
 from enum import Enum

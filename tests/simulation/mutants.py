@@ -1,8 +1,8 @@
-"""Breaks one guard of the real code at a time and counts the seeds it takes to notice (section 5.8).
+"""Break one guard of the real code at a time and count the seeds until an invariant notices.
 
 ``python -m tests.simulation.mutants`` runs all of them, ``... mutants NAME`` some. A mutant that survives its budget of
-seeds makes the run fail: then the net has a hole. Each mutant says which invariants have to notice it, so that a
-failure for another reason does not count as caught.
+seeds makes the run fail, because then the invariants miss a fault. Each mutant names the invariants that have to notice
+it, so that a failure for another reason does not count as caught (docs/protocol/simulator.md#mutants).
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Mutant:
     budget: int = 40
     """Seeds within which it has to be noticed."""
     aimed: dict[str, Any] = field(default_factory=dict)
-    """Fields of the profile that make the situation common, where chance alone would take long (section 5.4)."""
+    """Fields of the profile that make the situation common, where chance alone would take long."""
 
     def profile(self, seed: int) -> Profile:
         """Return the profile of a seed, with the aim taken."""

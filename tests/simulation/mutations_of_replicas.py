@@ -1,4 +1,4 @@
-"""More breakages behind `mutants`: replication, sequences and storage (spec/reliability.md section 5.8)."""
+"""Guards that `mutants` removes: replication, sequences and storage (docs/protocol/simulator.md#mutants)."""
 
 from typing import TYPE_CHECKING, Any
 

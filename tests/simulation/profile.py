@@ -1,6 +1,6 @@
-"""What kind of run a seed stands for: sizes, timeouts, workload, and which faults may happen (section 5.4).
+"""Draw the profile of a run from its seed: sizes, timeouts, workload, and the kinds of faults that may happen.
 
-Never all faults at full strength: nothing would get done, and nothing would be learnt.
+Never all faults at full strength: nothing would be done, and no rule exercised (docs/protocol/simulator.md#profiles).
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Every checker, fed a small bad history, says so; and says nothing of a good one (section 5.8, last line)."""
+"""Every checker reports a small bad history and accepts a good one (docs/protocol/simulator.md#tested-checkers)."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,7 @@
-"""One verdict per invariant: valid, violated with evidence, or not exercised (section 2.6)."""
+"""One verdict for each invariant: valid, violated with evidence, or not exercised.
+
+Source: docs/protocol/simulator.md#invariants.
+"""
 
 from dataclasses import dataclass, field
 

@@ -2,8 +2,8 @@
 
 Everything that happens in a run is a callback in this queue. Time is in whole microseconds. Callbacks due at the same
 time are ordered by a draw from the seed, not by insertion, so that no order is relied on by accident. Every random
-choice comes from a stream with a label, so that taking one fault away does not shift the others (spec/reliability.md
-section 5.5).
+choice comes from a stream with a label, so that removing one fault does not change the others
+(docs/protocol/simulator.md#labelled-randomness).
 """
 
 import hashlib

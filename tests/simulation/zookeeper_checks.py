@@ -316,7 +316,8 @@ class ZooKeeperChecks:
             record.unclean_starts[new.leader_epoch] = -1
             record.voided = record.voided or f"the unclean election of {new.leader}"
             return
-        # Whoever left before the last members lost something, and misses nothing, may take their place (design 3.6).
+        # A former member that holds every committed record may replace members that lost some:
+        # docs/protocol/simulator.md#brokers-that-may-have-lost-data.
         machines = self._cluster.brokers
         replaces_damaged = is_complete and all(machines[member].may_have_lost_data for member in old.isr)
         self._verdicts.check(

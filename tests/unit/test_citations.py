@@ -9,12 +9,31 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FINISHED = (
     "clients/python",
+    "docs",
+    "examples",
+    "protos",
     "services/paceline/cli",
     "services/paceline/dev",
     "services/paceline/pipeline",
     "services/paceline/rpc",
     "services/paceline/runtime",
     "services/paceline/security",
+    "services/pyspark_paceline",
+    "tests/conformance",
+    "tests/integration",
+    "tests/origins",
+    "tests/simulation",
+    "tests/support",
+    "tests/unit/cli",
+    "tests/unit/client",
+    "tests/unit/dev",
+    "tests/unit/flights",
+    "tests/unit/origins",
+    "tests/unit/pipeline",
+    "tests/unit/rpc",
+    "tests/unit/runtime",
+    "tests/unit/security",
+    "tests/unit/support",
 )
 """Folders and files without a citation of a document outside the repository; every room joins when it has none left."""
 

@@ -47,7 +47,7 @@ BROKER = """
     FailedFetchRequestsPerSec ReplicationBytesInPerSec ReplicationBytesOutPerSec ReassignmentBytesInPerSec
     ReassignmentBytesOutPerSec InvalidMessageCrcRecordsPerSec PurgatorySize NumDelayedOperations ExpiresPerSec byte-rate
 """
-"""The lists of spec/controller.md section 19 and spec/replica-manager.md section 22."""
+"""Kafka 2.8's metrics of the controller, the replica manager, partitions, fetchers and the log."""
 
 
 def section(title: str) -> str:

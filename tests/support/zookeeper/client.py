@@ -1,7 +1,7 @@
-"""A ZooKeeper client in memory that behaves as kazoo does, its traps included (spec/reliability.md section 4.4).
+"""A ZooKeeper client in memory with the hazards of kazoo (docs/protocol/simulator.md#kazoo-hazards).
 
-Z1: watches are gone after every reconnect. Z3: requests belong to one session. Z4: a client that is cut off learns of
-its session's end only when it reconnects; until then its own clock says IN_DOUBT.
+Z1: watches are dropped at every reconnect. Z3: requests belong to one session. Z4: a client that is cut off sees the
+end of its session only when it reconnects; until then its own clock reports IN_DOUBT.
 """
 
 from collections import deque

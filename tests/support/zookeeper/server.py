@@ -1,4 +1,6 @@
-"""A ZooKeeper server in memory, on a scheduler: sessions, requests, watches (spec/reliability.md section 5.2).
+"""A ZooKeeper server in memory, on a scheduler: sessions, requests, watches.
+
+Source: docs/protocol/simulator.md#in-memory-zookeeper.
 
 Only the server ends a session. Requests of one connection are carried out in order; replies and watch events leave a
 connection in the order in which they came about.

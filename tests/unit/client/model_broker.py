@@ -1,6 +1,6 @@
-"""A partition's log with Kafka's sequence rules, nothing else; what the accumulator is tested against.
+"""A partition's log with Kafka's sequence rules and nothing else, for tests of the accumulator.
 
-Source: spec/replica-manager.md section 18.
+Source: docs/protocol/clients.md#idempotent-producer.
 """
 
 from collections import deque

@@ -145,7 +145,7 @@ def test_s0_2_a_full_queue_keeps_the_newest_close_of_each_partition_and_no_start
     for order in queued:
         setup.queue.put(order)
     setup.queue.put(close("d-0", 1))
-    # b-0: the close with the highest epoch stays, although another was queued after it (trap 2).
+    # b-0: the close with the highest epoch stays, although another was queued after it.
     assert setup.pending() == [close("b-0", 7), close("a-0", 3), close("d-0", 1)]
 
 

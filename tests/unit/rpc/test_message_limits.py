@@ -1,4 +1,4 @@
-"""A message of millions of tiny fields is refused before it is parsed (spec/reliability.md section 6.3, H5)."""
+"""A message of millions of tiny fields is refused before it is parsed (docs/protocol/limits.md#field-count)."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Lists inside lists are counted before a message is parsed (spec/reliability.md section 6.3, H5)."""
+"""Lists inside lists are counted before a message is parsed (docs/protocol/limits.md#nested-lists)."""
 
 import random
 

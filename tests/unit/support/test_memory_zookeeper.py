@@ -1,4 +1,7 @@
-"""The in-memory ZooKeeper: sessions, watches, lost replies, and kazoo's traps Z1 to Z4 on virtual time."""
+"""The in-memory ZooKeeper on virtual time: sessions, watches, lost replies, and the hazards Z1 to Z4.
+
+Source: docs/protocol/simulator.md#kazoo-hazards.
+"""
 
 import random
 from dataclasses import dataclass

@@ -546,7 +546,7 @@ def test_other_filters_are_left_to_spark() -> None:
 
 
 def test_without_the_option_the_reader_does_not_override_push_filters() -> None:
-    """Trap 4: Spark refuses a reader that does, unless a setting is on."""
+    """Spark refuses a reader that overrides ``pushFilters`` while its setting is off."""
     from pyspark.sql.datasource import DataSourceReader
 
     with ServedCluster({("t", 0): ServedPartition(log(10))}) as served:
@@ -555,7 +555,7 @@ def test_without_the_option_the_reader_does_not_override_push_filters() -> None:
 
 
 def test_constructors_open_no_connection() -> None:
-    """Trap 7: Spark builds source and reader in several processes. Nobody listens on port 1."""
+    """Spark builds source and reader in several processes. No server listens on port 1."""
     close_channels()
     source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     made = source.reader(source.schema())
@@ -565,7 +565,6 @@ def test_constructors_open_no_connection() -> None:
 
 
 def test_the_partition_spark_makes_of_an_empty_plan_reads_nothing() -> None:
-    """Trap 10."""
     with ServedCluster({("t", 0): ServedPartition(b"")}) as served:
         made = reader(served)
         assert made.partitions() == []
@@ -574,7 +573,7 @@ def test_the_partition_spark_makes_of_an_empty_plan_reads_nothing() -> None:
 
 
 def test_channels_of_another_process_are_never_used() -> None:
-    """Trap 16: gRPC does not survive a fork."""
+    """gRPC does not survive a fork."""
     mine = channels_of_this_process("me")
     assert channels_of_this_process("me") is mine
     cluster_module._channels[(os.getpid() + 1, "me", None)] = mine
