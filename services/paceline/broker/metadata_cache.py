@@ -1,8 +1,8 @@
-"""What a broker knows of the cluster: one immutable snapshot, replaced whole by each UpdateMetadata.
+"""Keep a broker's view of the cluster: one immutable snapshot, replaced by each UpdateMetadata.
 
-Readers take `MetadataCache.snapshot` once per request. Alive brokers and controller come entirely from the latest
-request; partitions it does not name stay. A cached partition never moves back to a lower (leader epoch, zk version)
-of the same topic id (design 3.10). Source: spec/replica-manager.md section 8.
+Readers take `MetadataCache.snapshot` once per request. Live brokers and controller come from the latest request;
+partitions that it does not name stay. A cached partition never moves back to a lower (leader epoch, zk version) of
+the same topic id. Source: docs/protocol/replication.md#metadata-cache.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Numbers a broker keeps and shows (spec/replica-manager.md section 22); the doors give them to Prometheus."""
+"""Counters and gauges of a broker, which the service layer exports to Prometheus (docs/metrics.md)."""
 
 from dataclasses import dataclass, fields
 from itertools import islice

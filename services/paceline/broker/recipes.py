@@ -60,7 +60,7 @@ def read_leader_epochs(topic_partitions: Sequence[TopicPartition]) -> Flow[dict[
 
 
 def notify_log_dir_failure(broker_id: int) -> Flow[None]:
-    """Tell the controller that a log directory of this broker has failed (spec/zookeeper.md section 2.10)."""
+    """Tell the controller that a log directory of this broker has failed (KIP-112)."""
     path = znodes.LOG_DIR_EVENT_PREFIX
     (created,) = yield Zk([Create(path, znodes.encode_log_dir_event(broker_id), sequential=True)])
     expect(created, path)

@@ -1,4 +1,4 @@
-"""What was written, read and copied, in all and by topic (spec/replica-manager.md section 22, BrokerTopicMetrics).
+"""Count bytes and records written, read and copied, in total and by topic, as Kafka's BrokerTopicMetrics do.
 
 Counted once per batch or fetched partition, never per record. A topic's numbers go with its last replica here, those
 of a role with the last replica in that role.

@@ -1,7 +1,7 @@
 """A file of batches, one after the other.
 
-Only whole batches are ever visible: ``size`` moves after the write, reads never go beyond it, and what a failed
-write may have left behind it is cut by recovery. Source: spec/log-format.md sections 2, 7, 10.
+Only whole batches are ever visible: ``size`` moves after the write, reads never go beyond it, and recovery cuts the
+bytes that a failed write may have left after it. Source: docs/protocol/log-format.md#partition-files and #recovery.
 """
 
 import struct
@@ -90,7 +90,7 @@ class BatchFile:
         return int.from_bytes(found, "big", signed=True)
 
     def sound_batches(self, on_disk: int) -> Iterator[BatchHeader]:
-        """Yield the header of each batch up to the first that is not whole or fails its checksum. Section 7.
+        """Yield the header of each batch up to the first that is not whole or fails its checksum.
 
         ``on_disk`` is the size of the file in bytes, whatever is in it.
 

@@ -1,7 +1,7 @@
-"""What a producer may send and what a follower may take: every check on bytes that come from outside.
+"""Check every batch that a producer or a leader sends.
 
-Whatever is wrong gives a typed error before anything is written. Source: spec/log-format.md section 4.3,
-spec/reliability.md H3 and H4.
+Each violation raises a typed error before anything is written.
+Source: docs/protocol/log-format.md#append-as-leader and #append-as-follower.
 """
 
 from dataclasses import dataclass

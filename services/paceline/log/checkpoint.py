@@ -1,7 +1,8 @@
 """The small text files: offset checkpoints, the leader-epoch file, ``partition.metadata``, ``meta.properties``.
 
 Offset checkpoints and epoch files share a shape: version ``0``, the number of entries, one entry per line, fields
-parted by white space. Written aside, fsynced and renamed over. Source: spec/log-format.md sections 8 and 9.
+separated by white space. Written aside, fsynced and renamed over.
+Source: docs/protocol/log-format.md#text-checkpoints and #partition-metadata.
 """
 
 from collections.abc import Iterable, Mapping

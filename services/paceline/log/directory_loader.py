@@ -1,6 +1,6 @@
-"""Loading all logs of a log directory: the clean-stop marker, the kernel's boot id, the checkpoints, then log by log.
+"""Load all logs of a log directory: the clean-stop marker, the kernel's boot id, the checkpoints, then log by log.
 
-Source: spec/log-format.md sections 1 and 7; the boot id is design 3.6.
+Source: docs/protocol/log-format.md#log-directory-names, #clean-shutdown-marker and #unclean-restart.
 """
 
 from collections.abc import Callable

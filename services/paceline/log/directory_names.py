@@ -1,4 +1,7 @@
-"""The names of logs in a log directory: current, being deleted, set aside. Source: spec/log-format.md section 1."""
+"""The names of logs in a log directory: current, being deleted, set aside.
+
+Source: docs/protocol/log-format.md#log-directory-names.
+"""
 
 import hashlib
 import re
@@ -24,7 +27,7 @@ _CURRENT = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 def parse_directory_name(name: str) -> TopicPartition | None:
     """Return the partition whose current log has this directory name, ``None`` when the name is not one.
 
-    Source: spec/log-format.md section 1; the name must be exactly the one we would give.
+    The name must be exactly the name Paceline would give.
     """
     match = _CURRENT.fullmatch(name)
     if match is None or int(match[2]) > 2**31 - 1:

@@ -1,10 +1,10 @@
-"""What of one log is durable, and the flushes that make the rest so.
+"""Track how far one log is durable, and flush the rest.
 
-Epochs and index entries are durable before the recovery point passes the offsets they speak of. A flush is begun and
-finished by the log's owner; the fsyncs between may run on another thread. Whatever takes names or bytes away meanwhile
-raises the generation, and a flush of an earlier generation says nothing of how far the log is durable.
+Epochs and index entries are durable before the recovery point passes the offsets they describe. The log's owner begins
+and finishes a flush; the fsyncs between may run on another thread. A truncation or removal in the meantime raises the
+generation, and a flush of an earlier generation does not move the recovery point.
 
-Source: spec/replica-manager.md section 9, design 3.13 and 3.14.
+Source: docs/protocol/log-format.md#durability.
 """
 
 from dataclasses import dataclass

@@ -104,7 +104,7 @@ def write_atomically(files: Files, path: str, data: bytes, *, durable: bool = Tr
     """Replace a file so that a crash leaves the old content or the new one: write aside, fsync, rename, fsync names.
 
     Without ``durable`` this holds for a crash of the process only.
-    Source: spec/log-format.md section 8; KAFKA-16541 for the order.
+    Source: docs/protocol/log-format.md#text-checkpoints; KAFKA-16541 for the order.
     """
     temporary = path + ".tmp"
     files.create(temporary)

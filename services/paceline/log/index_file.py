@@ -1,9 +1,10 @@
-"""What the offset index and the time index share: fixed-size entries appended to a file, looked up by bisection.
+"""Base of the offset index and the time index: fixed-size entries appended to a file, looked up by bisection.
 
 Entries of the segment being written are kept in memory and buffered before they reach the file, so an append does
 not pay for three writes. That is safe because an index is derived data: it is written out before the recovery point
-passes, and whatever lies behind the recovery point is rebuilt after a crash (design 3.14). After a close the file
-has exactly the bytes Kafka leaves. Indexes of older segments are read entry by entry from the file.
+passes, and entries beyond the recovery point are rebuilt after a crash. After a close the file has exactly the bytes
+Kafka leaves. Indexes of older segments are read entry by entry from the file.
+Source: docs/protocol/log-format.md#index-files.
 """
 
 import struct

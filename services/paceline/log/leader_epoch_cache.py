@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets of one log: entries (epoch, start offset), both strictly increasing.
+"""Map leader epochs to offsets of one log: entries (epoch, start offset), both strictly increasing.
 
-An assignment changes memory only and marks the cache dirty; `flush` writes the file. A becoming leader therefore
-costs no I/O. Nothing is lost by that: epochs with records are rebuilt from the batches behind the recovery point,
-and the file is made durable before the recovery point passes (design 3.14). Source: spec/replica-manager.md 10.
+An assignment changes memory only and marks the cache dirty; `flush` writes the file. Becoming leader therefore costs
+no I/O. Nothing is lost by that: epochs with records are rebuilt from the batches after the recovery point, and the
+file is made durable before the recovery point passes. Source: docs/protocol/log-format.md#leader-epoch-cache.
 """
 
 from bisect import bisect_right

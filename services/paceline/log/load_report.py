@@ -1,4 +1,7 @@
-"""What loading the log directories found, and whether records may be missing that were acknowledged (design 3.6)."""
+"""Report what loading the log directories found, and whether acknowledged records may be missing.
+
+Source: docs/protocol/log-format.md#unclean-restart.
+"""
 
 from dataclasses import dataclass, field
 
@@ -70,6 +73,6 @@ class LoadReport:
         return [name for directory in self.directories for name in directory.quarantined]
 
     def is_unclean_restart(self, boot_id: str) -> bool:
-        """Whether data may be missing that was acknowledged: no clean-stop marker, and either the machine was
-        restarted since or recovery cut whole batches. A directory never used has nothing to miss. Design 3.6."""
+        """Whether acknowledged records may be missing: there is no clean-stop marker, and either the machine was
+        restarted or recovery cut whole batches. A directory that was never used has no records to miss."""
         return any(directory.may_lack_records(boot_id) for directory in self.directories)

@@ -1,4 +1,7 @@
-"""The settings of one log: topic keys with Kafka's names and defaults. Source: spec/config.md section 4."""
+"""The settings of one log: topic keys with Kafka's names and defaults.
+
+Source: docs/protocol/log-format.md#topic-settings; Kafka 2.8 LogConfig.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -199,6 +202,6 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
 )
 
 TOPIC_KEYS: Final = tuple(_KEYS)
-"""Every topic key, in the order of spec/config.md."""
+"""Every topic key."""
 
 assert {name for name, _ in _KEYS.values()} == {field.name for field in fields(LogConfig)}

@@ -1,7 +1,8 @@
-"""Loading one log from its directory, with recovery after an unclean stop. Source: spec/log-format.md section 7.
+"""Load one log from its directory, with recovery after an unclean stop.
 
-Nothing found in the directory stops a start: indexes, snapshots and the epoch file are derived from the batches and
-rebuilt from them, a bad batch ends the log, and names that mean nothing are left alone and reported.
+No content of the directory stops a start: indexes, snapshots and the epoch file are derived from the batches and
+rebuilt from them, a bad batch ends the log, and unknown names are left alone and reported.
+Source: docs/protocol/log-format.md#loading-a-log and #recovery.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""All logs of a broker: loading and recovery, creation and deletion, checkpoints, the marker of a clean stop.
+"""Manage all logs of a broker: loading and recovery, creation and deletion, checkpoints, the clean-stop marker.
 
-Per log directory: a lock file while running, the clean-stop marker, the offset checkpoints, and the kernel's boot id
-of the last start, from which a restart after power loss is told from one after a crash of the process (design 3.6).
-Source: spec/log-format.md sections 1, 7 and 8; spec/replica-manager.md sections 9 and 16.
+Each log directory has a lock file while the broker runs, the clean-stop marker, the offset checkpoints, and the
+kernel's boot id of the last start, which differs after a loss of power and not after a crash of the process.
+Source: docs/protocol/log-format.md#clean-shutdown-marker, #unclean-restart and #offset-checkpoints.
 """
 
 from collections.abc import Callable, Sequence
@@ -356,7 +356,7 @@ class LogManager:
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Flush and close every log, write all checkpoints, then the clean-stop marker, last. Section 7.
+        """Flush and close every log, write all checkpoints, then the clean-stop marker, last.
 
         A directory that is offline, or whose load did not complete, gets no marker.
         """

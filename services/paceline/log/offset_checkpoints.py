@@ -1,6 +1,6 @@
-"""The offset checkpoints of the log directories: high watermarks, recovery points, log starts, first dirty offsets.
+"""Write the offset checkpoints: high watermarks, recovery points, log starts, first dirty offsets.
 
-Source: spec/log-format.md section 8, spec/replica-manager.md section 9. The files' form is in `checkpoint.py`.
+Source: docs/protocol/log-format.md#offset-checkpoints. The files' form is in `checkpoint.py`.
 """
 
 from collections.abc import Mapping

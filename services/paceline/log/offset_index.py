@@ -1,4 +1,7 @@
-"""The offset index of a segment: 8-byte entries (relative offset, position). Source: spec/log-format.md 5.1."""
+"""The offset index of a segment: 8-byte entries (relative offset, position).
+
+Source: docs/protocol/log-format.md#offset-index.
+"""
 
 import struct
 from typing import NamedTuple

@@ -8,7 +8,7 @@ Invariants:
  * after the first storage error the directory is offline: every later call raises, nothing is retried;
  * epochs and index entries are durable before the recovery point passes the offsets they speak of.
 
-Source: spec/log-format.md, design 3.13 and 3.14. Read `PartitionLog.append_as_leader` first.
+Source: docs/protocol/log-format.md. Read `PartitionLog.append_as_leader` first.
 """
 
 from typing import NoReturn
@@ -196,9 +196,9 @@ class PartitionLog:
         return True
 
     def retained_from(self, wall_ms: int) -> int | None:
-        """Return the offset from which on records stay by the topic's settings, None when all do (section 11).
+        """Return the first offset that the topic's settings retain, None when they retain all records.
 
-        When the active segment goes, too, the next one is begun before that, durably: a log always has one.
+        If the active segment goes, too, a new segment is begun before that, durably: a log always has one.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -222,7 +222,7 @@ class PartitionLog:
         """Let go of the segments that lie below the log start offset as a whole; return their files, now ``.deleted``.
 
         A reader that is under way may still finish: `remove_files` is called after ``file.delete.delay.ms``, or the
-        next load does it. Section 11.
+        next load does it.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -283,7 +283,7 @@ class PartitionLog:
     # -- appending ---------------------------------------------------------------------------------------------
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Check a producer's one batch, give it offsets and the leader epoch, and write it. Section 4.3.
+        """Check a producer's one batch, give it offsets and the leader epoch, and write it.
 
         ``now_ms`` is wall clock. A repetition of one of the producer's last five batches is answered with its
         original offsets and not written again.
@@ -334,7 +334,7 @@ class PartitionLog:
         )
 
     def append_as_follower(self, data: bytes | memoryview, now_ms: int | None = None) -> AppendInfo | None:
-        """Write the leader's batches as they are; an incomplete one at the end is ignored. Section 4.3.
+        """Write the leader's batches as they are; an incomplete one at the end is ignored.
 
         Returns ``None`` when there is no complete batch. ``now_ms``, wall clock, only serves rolling by time when
         records have no timestamps.
@@ -640,7 +640,7 @@ class PartitionLog:
     # -- truncation --------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the records from ``offset`` on; the next append starts exactly there. Section 12.
+        """Drop the records from ``offset`` on; the next append starts exactly there.
 
         The file is cut at the start of the batch that holds ``offset``. At or beyond the log end only leader epochs
         without records go. When the durable recovery point lies higher, it is lowered durably before this returns.
@@ -816,7 +816,7 @@ class PartitionLog:
         self._retired = self._durability.is_over = True
 
     def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget idle producers; return how many (spec/replica-manager.md section 18). ``now_ms`` is wall clock."""
+        """Remove producers idle for longer than ``expiration_ms``; return how many. ``now_ms`` is wall clock."""
         return self.producers.remove_expired(now_ms, expiration_ms)
 
     # -- loading -----------------------------------------------------------------------------------------------

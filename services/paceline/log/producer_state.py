@@ -1,6 +1,6 @@
-"""What a log knows about idempotent producers: epoch and last five batches of each, and their snapshots.
+"""Remember a log's idempotent producers: epoch and last five batches of each, and their snapshots.
 
-Source: spec/replica-manager.md section 18, spec/log-format.md section 5.4, KIP-98, KIP-360.
+Source: docs/protocol/log-format.md#producer-state and #producer-snapshots; KIP-98, KIP-360.
 """
 
 import struct

@@ -1,8 +1,8 @@
 """RecordBatch, magic 2: header, checksum, walking, encoding and decoding.
 
-The log treats batches as opaque bytes: base offset and leader epoch lie outside the checksum, so the leader stamps
-them in place and nobody re-encodes. Records are encoded and decoded by aiokafka's compiled codec, which is kept
-behind this file. Source: spec/log-format.md sections 3 and 4.
+The log treats batches as opaque bytes: base offset and leader epoch lie outside the checksum, so the leader sets
+them in place and batches are not re-encoded. aiokafka's compiled codec encodes and decodes records; only this package
+uses it. Source: docs/protocol/log-format.md#record-batch.
 """
 
 import struct
@@ -279,7 +279,7 @@ def decode_records(data: Buffer) -> Iterator[Record]:
 
 
 def control_record_type(data: Buffer) -> tuple[int, int]:
-    """Return (type, coordinator epoch) of a transaction marker: type 0 aborts, 1 commits. Section 4.2.
+    """Return (type, coordinator epoch) of a transaction marker: type 0 aborts, 1 commits.
 
     Raises:
         CorruptMessageError: the batch does not hold one well-formed marker.

@@ -1,7 +1,7 @@
-"""How much of a log its topic's settings let go. Source: spec/log-format.md section 11.
+"""Compute how much of a log its topic's settings allow to delete. Source: docs/protocol/log-format.md#retention.
 
-Whole segments go, oldest first, and only what is committed. A segment is too old when its newest record is, so one
-record from the future keeps it. What is left is never less than ``retention.bytes``.
+Whole segments go, oldest first, and only committed ones. A segment is too old when its newest record is, so a single
+record with a future timestamp keeps it. The rest is never less than ``retention.bytes``.
 """
 
 from collections.abc import Iterable

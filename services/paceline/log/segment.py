@@ -1,6 +1,6 @@
 """One segment: a file of batches, its offset index and its time index.
 
-Source: spec/log-format.md sections 2, 5, 6, 7, 10. How batches lie in the file is in `batch_file.py`.
+Source: docs/protocol/log-format.md#partition-files and #recovery. `batch_file.py` has the layout of the batches.
 """
 
 from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ class Segment(BatchFile):
     def note(
         self, size: int, first_offset: int, last_offset: int, max_timestamp: int, max_timestamp_offset: int
     ) -> None:
-        """Make one batch visible that is in the file at ``self.size``, with its index entries. Sections 5.1, 5.2.
+        """Make one batch visible that is in the file at ``self.size``, with its index entries.
 
         Raises:
             OSError: an index could not be written.
@@ -454,7 +454,7 @@ class Segment(BatchFile):
         return removed
 
     def truncate_to(self, offset: int) -> int:
-        """Cut at the first batch whose last offset is not below ``offset``; return the bytes removed. Section 12.
+        """Cut at the first batch whose last offset is not below ``offset``; return the bytes removed.
 
         Raises:
             OSError: storage failed.

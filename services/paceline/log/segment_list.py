@@ -1,6 +1,6 @@
 """The segments of one log, ascending by base offset: the last one is active, and there always is one.
 
-Source: spec/log-format.md sections 10 to 12.
+Source: docs/protocol/log-format.md#reading-a-log, #retention and #truncating-a-log.
 """
 
 from bisect import bisect_right
@@ -77,7 +77,7 @@ class SegmentList:
         self.bases[first : first + len(sources)] = [segment.base_offset]
 
     def remove_above(self, offset: int) -> None:
-        """Remove the segments that begin above ``offset``, but for the first one, durably. Section 12.
+        """Remove the segments that begin above ``offset``, but for the first one, durably.
 
         Raises:
             OSError: storage failed.

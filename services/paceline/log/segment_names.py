@@ -1,4 +1,7 @@
-"""The names of a segment's files: base offset and suffix. Source: spec/log-format.md section 1."""
+"""The names of a segment's files: base offset and suffix.
+
+Source: docs/protocol/log-format.md#partition-files.
+"""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

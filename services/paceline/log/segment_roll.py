@@ -1,4 +1,4 @@
-"""When a segment is closed and the next one begun. Source: spec/log-format.md section 6."""
+"""Decide when a segment is closed and the next begun. Source: docs/protocol/log-format.md#rolling-a-segment."""
 
 import zlib
 

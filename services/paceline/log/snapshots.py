@@ -1,4 +1,7 @@
-"""The producer snapshot files of one log, named by the first offset they do not cover. Spec/log-format.md 5.4."""
+"""The producer snapshot files of one log, named by the first offset they do not cover.
+
+Source: docs/protocol/log-format.md#producer-snapshots.
+"""
 
 import re
 from collections.abc import Collection

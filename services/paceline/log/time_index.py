@@ -1,4 +1,7 @@
-"""The time index of a segment: 12-byte entries (timestamp, relative offset). Source: spec/log-format.md 5.2."""
+"""The time index of a segment: 12-byte entries (timestamp, relative offset).
+
+Source: docs/protocol/log-format.md#time-index.
+"""
 
 import struct
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""The transaction index of a segment: one 34-byte row per aborted transaction. Source: spec/log-format.md 5.3."""
+"""The transaction index of a segment: one 34-byte row per aborted transaction.
+
+Source: docs/protocol/log-format.md#transaction-index.
+"""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions on the leader (KIP-227, spec/replica-manager.md section 15).
+"""Incremental fetch sessions on the leader (KIP-227). Source: docs/protocol/replication.md#fetch-sessions.
 
 A session remembers what its owner reads, so that a fetch names only what changed. It holds a set of *marked*
 partitions: appends, high watermark moves and role changes mark; a fetch looks at the marked ones and never at the

@@ -1,4 +1,4 @@
-"""How far one follower has come, as its leader knows it."""
+"""Track how far one follower has come. Source: docs/protocol/replication.md#follower-progress."""
 
 from paceline.replication.leadership_proof import NEVER
 
@@ -67,7 +67,7 @@ class FollowerProgress:
         End offsets survive from one epoch of the same leader to the next, for it has not truncated in between; a new
         leader starts knowing nothing.
 
-        Source: Kafka 2.8 Partition.makeLeader, spec/replica-manager.md section 3.1 steps 4 and 5.
+        Source: Kafka 2.8 Partition.makeLeader; docs/protocol/replication.md#becoming-a-leader.
         """
         self.last_fetch_leader_end_offset = leader_end_offset
         self.last_fetch_ms = now_ms

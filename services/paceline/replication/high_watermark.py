@@ -1,4 +1,7 @@
-"""Where the high watermark may go (spec/replica-manager.md section 4, design 3.4). It is an exclusive offset."""
+"""Compute the high watermark, an exclusive offset.
+
+Source: docs/protocol/replication.md#leader-high-watermark and #follower-high-watermark.
+"""
 
 from collections.abc import Callable, Collection, Iterable
 

@@ -1,4 +1,7 @@
-"""Who is in sync: leaving and joining the ISR (spec/replica-manager.md section 6, design 3.4 and 3.5)."""
+"""Decide which replicas leave the ISR and which may join it.
+
+Source: docs/protocol/replication.md#leaving-the-isr and #joining-the-isr.
+"""
 
 from collections.abc import Iterable, Mapping
 from enum import Enum

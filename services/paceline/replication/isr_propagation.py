@@ -1,4 +1,7 @@
-"""When a leader tells the controller of its ISR changes (spec/replica-manager.md section 6.4)."""
+"""Decide when a leader notifies the controller of ISR changes.
+
+Source: docs/protocol/replication.md#isr-propagation.
+"""
 
 from paceline.model.identifiers import TopicPartition
 

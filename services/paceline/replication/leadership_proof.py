@@ -7,6 +7,7 @@ clean successor comes from the ISR. So an outage of ZooKeeper, or of all control
 
 All times are monotonic milliseconds of this broker. Each counts from when the question was *sent*, so a late answer,
 read from a socket buffer after a pause, proves nothing about the present.
+Source: docs/protocol/replication.md#leadership-proof.
 """
 
 from collections.abc import Iterable

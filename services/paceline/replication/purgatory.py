@@ -1,8 +1,8 @@
-"""Operations that wait for something to happen to a key, or for their time to pass (replica-manager.md section 15).
+"""Keep operations that wait for a change of a key, or for their timeout.
 
-Check, watch, check again: a single check would lose what happens between it and the watch. All calls come from the
-owning node's scheduler, so completion is exactly once by a plain flag. A completed operation leaves all its keys at
-once; there are no stale entries to purge.
+Check, watch, check again: a single check would lose a change between it and the watch. All calls come from the
+owning node's scheduler, so a plain flag makes completion happen exactly once. A completed operation leaves all its
+keys at once; there are no stale entries to purge. Source: docs/protocol/replication.md#purgatory.
 """
 
 from abc import ABC, abstractmethod

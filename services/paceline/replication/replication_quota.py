@@ -5,7 +5,7 @@ leave as time goes by; a young measurement counts as if it had lasted all sample
 not look like a flood. Only what follows a measurement above the limit waits, and only until enough samples have
 left; so a limit of any size, 0 included, lets every replica get on in the end.
 
-Source: spec/replica-manager.md section 17; Kafka 2.8 ReplicationQuotaManager, Rate, SampledStat.
+Source: docs/protocol/replication.md#replication-throttling; Kafka 2.8 ReplicationQuotaManager, Rate, SampledStat.
 """
 
 from collections import deque

@@ -1,4 +1,7 @@
-"""Finding where a follower's log leaves its leader's (replica-manager.md section 11; KIP-101, KIP-279, KIP-595)."""
+"""Find where a follower's log diverges from its leader's (KIP-101, KIP-279, KIP-595).
+
+Source: docs/protocol/replication.md#truncation-point; worked examples are in #truncation-examples.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +62,7 @@ def divergence(
     Raises:
         OffsetOutOfRangeError: the offset is outside the log, or the log knows nothing of such an epoch.
 
-    Source: Kafka 2.8 Partition.readRecords, spec/replica-manager.md section 11.3.
+    Source: Kafka 2.8 Partition.readRecords; docs/protocol/replication.md#divergence-on-fetch.
     """
     if last_fetched_epoch is not None:
         end = end_offset_for_epoch(last_fetched_epoch)

@@ -1,4 +1,4 @@
-"""Fetch on the leader: visibility, waiting, limits, epochs and sessions (spec/replica-manager.md section 13)."""
+"""Fetch on the leader: visibility, waiting, limits, epochs and sessions (docs/protocol/replication.md)."""
 
 from collections.abc import Sequence
 

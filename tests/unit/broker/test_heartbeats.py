@@ -1,4 +1,4 @@
-"""To whom a broker sends its heartbeats, and when (design 3.7)."""
+"""Heartbeats go to the active controller, three per lease (docs/decisions/0007-broker-lease.md)."""
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create

@@ -1,4 +1,4 @@
-"""LeaderAndIsr: the table of spec/replica-manager.md section 3.3 row by row, and what goes with a role change."""
+"""LeaderAndIsr: the table of docs/protocol/replication.md#leaderandisr-answers, and the effects of a role change."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Retention on leaders and followers: who lets go of what, and when (spec/log-format.md section 11)."""
+"""Retention on leaders and followers: which segments go, and when (docs/protocol/log-format.md#retention)."""
 
 from dataclasses import replace
 

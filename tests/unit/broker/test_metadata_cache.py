@@ -1,4 +1,7 @@
-"""The metadata cache: immutable snapshots that never move a partition back (spec/replica-manager.md section 8)."""
+"""The metadata cache: immutable snapshots that never move a partition back.
+
+Source: docs/protocol/replication.md#metadata-cache.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""Produce: acks, min.insync.replicas checked twice, timeouts and refusals (spec/replica-manager.md section 14)."""
+"""Produce: acks, min.insync.replicas checked twice, timeouts and refusals.
+
+Source: docs/protocol/replication.md#produce.
+"""
 
 import pytest
 

@@ -32,7 +32,7 @@ def kill(cluster: BrokerCluster, broker_id: int) -> None:
 
 
 def test_one_record_travels_through_three_replicas() -> None:
-    # spec/replica-manager.md section 4.1, step by step.
+    # docs/protocol/replication.md#one-record-through-three-replicas, step by step.
     cluster = make()
     cluster.time.run_for(1_100)
     logs = [cluster[one].log() for one in (1, 2, 3)]
@@ -83,7 +83,7 @@ def test_followers_fetch_in_a_new_epoch_at_once_although_their_last_fetch_still_
 
 
 def test_a_returning_replica_joins_when_it_reaches_high_watermark_and_epoch_start() -> None:
-    # spec/replica-manager.md section 4.2, in small: batches of one record, one per fetch.
+    # docs/protocol/replication.md#a-replica-returns, in small: batches of one record, one per fetch.
     cluster = make(replica_fetch_response_max_bytes=1, replica_fetch_max_bytes=1)
     cut_off(cluster, 3)
     for index in range(20):
@@ -180,7 +180,7 @@ def test_x2_logs_that_diverged_in_a_power_loss_become_one() -> None:
 
 
 def interleaved() -> BrokerCluster:
-    """X3 and X4: leader 0:0 1:0 2:1 3:1 4:3, follower 0:0 1:0 2:2 3:2, both up, nobody leading yet."""
+    """X3 and X4 of docs/protocol/replication.md#truncation-examples, both brokers up, no leader yet."""
     cluster = BrokerCluster((1, 2))
     for broker_id, history in ((1, (0, 0, 1, 1, 3)), (2, (0, 0, 2, 2))):
         log = cluster[broker_id].logs.get_or_create(TP, "topic-id-of-orders-one", True)

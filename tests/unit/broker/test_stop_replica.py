@@ -1,4 +1,4 @@
-"""StopReplica (spec/replica-manager.md section 7, design 3.9)."""
+"""StopReplica (docs/protocol/replication.md#stopreplica)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a broker says of an unclean restart, and for how long (design 3.6)."""
+"""How a broker reports an unclean restart, and for how long (docs/protocol/log-format.md#unclean-restart)."""
 
 from typing import Any
 

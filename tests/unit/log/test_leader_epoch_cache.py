@@ -1,4 +1,4 @@
-"""The leader-epoch cache, as the table of spec/replica-manager.md section 10 has it."""
+"""The leader-epoch cache: the table of docs/protocol/log-format.md#leader-epoch-cache."""
 
 import pytest
 
@@ -31,8 +31,8 @@ END_OFFSET = [
     ([(2, 5), (4, 9)], 12, 2, (2, 9)),
     ([(2, 5), (4, 9)], 12, 3, (2, 9)),
     ([(2, 5), (4, 9)], 12, 4, (4, 12)),
-    ([(0, 0), (1, 2), (3, 4)], 5, 2, (1, 4)),  # X3: the answer is for epoch 1
-    ([(0, 0), (3, 6), (4, 10)], 10, 4, (4, 10)),  # X7: an epoch without records
+    ([(0, 0), (1, 2), (3, 4)], 5, 2, (1, 4)),  # X3 of the truncation examples: the answer is for epoch 1
+    ([(0, 0), (3, 6), (4, 10)], 10, 4, (4, 10)),  # X7 of the truncation examples: an epoch without records
 ]
 
 FROM_END = [

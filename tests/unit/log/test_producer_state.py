@@ -1,4 +1,4 @@
-"""Idempotent producers: the table of spec/replica-manager.md section 18, and the known snapshot."""
+"""Idempotent producers: the table of docs/protocol/log-format.md#producer-state, and the known snapshot."""
 
 import pytest
 

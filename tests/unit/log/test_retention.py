@@ -1,4 +1,4 @@
-"""Retention: whole segments, oldest first, only what is committed (spec/log-format.md section 11)."""
+"""Retention: whole segments, oldest first, only what is committed (docs/protocol/log-format.md#retention)."""
 
 import random
 from collections.abc import Iterator

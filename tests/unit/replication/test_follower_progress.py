@@ -17,7 +17,7 @@ def fetch(follower: FollowerProgress, now_ms: int, offset: int, leader_end: int)
 
 
 def test_reaching_the_end_of_the_previous_fetch_counts_as_caught_up_at_that_time() -> None:
-    # The example of section 5: t=100 f=50 e=60; t=200 f=60 e=75.
+    # The example of docs/protocol/replication.md#follower-progress: t=100 f=50 e=60; t=200 f=60 e=75.
     follower = started()
     fetch(follower, 100, 50, 60)
     fetch(follower, 200, 60, 75)

@@ -1,4 +1,4 @@
-"""The leader's rule for the high watermark, as the table of spec/replica-manager.md section 4."""
+"""The leader's rule for the high watermark: the table of docs/protocol/replication.md#leader-high-watermark."""
 
 import pytest
 

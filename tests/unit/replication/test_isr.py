@@ -1,4 +1,4 @@
-"""Leaving and joining the ISR (spec/replica-manager.md section 6)."""
+"""Leaving and joining the ISR (docs/protocol/replication.md#joining-the-isr)."""
 
 import pytest
 from hypothesis import given

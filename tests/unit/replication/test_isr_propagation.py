@@ -1,4 +1,4 @@
-"""When ISR changes are told to the controller: the three timings of spec/replica-manager.md section 6.4."""
+"""When the controller is notified of ISR changes: the timings of docs/protocol/replication.md#isr-propagation."""
 
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.isr_propagation import IsrPropagation

@@ -1,4 +1,4 @@
-"""Where a follower truncates: the rules of spec/replica-manager.md section 11 and its worked examples."""
+"""Where a follower truncates: docs/protocol/replication.md#truncation-point and #truncation-examples."""
 
 import pytest
 from hypothesis import given

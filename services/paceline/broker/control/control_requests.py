@@ -1,4 +1,7 @@
-"""LeaderAndIsr, StopReplica and UpdateMetadata, after the epoch checks (replica-manager.md sections 3, 7 and 8)."""
+"""Apply LeaderAndIsr, StopReplica and UpdateMetadata after the epoch checks.
+
+Source: docs/protocol/replication.md#leaderandisr-answers and the rules after it.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -151,10 +154,12 @@ class ControlRequests:
         manager.fetches.expect(dict.fromkeys(one for partition, _ in leaders for one in partition.followers))
 
     def _make_followers(self, followers: Accepted, live_leaders: tuple[LiveBroker, ...], errors: Errors) -> None:
-        """Follow, in this order: fetchers stopped, roles changed, waiting operations failed, fetchers started.
+        """Follow, in this order: stop fetchers, change roles, fail waiting operations, start fetchers.
 
-        A partition whose leader is nowhere to be found keeps its role and its old epoch, so that the same request
-        applies when it comes again; only its log is made, for the checkpoint (trap 13).
+        A partition whose leader has no known address keeps its role and its old epoch, so that the same request
+        applies when it is repeated; only its log is created, for the checkpoint.
+
+        Source: docs/protocol/replication.md#becoming-a-follower and #unknown-leader.
         """
         manager = self._manager
         known = {broker.broker_id: broker for broker in live_leaders} | dict(manager.metadata.snapshot.brokers)
@@ -196,7 +201,10 @@ class ControlRequests:
     # StopReplica
 
     def stop_replica(self, request: StopReplicaRequest) -> ControlResponse:
-        """Stop fetching partitions, and delete those marked so; an equal leader epoch is accepted (design 3.9)."""
+        """Stop fetching partitions, and delete those marked for deletion; an equal leader epoch is accepted.
+
+        Source: docs/protocol/replication.md#stopreplica.
+        """
         manager = self._manager
         errors: Errors = {}
         accepted: list[StopReplicaPartition] = []

@@ -1,4 +1,4 @@
-"""Which fetcher follows which partition (spec/replica-manager.md section 12).
+"""Assign each followed partition to a fetcher. Source: docs/protocol/replication.md#fetchers.
 
 One fetcher per (leader broker, fetcher id), made on demand and closed when it has nothing left to do. The id follows
 from the partition alone, so a partition never moves between the fetchers of one leader.

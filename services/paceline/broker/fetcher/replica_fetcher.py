@@ -1,8 +1,9 @@
-"""Follows partitions led by one broker: one fetch at a time, applied partition by partition (replica-manager.md 12).
+"""Fetch the partitions that one broker leads: one request at a time, applied partition by partition.
 
-An answer is applied to a partition only when it belongs to the request in flight, and the partition is still here, at
-the offset and in the leader epoch that were sent (trap 9). One partition's trouble never stops the others: it is
-delayed, or set aside as failed until the next LeaderAndIsr names it.
+A response is applied to a partition only if it answers the request in flight, and the partition is still fetched, at
+the offset and in the leader epoch that were sent. A partition with an error is delayed, or is failed until the next
+LeaderAndIsr names it; the other partitions continue.
+Source: docs/protocol/replication.md#applying-a-fetch-response.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
-"""This broker's settings that may change while it runs, as ZooKeeper has them.
+"""Read the settings of this broker that may change while it runs from ZooKeeper.
 
-Its own node wins over that of all brokers. Both are read in every new session and whenever one is announced below
-``/config/changes``. Source: spec/config.md; spec/zookeeper.md sections 1, 2.11 and 2.12.
+The broker's own node overrides the node of all brokers. Both are read in every new session, and whenever
+``/config/changes`` announces one of them. Source: KIP-226; Kafka 2.8 ZkNodeChangeNotificationListener.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,7 @@
-"""Controlled shutdown: ask the controller to move leadership away before stopping (spec/controller.md section 14)."""
+"""Controlled shutdown: ask the controller to move leadership away before stopping.
+
+Source: Kafka 2.8 KafkaServer.controlledShutdown, KIP-380.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A broker's registration in ZooKeeper, once per session (spec/zookeeper.md sections 5.1 and 8)."""
+"""Register the broker in ZooKeeper, once per session. Source: KIP-380; Kafka 2.8 KafkaZkClient.registerBroker."""
 
 import random
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Many ISR writes in one transaction, for the thousands of expansions after a broker's return (design 3.1).
+"""Write many ISRs in one transaction, for the thousands of expansions after a broker's return.
 
-A batch is an optimisation and never the last word: whatever does not go through smoothly is left to the single write
-of `coordination.isr_write`, which knows how to resolve conflicts and lost replies.
+A write that does not apply in the batch is repeated alone by `coordination.isr_write`, which resolves conflicts and
+lost replies. Source: docs/protocol/replication.md#isr-batches.
 """
 
 from collections.abc import Sequence

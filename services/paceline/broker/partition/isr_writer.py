@@ -1,4 +1,4 @@
-"""Carries ISR proposals to ZooKeeper and their outcome back (design 3.1, 3.3, 3.5, 3.19)."""
+"""Write ISR proposals to ZooKeeper and report their outcome. Source: docs/protocol/replication.md#writing-the-isr."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,7 @@
-"""ListOffsets, OffsetsForLeaderEpoch and DescribeReplicas (spec/replica-manager.md sections 10 and 19)."""
+"""Answer ListOffsets, OffsetsForLeaderEpoch and DescribeReplicas.
+
+Source: docs/protocol/replication.md#offset-lookups.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol

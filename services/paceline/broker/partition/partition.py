@@ -1,12 +1,12 @@
 """One replica this broker hosts: its role, and while it leads, its followers, ISR and high watermark.
 
-Invariants (spec/replica-manager.md sections 1-6, design 3.3-3.5):
+Invariants (docs/protocol/replication.md):
 
 * `leader_epoch` starts at -1 and only rises; it is stored after everything in a role change that can fail.
 * While leading, the *maximal* ISR is the committed one plus the proposal in flight, and the high watermark waits for
   all of it. At most one proposal is in flight; an outcome counts only for the proposal that is still current.
-* All methods run on the node's scheduler. Nothing here answers anybody: changes are reported to the host, which
-  completes waiting operations once the whole request has been handled.
+* All methods run on the node's scheduler. Nothing here answers a request: changes are reported to the host, which
+  completes waiting operations after the whole request has been handled.
 """
 
 import sys
@@ -218,6 +218,8 @@ class Partition:
             FencedLeaderEpochError: the asker's epoch is older.
             UnknownLeaderEpochError: the asker's epoch is newer.
             NotLeaderOrFollowerError: another broker leads.
+
+        Source: docs/protocol/replication.md#leader-epoch-check.
         """
         self._check_leader_epoch(current_leader_epoch)
         if not self.is_leader or self.log is None:
@@ -550,10 +552,12 @@ class Partition:
             self._host.emit(StateChangeKind.ISR_UNKNOWN, self, self.isr, reason)
 
     def isr_conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
-        """Somebody else wrote the state; ``state`` is what was read back, None when the node is gone.
+        """Take in that another writer changed the state; ``state`` was read back, None if the node was deleted.
 
-        While it still leads in that epoch the leader goes on from what it read (design 3.19). Otherwise a newer
-        decision is on its way: it proposes nothing more, and keeps counting everyone who may be in the ISR.
+        If this broker still leads in the same epoch, it continues from the state read. Otherwise a newer LeaderAndIsr
+        will follow: it proposes nothing more, and keeps counting the maximal ISR.
+
+        Source: docs/protocol/replication.md#isr-conflict.
         """
         if self.proposal is not proposal:
             return

@@ -1,8 +1,9 @@
-"""The partitions a broker hosts, and everything that is asked of them (spec/replica-manager.md section 1).
+"""Hold the partitions of a broker and handle requests about them.
 
 A partition is None (not hosted), Online (in `partitions`) or Offline (its log directory failed; until restart). All
 methods run on the node's scheduler, one at a time; there are no locks. Partitions report news while a request is
-handled; `deliver_news` at its end completes whatever waits for them.
+handled; `deliver_news` at its end completes the operations that wait for it.
+Source: docs/protocol/replication.md#hosted-partitions.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Fetches that wait: what wakes them, and when they are answered (spec/replica-manager.md section 13.3)."""
+"""Keep fetches that wait, and answer them when they can be. Source: docs/protocol/replication.md#waiting-fetch."""
 
 from collections.abc import Callable
 from typing import Protocol

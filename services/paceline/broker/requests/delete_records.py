@@ -1,7 +1,8 @@
-"""DeleteRecords: the log start offset moves up, at the leader first (spec/replica-manager.md section 19, KIP-107).
+"""DeleteRecords: raise the log start offset, at the leader first (KIP-107).
 
-It is answered when every live replica starts at or behind the offset, durably, so that no change of leader and no crash
-brings records back. Followers learn the leader's log start with their fetches, and tell theirs with the next one.
+The request is answered when every live replica starts at or above the offset, durably, so that no change of leader
+and no crash brings records back. Followers learn the leader's log start with a fetch and report theirs with the next.
+Source: docs/protocol/replication.md#deleterecords.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,9 @@
-"""Fetch on the leader, for followers and clients alike (spec/replica-manager.md section 13).
+"""Answer fetches of followers and clients on the leader.
 
 A follower reads up to the log end and its fetch reports its progress; a client reads up to the high watermark. In a
-session only marked partitions are looked at. A fetch that finds too little waits; when it is answered it reads again,
-without reporting progress a second time (trap 8).
+session only marked partitions are read. A fetch that finds too few bytes waits; before it is answered it reads again,
+without reporting progress a second time.
+Source: docs/protocol/replication.md#fetch-on-the-leader, #visibility and #waiting-fetch.
 """
 
 import random

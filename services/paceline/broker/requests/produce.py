@@ -1,4 +1,7 @@
-"""Produce: append, then answer at once or when the high watermark has passed (spec/replica-manager.md section 14)."""
+"""Produce: append, then answer at once or after the high watermark has passed the batch.
+
+Source: docs/protocol/replication.md#produce.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

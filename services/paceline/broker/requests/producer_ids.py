@@ -1,4 +1,4 @@
-"""Hands out producer ids from blocks claimed in ZooKeeper (spec/zookeeper.md section 2.13)."""
+"""Hand out producer ids from blocks claimed in ZooKeeper. Source: KIP-98; Kafka 2.8 ProducerIdManager."""
 
 from collections.abc import Callable
 

@@ -476,7 +476,7 @@ def _numbers(snapshot: Any) -> dict[str, float]:
 
 
 def _boot_id() -> str:
-    """Return the kernel's boot id, which tells a restart after power loss from one after a crash (design 3.6)."""
+    """Return the kernel's boot id, which differs after a loss of power and not after a crash of the process."""
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError:

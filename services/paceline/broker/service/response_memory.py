@@ -1,8 +1,8 @@
-"""Bytes of answers that clients have asked for and not taken yet, over all listeners of a broker.
+"""Limit the bytes of responses that clients have requested and not received yet, over all listeners of a broker.
 
-Without a limit clients that ask for 50 MiB and never read would fill the broker's memory (hostile inputs H20, H21).
-Without shares a few of them would use the limit up for everybody: a connection may hold no more than a part of what is
-free, so there is always some room left for the next one, and when it becomes tight, whoever has taken longest goes.
+Without a limit, clients that request 50 MiB and never read would fill the broker's memory. Without shares, a few
+clients would use up the limit for all: a connection may hold only a part of the free memory, so room is left for the
+next connection, and when memory becomes scarce the connection that has taken longest is cut.
 """
 
 import asyncio

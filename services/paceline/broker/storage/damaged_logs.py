@@ -12,7 +12,7 @@ it knows a leader epoch that there has never been, or when its topic id was lost
    one is filled from the leader. It joins the ISR when it has caught up, as any follower does.
 
 Without such a peer nothing is given up: what is intact is served, and the damaged range is answered CORRUPT_MESSAGE.
-Source: spec/reliability.md (corrupt middle of a segment), docs/decisions/0011-damaged-and-stray-logs.md.
+Source: docs/protocol/log-format.md#damaged-logs, docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
 import logging

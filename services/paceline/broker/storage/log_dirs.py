@@ -1,6 +1,7 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113, spec/replica-manager.md section 16).
+"""Answer DescribeLogDirs and AlterReplicaLogDirs (KIP-113).
 
-A broker may have several log directories, but does not move replicas between them; it says so to whoever asks.
+A broker may have several log directories, but does not move replicas between them: AlterReplicaLogDirs is refused.
+Source: docs/protocol/replication.md#log-directories.
 """
 
 from collections import Counter

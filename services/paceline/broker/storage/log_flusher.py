@@ -1,8 +1,8 @@
-"""Making logs durable behind the owner's back: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
-Idle producers are forgotten, too.
+"""Flush logs in the background: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
 
-The slow part of flushes runs on whatever `BackgroundWork` is, some logs at a time, while the owner goes on appending.
-Source: design 3.13 and 3.14, spec/replica-manager.md sections 9 and 18.
+The fsyncs run as `BackgroundWork`, some logs at a time, while the owner continues to append. Idle producers are
+removed here, too.
+Source: docs/protocol/log-format.md#durability, #offset-checkpoints and #producer-state.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""When retention runs: over all hosted partitions, a slice at a time. Source: spec/log-format.md section 11."""
+"""Run retention over all hosted partitions, a slice at a time. Source: docs/protocol/log-format.md#retention."""
 
 import logging
 from collections.abc import Iterator, Mapping

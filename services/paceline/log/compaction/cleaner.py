@@ -9,6 +9,7 @@ Invariants:
 
 A cleaning only reads segments and writes ``.cleaned`` files: it may run on another thread than the log's owner, who
 puts each written segment in place (`PartitionLog.replace_segments`).
+Source: docs/protocol/log-format.md#compaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping
