@@ -1,8 +1,8 @@
-"""One large piece of work at a time on the event loop, with a look at what else has come in between.
+"""Let one large piece of work run in each round of the event loop (docs/protocol/limits.md#event-loop-turns).
 
-An event loop runs everything that is ready before it takes what other threads have posted: twenty fetches of megabytes
-that became ready together would hold up a control request by the sum of their copies, not by one of them. So whoever
-has megabytes to move waits for its turn, and there is one turn in each round of the loop; small work never waits.
+An event loop runs every callback that is ready before it takes callbacks that other threads have posted. Twenty fetches
+of megabytes that become ready together would therefore delay a control request by the sum of their copies, not by one
+of them. Work on megabytes waits for its turn, and each round has one turn; small work never waits.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Request and answer pairs on one stream, at both ends.
+"""Pairs of request and answer on one stream, for server and client.
 
 Read `stream_server.py` first.
 """

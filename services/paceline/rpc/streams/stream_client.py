@@ -1,9 +1,8 @@
-"""The asking end of exchanges: a real thread reads the answers of one stream, anybody may put requests on it.
+"""Send requests on one stream from any thread; a thread of the client reads the answers.
 
-Each request is answered by one message, in the order of the requests. Compared with a blocking unary call the price of
-headers, trailers and a call object per message goes away, and a request needs no hand-over to the thread that waits
-for its answer (measured: docs/decisions/0008). The answering end is `rpc.exchange`, a stream
-`rpc.stream_call`.
+Each request is answered by one message, in the order of the requests. A message on a stream needs no headers, trailers
+or call object of its own, as a blocking unary call does, and a request needs no hand-over to the thread that waits for
+its answer (measured: docs/decisions/0008). `stream_server` is the server's end, `stream_call` the stream itself.
 """
 
 import queue

@@ -1,8 +1,8 @@
-"""The answering end of exchanges: each message of a stream is a request, answered by one message, in order.
+"""Answer each message of a stream, a request, with one message, in order.
 
 A unary call makes a stream, headers, trailers and several tasks for every message; on a stream one message costs a
-third of that (measured: docs/decisions/0008). It is an optimisation and never the only way: the same request is taken
-by a unary method, too. The asking end is `rpc.stream_caller`.
+third of that (measured: docs/decisions/0008). Streams are an optimisation: a unary method serves the same request, too.
+`stream_client` is the client's end. Limits: docs/protocol/limits.md#streams.
 
 A request has no task of its own. Its handler, a coroutine, begins in the callback that brings the request, goes on in
 the callback that brings what it waits for (`StreamServer.wait`), and its answer is written in that very callback: each
@@ -28,10 +28,10 @@ OnAnswered = Callable[[float, str | None], None]
 """Told how many seconds one exchange took, and the name of the error it was answered with, None for success."""
 
 MAX_STREAMS: Final = 32
-"""Streams that clients may have open at one listener. Each may bring a request of full size at any time, and nobody
-can put that off as `rpc.receive_limiter` does for calls; so they are few, and who comes later uses single calls."""
+"""Streams that clients may have open at one listener. Each may carry a request of full size at any time, and
+`receive_limiter` cannot delay it as it delays a call; so they are few, and further clients use single calls."""
 LONGEST_DELIVERY_S: Final = 60.0
-"""A client that has not taken an answer by then gets no other: what its requests hold is wanted by others."""
+"""A client that has not read an answer by then is disconnected, because its requests hold memory."""
 MAX_UNDER_WAY: Final = 16
 """Requests of one stream that are worked on at a time; more wait in the connection."""
 MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
