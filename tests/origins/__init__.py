@@ -10,7 +10,7 @@ is here: it is tested beside its successors, so that every rule can be compared 
 | `state_change_queue` | a channel per broker, a full resend at failover: `controller/channel/`, `standby/failover.py` |
 | `leader_election` | election strategies of the controller: `controller/election/leader_election.py` |
 | `commit_loop` | high watermark and ISR upkeep: `replication/high_watermark.py`, `replication/isr.py` |
-| `reassignment` | reassignment by the controller: `controller/reassignment/reassignment.py` |
+| `reassignment` | three phases: `controller/reassignment/reassignment.py` |
 
-Read `state_change_queue` first. Source: docs/origins.md, rows S0.
+Read `state_change_queue` first. The rows S0-1 and so on are in docs/origins.md.
 """

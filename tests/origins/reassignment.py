@@ -3,7 +3,7 @@
 The target stood in ``/brokers/partitions_reassigned``; an empty one meant that the topic was to be deleted. The leader
 started the new replicas, checked after commits whether all of them had the last record, closed the old ones, waited
 until they had left the ISR, and wrote down the result, in an order that survives a crash at every step. The controller
-does this now, and deletion has a marker of its own.
+does this now (docs/protocol/controller.md#reassignment-steps), and deletion has a marker of its own.
 
 Source: docs/origins.md, rows S0-13 to S0-15.
 """

@@ -1,6 +1,6 @@
-"""What the active controller keeps in memory. Owned by one actor, so there are no locks.
+"""State of the cluster that the active controller keeps in memory. One actor owns it, so there are no locks.
 
-Source: spec/controller.md section 1; Kafka 2.8 ControllerContext.scala.
+Source: docs/protocol/controller.md#controller-context; Kafka 2.8 ControllerContext.scala.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ UNASSIGNED: Final = ReplicaAssignment(())
 
 
 class PartitionState(Enum):
-    """States of the partition state machine (section 7)."""
+    """States of a partition; docs/protocol/controller.md#partition-states."""
 
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
@@ -29,7 +29,7 @@ class PartitionState(Enum):
 
 
 class ReplicaState(Enum):
-    """States of the replica state machine (section 8)."""
+    """States of a replica; docs/protocol/controller.md#replica-states."""
 
     NEW = "NewReplica"
     ONLINE = "OnlineReplica"

@@ -7,7 +7,7 @@ from paceline.model.errors import NotControllerError
 class ControllerMovedError(NotControllerError):
     """A fenced write failed its check of ``/controller_epoch``: this process must not act any more.
 
-    Source: spec/zookeeper.md section 4; design.md 3.18.
+    Source: docs/protocol/zookeeper.md#epoch-fence; docs/protocol/controller.md#resigning.
     """
 
     def __init__(self, message: str, may_be_applied: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""The controller's heart: one event in, one flow that handles it. Also who is in office, and how office is left.
+"""Handle each event of the controller with one flow, and become or cease to be the active controller.
 
-Source: spec/controller.md sections 2, 3 and 6; Kafka 2.8 KafkaController.process.
+Source: docs/protocol/controller.md#resigning; docs/protocol/controller.md#events; Kafka 2.8
+KafkaController.process.
 """
 
 import logging
@@ -127,7 +128,7 @@ class ControllerEventHandler:
             self._on_office(False)
 
     def _move(self, cause: str) -> Flow[None]:
-        """Resign, give ``/controller`` back if it is still ours, and stand for election again (design.md 3.18)."""
+        """Resign, delete ``/controller`` if this session still owns it, and take part in the next election."""
         self.resign(cause)
         try:
             yield from self._election.withdraw()

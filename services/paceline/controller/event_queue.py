@@ -1,6 +1,6 @@
-"""One FIFO queue; each event's flow runs to its end before the next begins.
+"""Run events from one FIFO queue; each event's flow ends before the next begins.
 
-Source: spec/controller.md section 5; Kafka 2.8 ControllerEventManager.
+Source: docs/protocol/controller.md#event-queue; Kafka 2.8 ControllerEventManager.
 """
 
 from collections import deque

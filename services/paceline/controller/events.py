@@ -1,6 +1,6 @@
-"""What the controller reacts to. An event says that something happened; its handler reads what is there now.
+"""Events of the controller. An event says that something has happened; its handler reads the current state.
 
-Source: spec/controller.md section 6.
+Source: docs/protocol/controller.md#events.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 The same object runs in the service and in the simulator; they differ in the ports they hand in.
 
-Source: spec/zookeeper.md section 8; spec/controller.md sections 3, 5 and 18.
+Source: docs/protocol/controller.md#end-of-a-session; docs/protocol/zookeeper.md#watches-end-with-the-connection.
 """
 
 import logging
@@ -225,7 +225,7 @@ class ControllerNode:
         validate_only: bool,
         reply: Callable[[list[CreateTopicResult] | Exception], None],
     ) -> None:
-        """Create topics; the reply comes when every leader has acknowledged, or at the deadline (design.md 3.16)."""
+        """Create topics; the reply comes when every leader has acknowledged, or at the deadline."""
         self._ask(ev.CreateTopics(tuple(topics), timeout_ms, validate_only, _once(reply)))
 
     def delete_topics(
@@ -411,8 +411,8 @@ class ControllerNode:
             self._session_id = session.session_id
             self._queue.put(ev.Rewatch() if same and self.is_active else ev.Startup())
         elif session.state in (SessionState.EXPIRED, SessionState.IN_DOUBT):
-            # Nothing decided under the old session may run any further: not the rest of the event being handled, not
-            # the events behind it (trap 15). When the session is only in doubt, the own clock decides (trap Z4).
+            # Stop the running event and drop the queued ones: all were decided under the old session. A session in
+            # doubt counts as ended, by this process's own clock (docs/protocol/zookeeper.md#session-in-doubt).
             self._queue.clear()
             self._machine.resign(f"the session is {session.state.name.lower()}")
             self._machine.active_controller = None

@@ -1,6 +1,6 @@
-"""Which event a fired watch becomes. The event reads again, so the watch's own word is not trusted.
+"""Map a fired watch to an event. The event reads the node again; data of the watch is not used.
 
-Source: spec/zookeeper.md section 3.
+Source: docs/protocol/zookeeper.md#watches.
 """
 
 import re

@@ -3,7 +3,7 @@
 Every write goes out as a multi whose first operation checks the version of ``/controller_epoch``; reads are never
 wrapped. Paths are read with a watch wherever a later change must become an event.
 
-Source: spec/zookeeper.md sections 3 and 4; Kafka 2.8 KafkaZkClient.scala.
+Source: docs/protocol/zookeeper.md#epoch-fence; docs/protocol/zookeeper.md#watches; Kafka 2.8 KafkaZkClient.scala.
 """
 
 import logging

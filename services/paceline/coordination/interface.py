@@ -1,15 +1,17 @@
-"""What the cores see of ZooKeeper: requests, responses, watches and the life of a session.
+"""ZooKeeper as the cores use it: requests, responses, watches and the life of a session.
 
 Rules every implementation keeps (the kazoo door and the in-memory one alike):
 
 * Callbacks run on the owning node's scheduler, one at a time. Responses of one client arrive in the order of its
   requests; a watch event arrives before any response that shows the change it announces.
 * A request belongs to the session under which it was submitted. When that session ends it is answered
-  ``SESSION_EXPIRED``; it is never carried over to the next session (trap Z3).
+  ``SESSION_EXPIRED``; it is never carried over to the next session
+  (docs/protocol/zookeeper.md#requests-end-with-their-session).
 * ``CONNECTION_LOSS`` means the connection broke with the request in doubt: it may have been applied.
 * Watches are one-shot. Every ``CONNECTED`` event, of the same session or of a new one, means that *all* watches are
-  gone and must be set again by reading again (trap Z1).
-* Errors come back as codes, also inside a multi (trap Z2); `submit` never raises for what the server said.
+  lost and must be armed by reading again (docs/protocol/zookeeper.md#watches-end-with-the-connection).
+* Errors come back as codes, also inside a multi; `submit` never raises for an answer of the server
+  (docs/protocol/zookeeper.md#results-of-a-multi).
 """
 
 from collections.abc import Callable, Sequence
@@ -175,7 +177,7 @@ class SessionState(Enum):
     """Connection lost; the session may live on."""
     IN_DOUBT = auto()
     """Disconnected for longer than the session timeout on the own monotonic clock: the server may have ended the
-    session. Whoever must not act on without it stops now (trap Z4)."""
+    session. A process that may act only within its session stops now."""
     EXPIRED = auto()
     """The server has ended the session; its ephemeral nodes are gone. A CONNECTED with a new session follows."""
     CLOSED = auto()

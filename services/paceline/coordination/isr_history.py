@@ -1,10 +1,10 @@
-"""What a partition's state node remembers beside Kafka's schema: who left the ISR, who came back without its data.
+"""Replicas that left the ISR, or came back without their data: extra keys of a partition's state node.
 
 KIP-966 calls the first "eligible leader replicas". Both lists are extra keys of the state's JSON. Every writer of an
 ISR brings them forward with `next_extra`. A writer that drops them, Kafka's own for one, drops the knowledge of a loss,
 too: such a partition is then elected as in Kafka.
 
-Source: design.md 3.6; docs/decisions/0005-unclean-restart.md.
+Source: docs/protocol/zookeeper.md#isr-history; docs/decisions/0005-unclean-restart.md.
 """
 
 from collections.abc import Collection, Iterable, Mapping

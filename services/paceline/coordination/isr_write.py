@@ -1,4 +1,7 @@
-"""The leader's own ISR write (spec/zookeeper.md section 6.1, design 3.3, 3.5 and 3.19), as a flow."""
+"""Write the ISR of a leader, as a flow.
+
+Source: docs/protocol/zookeeper.md#isr-write-of-a-leader; KIP-903.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

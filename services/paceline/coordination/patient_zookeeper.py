@@ -1,4 +1,4 @@
-"""Patience over connection losses, within one session (spec/zookeeper.md section 3, rule 6)."""
+"""Repeat requests after connection losses, within one session; docs/protocol/zookeeper.md#connection-loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,8 +1,9 @@
-"""Conversations with ZooKeeper that take more than one step, as flows (`paceline.coordination.flow`).
+"""Operations on ZooKeeper that take more than one request, as flows (`paceline.coordination.flow`).
 
 Run them on a `PatientZooKeeper`. A write whose reply was lost is resolved by reading back, never by sending it twice
-(design 3.8; KAFKA-14845, KAFKA-4229). All raise `SessionLostError` when the session ends, `ZooKeeperRequestError` when
-ZooKeeper refuses something for a reason a retry cannot mend, and `MalformedZnodeError` for foreign data.
+(docs/protocol/zookeeper.md#lost-replies; KAFKA-14845, KAFKA-4229). All raise `SessionLostError` when the session ends,
+`ZooKeeperRequestError` when ZooKeeper refuses a request and a retry cannot help, and `MalformedZnodeError` for foreign
+data.
 """
 
 import random
@@ -69,7 +70,7 @@ def ensure_paths(paths: Iterable[str]) -> Flow[None]:
 def register_broker(
     registration: BrokerRegistration, session_id: int, earlier_session_ids: Collection[int] = ()
 ) -> Flow[Registered]:
-    """Register a broker and bump its ``/broker_epochs`` node in the same transaction (design 3.5).
+    """Register a broker and bump its ``/broker_epochs`` node in the same transaction.
 
     Args:
         registration: what to publish.
@@ -79,7 +80,7 @@ def register_broker(
     Raises:
         DuplicateBrokerIdError: another process's session holds the id.
 
-    Source: spec/zookeeper.md section 5.1.
+    Source: docs/protocol/zookeeper.md#registering-a-broker; KIP-380.
     """
     path, epoch_path = znodes.broker_path(registration.broker_id), znodes.broker_epoch_path(registration.broker_id)
     operations: tuple[Operation, ...] = (
@@ -130,9 +131,9 @@ def get_or_create_cluster_id(new: random.Random | str) -> Flow[str]:
 
 
 def claim_producer_id_block(broker_id: int) -> Flow[ProducerIdBlock]:
-    """Claim the next thousand producer ids (spec/zookeeper.md section 2.13).
+    """Claim the next thousand producer ids; docs/protocol/zookeeper.md#producer-id-blocks.
 
-    A block whose claim is in doubt is given up rather than used twice: ids are plenty.
+    A block whose claim is in doubt is given up, so that no id is used twice.
     """
     path = znodes.LATEST_PRODUCER_ID_BLOCK
     response = Response(ZkCode.OTHER)
@@ -166,7 +167,7 @@ def generate_broker_id(reserved_max: int = 1_000) -> Flow[int]:
 
 
 def propagate_isr_change(partitions: Iterable[TopicPartition]) -> Flow[None]:
-    """Tell the controller that the ISR of these partitions has changed (spec/zookeeper.md section 2.9)."""
+    """Tell the controller which ISRs have changed; docs/protocol/zookeeper.md#notices-from-brokers."""
     ordered = list(partitions)
     step = _PARTITIONS_PER_NOTIFICATION
     path = znodes.ISR_CHANGE_PREFIX

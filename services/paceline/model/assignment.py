@@ -1,4 +1,4 @@
-"""Which brokers hold a partition, and how that changes during a reassignment (KIP-455)."""
+"""Replicas assigned to a partition, and those that a reassignment adds and removes (KIP-455)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class ReplicaAssignment:
     def reassign_to(self, target: Sequence[int]) -> "ReplicaAssignment":
         """Return the assignment that starts, or replaces, a reassignment to ``target``.
 
-        Source: spec/controller.md section 13, the algebra of origin, target and union.
+        Source: docs/protocol/controller.md#reassignment-algebra.
         """
         full = tuple(dict.fromkeys((*target, *self.origin)))
         return ReplicaAssignment(

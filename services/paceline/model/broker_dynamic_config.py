@@ -1,6 +1,6 @@
-"""What may be set for brokers while they run: ``/config/brokers/<id>``, else ``/config/brokers/<default>``.
+"""Settings of a running broker: ``/config/brokers/<id>``, else ``/config/brokers/<default>``.
 
-Source: spec/config.md section 3 (throttles) and its rule of precedence; KIP-226.
+Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226.
 """
 
 from collections.abc import Mapping

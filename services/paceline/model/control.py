@@ -57,7 +57,7 @@ class ControllerStamp:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrPartition:
-    """A decision about one partition (spec/controller.md section 17.1)."""
+    """A decision about one partition (docs/protocol/controller.md#control-requests)."""
 
     topic_partition: TopicPartition
     topic_id: str | None

@@ -52,7 +52,7 @@ def validate_topic_name(name: str) -> None:
     Raises:
         InvalidTopicError: the name is not legal; the message says why.
 
-    Source: spec/zookeeper.md section 5.3.
+    Source: docs/protocol/zookeeper.md#topic-names.
     """
     if not name:
         raise InvalidTopicError("the topic name is empty")

@@ -1,4 +1,4 @@
-"""The tuple a partition lives by: leader, leader epoch, in-sync replicas, and the version they were written at."""
+"""Leader, leader epoch and ISR of a partition, and the version of the node that holds them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from paceline.model.identifiers import NO_LEADER
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """State of one partition as kept in ZooKeeper (spec/zookeeper.md section 2.4)."""
+    """State of one partition in ZooKeeper (docs/protocol/zookeeper.md#partition-state-node)."""
 
     leader: int
     """Broker id, `NO_LEADER` (-1) when there is none."""

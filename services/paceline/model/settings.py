@@ -1,4 +1,4 @@
-"""Settings the cores are handed, with Kafka's defaults (spec/config.md). Loading them is `runtime.settings`' job.
+"""Settings of the cores, with Kafka's defaults; `runtime.settings` loads them.
 
 A field is Kafka's key with underscores: ``replica.lag.time.max.ms`` is `replica_lag_time_max_ms`.
 """
@@ -34,7 +34,7 @@ class BrokerConfig:
     """Listeners that speak TLS; the registration tells others."""
     zookeeper_session_timeout_ms: int = 18_000
     controller_broker_lease_ms: int = 9_000
-    """A third of it is the period of heartbeats to the controller; 0 for none. Ours (design 3.7)."""
+    """Three times the period of heartbeats to the controller; 0 for none. Not in Kafka."""
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_max_bytes: int = 1_048_576
     replica_fetch_response_max_bytes: int = 10_485_760
@@ -84,7 +84,7 @@ class ControllerConfig:
     controller_id: int
     zookeeper_session_timeout_ms: int = 18_000
     controller_broker_lease_ms: int = 9_000
-    """A broker silent for longer loses its leadership; 0 for never. Ours (design 3.7)."""
+    """A broker silent for longer loses its leaders (docs/protocol/controller.md#broker-lease); 0 for never."""
     broker_suspect_ms: int = 100
     """Pause between the two refused connects that show a dead process; 0: only lease and session count. Ours."""
     request_timeout_ms: int = 30_000

@@ -1,6 +1,6 @@
-"""What the active controller tells the controllers that stand by: partition states, in order, from a snapshot on.
+"""Partition states that the active controller streams to the standbys, in order, from a snapshot on.
 
-Source: design.md 3.12; docs/decisions/0009-warm-standbys.md.
+Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
-"""One record for what changed in the cluster: the state-change log, the event stream, the CLI and the console share it.
+"""Record of a change in the cluster, shared by the state-change log, the event stream, the CLI and the console.
 
-The nouns are those of spec/reliability.md section 2.1. Whoever emits a record fills in what it knows and leaves the
-rest at None; `kind` says which fields to expect.
+The emitter fills in the fields that it knows and leaves the rest at None; `kind` says which fields to expect.
 """
 
 from dataclasses import dataclass, fields

@@ -1,7 +1,7 @@
 """The lists of replicas whose replication traffic is throttled: topic keys ``*.replication.throttled.replicas``.
 
 A list is ``partition:broker,partition:broker,...``, or ``*`` for every replica of the topic, or nothing. Source:
-KIP-73; spec/replica-manager.md section 17.
+KIP-73.
 """
 
 import re

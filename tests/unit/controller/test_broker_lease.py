@@ -1,4 +1,4 @@
-"""Leases: a broker the controller does not hear from keeps its registration and loses its leadership (design 3.7)."""
+"""A broker that the controller does not hear from keeps its registration and loses its leaders."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Brokers that come back without all they had acknowledged (design 3.6; B17)."""
+"""Brokers that come back without records that they had acknowledged; docs/protocol/controller.md#unclean-restart."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""What clients may ask of partitions, leaders and configuration, and what they are told; plain values.
+"""Requests and results of AdminService for partitions, leaders and configuration, as plain values.
 
-Source: design.md section 2 (AdminService); KIP-195, KIP-339, KIP-455, KIP-460.
+Source: KIP-195, KIP-339, KIP-455, KIP-460.
 """
 
 from dataclasses import dataclass

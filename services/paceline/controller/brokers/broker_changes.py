@@ -1,6 +1,6 @@
-"""Brokers that come, go, bounce or move.
+"""Handle brokers that start, die, restart or change their address.
 
-Source: spec/controller.md section 10; Kafka 2.8 KafkaController.processBrokerChange.
+Source: docs/protocol/controller.md#broker-changes; Kafka 2.8 KafkaController.processBrokerChange.
 """
 
 import logging
@@ -99,9 +99,10 @@ def _remove(components: ControllerComponents, broker_ids: Sequence[int]) -> None
 
 
 def on_broker_startup(components: ControllerComponents, broker_ids: Sequence[int]) -> Flow[None]:
-    """Give new brokers the full state, then let what waited for them go on.
+    """Send new brokers the full state, then resume elections, reassignments and deletions that waited for them.
 
-    A broker must know its peers before it is told to follow one, so metadata goes first (trap 1).
+    A broker follows only a leader that it knows, so metadata goes first
+    (docs/protocol/controller.md#metadata-before-leadership).
     """
     context = components.context
     for broker_id in broker_ids:
@@ -137,9 +138,11 @@ def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int
 def on_replicas_become_offline(
     components: ControllerComponents, replicas: Sequence[Replica], fence: bool = False
 ) -> Flow[None]:
-    """Elect first, remove from the ISR afterwards: the other order costs an extra write each (trap 4).
+    """Elect leaders, then remove the replicas from the ISRs: the other order costs an extra write for each partition.
 
-    With ``fence`` the partitions get a new leader epoch in any case.
+    With ``fence`` each partition gets a new leader epoch in any case.
+
+    Source: docs/protocol/controller.md#elect-before-isr-removal.
     """
     context = components.context
     told_before = context.metadata_sequence
@@ -166,13 +169,14 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
         return
     errors = event.response.partition_errors
     for partition in event.request.partitions:
-        # An equal epoch is refused as stale when an earlier try arrived and only its answer was lost (trap 14).
+        # A broker refuses an equal epoch as stale when an earlier try arrived and its answer was lost:
+        # docs/protocol/controller.md#stale-epoch-in-an-answer.
         taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
         if taken and partition.leader == event.broker_id:
             components.topic_requests.leader_acknowledged(partition.topic_partition)
             components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
     before = context.on_offline_dirs.get(event.broker_id, set())
-    # A stale epoch is the healthy answer to a repeated request (trap 14); a failed replica never gives it.
+    # A healthy replica answers a repeated request with a stale epoch; a failed replica never does.
     healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
     online = {tp for tp, error in errors.items() if error in healthy}
     failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR and context.knows(tp)]

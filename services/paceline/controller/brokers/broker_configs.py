@@ -1,6 +1,6 @@
-"""What DescribeConfigs and IncrementalAlterConfigs say and do for brokers: the settings that change while they run.
+"""Serve DescribeConfigs and IncrementalAlterConfigs for brokers: the settings that change while a broker runs.
 
-Source: spec/config.md section 3 and its rule of precedence; KIP-226, KIP-73.
+Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226, KIP-73.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""Leases of brokers: who has been heard from lately, on the controller's own clock.
+"""Track which brokers have sent a heartbeat lately, on the controller's own clock.
 
-A broker that sees ZooKeeper but not the controller stays registered, yet it hears of no decision: leadership must not
-stay with it (the open gap of KIP-343).
+A broker that sees ZooKeeper but not the controller stays registered, but receives no decision, so it must not keep
+leading (the gap that KIP-343 leaves open).
 
-Source: design.md 3.7.
+Source: docs/protocol/controller.md#broker-lease; docs/decisions/0007-broker-lease.md.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,6 +1,6 @@
-"""A broker asks to be relieved of leadership before it stops.
+"""Move leaders away from a broker that is about to stop.
 
-Source: spec/controller.md section 14; Kafka 2.8 KafkaController.doControlledShutdown.
+Source: docs/protocol/controller.md#controlled-shutdown; Kafka 2.8 KafkaController.doControlledShutdown.
 """
 
 import logging
@@ -55,6 +55,6 @@ def on_controlled_shutdown(
 
 
 def _counts(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
-    """Whether the partition can move at all: a single replica never blocks a shutdown (trap 11)."""
+    """Whether the partition has a second replica to move to: a single replica never blocks a shutdown."""
     several = len(components.context.assignment(topic_partition).replicas) > 1
     return several and not components.context.is_queued_for_deletion(topic_partition.topic)

@@ -1,8 +1,8 @@
-"""Notices brokers leave in ZooKeeper: leaders changed their ISR, log directories failed.
+"""Handle notices of brokers in ZooKeeper: a leader has changed its ISR, or a log directory has failed.
 
-Only the notices that were listed are deleted, and also when handling them failed (trap 8 of spec/zookeeper.md).
+Only the notices that were listed are deleted, also when handling them failed.
 
-Source: spec/zookeeper.md section 7; spec/controller.md section 10.3.
+Source: docs/protocol/zookeeper.md#notices-from-brokers; docs/protocol/controller.md#failed-log-directories.
 """
 
 import logging

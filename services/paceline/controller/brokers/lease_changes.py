@@ -1,6 +1,6 @@
-"""What follows when a broker's lease runs out, and when it is heard from again.
+"""Move leaders away when a broker's lease runs out, and let the broker lead again after its next heartbeat.
 
-Source: design.md 3.7; spec/controller.md section 14, for what is done for a broker that shuts down.
+Source: docs/protocol/controller.md#broker-lease; docs/decisions/0007-broker-lease.md.
 """
 
 import logging

@@ -1,9 +1,9 @@
-"""One queue per broker: one request in flight, in order, the same request again until it is answered.
+"""Send control requests: one queue per broker, one request in flight, repeated until it is answered.
 
-Delivery is at least once and in order while the broker stays registered. Nothing is reordered, merged or given up;
-an error code in an answer is final. Removing the broker drops what is queued.
+Delivery is at least once and in order while the broker stays registered. No request is reordered, merged or given
+up; an error code in an answer is final. Removing the broker drops its queue.
 
-Source: spec/controller.md section 16; Kafka 2.8 ControllerChannelManager and RequestSendThread.
+Source: docs/protocol/controller.md#control-channel; Kafka 2.8 ControllerChannelManager and RequestSendThread.
 """
 
 import logging

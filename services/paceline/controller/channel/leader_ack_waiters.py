@@ -1,6 +1,6 @@
-"""Requests that are answered when leaders have acknowledged their LeaderAndIsr request.
+"""Answer requests of clients when the leaders have acknowledged their LeaderAndIsr request.
 
-Source: design.md 3.16; spec/controller.md section 15.
+Source: docs/protocol/controller.md#answer-after-acknowledgement.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
-"""Collects what one step decided and sends it as one LeaderAndIsr, UpdateMetadata and StopReplica per broker.
+"""Collect the decisions of one step and send them as one LeaderAndIsr, UpdateMetadata and StopReplica per broker.
 
-Source: spec/controller.md section 16, "Request batch"; Kafka 2.8 AbstractControllerBrokerRequestBatch.
+Source: docs/protocol/controller.md#request-batch; Kafka 2.8 AbstractControllerBrokerRequestBatch.
 """
 
 from collections.abc import Iterable
@@ -134,7 +134,11 @@ class RequestBatch:
         self._collected.is_initial = True
 
     def add_stop_replica(self, broker_ids: Iterable[int], topic_partition: TopicPartition, delete: bool) -> None:
-        """Stop a replica on brokers; carries the leader epoch cached now, before a following ISR removal (trap 5)."""
+        """Stop a replica on brokers.
+
+        The request carries the leader epoch cached now, before a later ISR removal raises it
+        (docs/protocol/controller.md#epoch-of-stopreplica).
+        """
         known = self._context.leadership.get(topic_partition)
         if self._context.is_queued_for_deletion(topic_partition.topic):
             leader_epoch = EPOCH_DURING_DELETE

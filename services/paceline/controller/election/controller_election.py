@@ -1,9 +1,9 @@
-"""Who is the controller: ``/controller``, ``/controller_epoch`` and the addresses under ``/controllers/ids``.
+"""Elect the controller: ``/controller``, ``/controller_epoch`` and the addresses under ``/controllers/ids``.
 
-Creating ``/controller`` and raising the epoch are one multi; there is no moment in which one has happened without the
-other. A lost answer is resolved by reading back.
+One multi creates ``/controller`` and raises the epoch, so neither happens without the other. A lost
+answer is resolved by reading back.
 
-Source: spec/zookeeper.md section 5.2; spec/controller.md sections 2 and 3; design.md 3.8, 3.18.
+Source: docs/protocol/controller.md#electing-the-controller; docs/protocol/zookeeper.md#lost-replies.
 """
 
 import logging

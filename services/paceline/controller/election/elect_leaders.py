@@ -1,6 +1,7 @@
-"""ElectLeaders: preferred leaders back to their brokers, or, on request, a leader from outside the ISR.
+"""Serve ElectLeaders: elect preferred leaders or, on request, a leader from outside the ISR.
 
-Source: spec/controller.md section 15 (the table of errors); KIP-460; Kafka 2.8 processReplicaLeaderElection.
+Source: docs/protocol/controller.md#errors-of-electleaders; KIP-460; Kafka 2.8
+KafkaController.processReplicaLeaderElection.
 """
 
 from collections import Counter

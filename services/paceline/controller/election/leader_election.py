@@ -1,8 +1,9 @@
-"""Who leads next: pure strategies over assigned replicas, ISR and who is online.
+"""Elect a leader: pure strategies over assigned replicas, ISR and online brokers.
 
-Scanning always follows the order of the assigned replicas, never the order of the ISR, which is a set in meaning.
+Scans follow the order of the assigned replicas, never the order of the ISR, which is a set.
 
-Source: spec/controller.md section 9; Kafka 2.8 Election.scala and PartitionLeaderElectionAlgorithms.
+Source: docs/protocol/controller.md#leader-election; Kafka 2.8 Election.scala and
+PartitionLeaderElectionAlgorithms.
 """
 
 from collections.abc import Container, Sequence

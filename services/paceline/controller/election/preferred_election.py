@@ -1,6 +1,7 @@
-"""Leaders back to where they belong: the periodic check, and the admin node of Kafka's tools.
+"""Elect preferred leaders: the periodic check, and the admin node of Kafka's tools.
 
-Source: spec/controller.md section 15; Kafka 2.8 KafkaController.checkAndTriggerAutoLeaderRebalance.
+Source: docs/protocol/controller.md#preferred-leaders; Kafka 2.8
+KafkaController.checkAndTriggerAutoLeaderRebalance.
 """
 
 import logging
@@ -23,9 +24,9 @@ FIRST_REBALANCE_MS = 5_000
 
 
 def rebalance_leaders(components: ControllerComponents) -> Flow[None]:
-    """Elect preferred leaders for every broker that leads too little of what it should.
+    """Elect preferred leaders for each broker that leads too few of the partitions that prefer it.
 
-    Nothing moves while any reassignment runs; the ratio must be strictly greater than the limit (trap 10).
+    No leader moves while any reassignment runs; the ratio must be strictly greater than the limit.
     """
     context = components.context
     by_preferred: dict[int, list[TopicPartition]] = {}

@@ -1,4 +1,4 @@
-"""What elections ask of a topic's configuration: may the leader come from outside the ISR, and who can be complete."""
+"""Read the topic settings that elections need: unclean election, and ``min.insync.replicas``."""
 
 import logging
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ MINIMUM_KEY = "min.insync.replicas"
 class UncleanElectionConfig:
     """Reads the topic's configuration over the cluster's default, when an election needs to know.
 
-    Source: spec/controller.md section 9, "Unclean permission"; design.md 3.6.
+    Source: docs/protocol/controller.md#unclean-election; docs/protocol/controller.md#unclean-restart.
     """
 
     def __init__(self, storage: Storage, unclean_default: bool, minimum_default: int) -> None:

@@ -1,10 +1,10 @@
-"""Brokers that came back from an unclean restart: whatever they led or followed, they may lack its tail.
+"""Stop relying on brokers that came back from an unclean restart: their logs may lack the tail.
 
 They leave every ISR that has another member to rely on, and where they are the last member they stay listed but are
 marked. All of it is in ZooKeeper before the first control request of their new registration goes out, so a broker that
 has received one knows that it need not say so again.
 
-Source: design.md 3.6; docs/decisions/0005-unclean-restart.md.
+Source: docs/protocol/controller.md#unclean-restart; docs/decisions/0005-unclean-restart.md.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""ListPartitionReassignments: what is being moved, and what each move waits for.
+"""Serve ListPartitionReassignments: the running reassignments, and the reason why each still waits.
 
-Source: spec/controller.md section 13; KIP-455.
+Source: docs/protocol/controller.md#reassignment-steps; KIP-455.
 """
 
 from collections.abc import Sequence

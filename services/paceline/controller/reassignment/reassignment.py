@@ -1,9 +1,10 @@
-"""Partitions on their way to other brokers.
+"""Move partitions to other brokers.
 
-Every entry starts at the top, so a reassignment can be resumed at any moment, by this controller or the next: the
-topic's node is the only durable copy of what is being added and removed, and it is written last when all is done.
+Each entry starts at the top, so this controller or its successor can resume a reassignment at any moment: the topic's
+node is the only durable copy of the replicas being added and removed, and it is written last at completion.
 
-Source: spec/controller.md section 13 (phases U, A, B); KIP-455; Kafka 2.8 KafkaController.onPartitionReassignment.
+Source: docs/protocol/controller.md#reassignment-steps; KIP-455; Kafka 2.8
+KafkaController.onPartitionReassignment.
 """
 
 import logging
@@ -264,9 +265,11 @@ def _never_led(components: ControllerComponents, topic_partition: TopicPartition
 def _update_assignment(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
-    """Phase U: the topic's node before memory (trap 12); replicas of a replaced target go at once.
+    """Write the topic's node, then memory; stop and delete replicas of a replaced target at once.
 
     Returns whether the leader epoch has been raised for that.
+
+    Source: docs/protocol/controller.md#topic-node-before-memory.
     """
     context = components.context
     raised = False
@@ -435,9 +438,11 @@ def _elect_if_leaderless(components: ControllerComponents, topic_partition: Topi
 def _bump_leader_epoch(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Raise the leader epoch, all else unchanged, and tell every replica; those being added are new (trap 13).
+    """Raise the leader epoch, all else unchanged, and send it to every replica; replicas being added are new.
 
-    One that this move has ``raised`` already, for all of its replicas, will do.
+    An epoch that this reassignment has ``raised`` already, for all of its replicas, is sent as it is.
+
+    Source: docs/protocol/controller.md#new-replica-flag.
     """
     known = components.context.leadership.get(topic_partition)
     state = known if raised and known is not None else (yield from _raised(components, topic_partition))

@@ -1,10 +1,10 @@
-"""Members of an ISR that are not assigned any more: a move was taken back by a controller that died right after.
+"""Remove ISR members that are no longer assigned: a controller cancelled a reassignment and died right after.
 
-The topic's node is written before the replicas it drops leave the ISR, so between the two a controller can end. Its
-successor does what is left, first of all: nobody may be relied on who cannot lead and is about to lose its log. Else
-the ISR could come down to such members alone, and the partition would have no leader ever again.
+The topic's node is written before the dropped replicas leave the ISR, and a controller can die between the two. Its
+successor removes them first: such a member cannot lead and is about to lose its log. Otherwise the ISR could shrink to
+such members alone, and the partition would never have a leader again.
 
-Source: spec/controller.md section 13 (phase U); R11 of spec/reliability.md.
+Source: docs/protocol/controller.md#unassigned-isr-members.
 """
 
 import logging

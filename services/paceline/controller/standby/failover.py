@@ -1,6 +1,6 @@
-"""What a controller does between its election and its first event.
+"""Load the cluster and send it to the brokers, between the election and the first event.
 
-Source: spec/controller.md section 4; design.md 3.12; Kafka 2.8 KafkaController.onControllerFailover.
+Source: docs/protocol/controller.md#failover; Kafka 2.8 KafkaController.onControllerFailover.
 """
 
 import logging
@@ -42,7 +42,8 @@ def on_failover(components: ControllerComponents, mirror: StateMirror | None = N
     yield from components.deletion.start(sorted(marked), _halted_topics(components, marked))
     yield from take_out_unassigned_members(components)
     yield from distrust_unclean_brokers(components, context.registered_broker_ids())
-    # Brokers refuse to follow a leader they have not heard of, so the list of brokers goes first (trap 1).
+    # A broker follows only a leader that it knows, so the list of brokers goes first:
+    # docs/protocol/controller.md#metadata-before-leadership.
     components.send_update_metadata(context.brokers, ())
     yield from components.replicas.start()
     yield from components.partitions.start()

@@ -8,7 +8,7 @@ well, for a conflict that concerned one partition.
 The list covers several multis, newest last, so that a standby may be several multis behind, and multis that failed do
 no harm: what they would have touched is read in vain. It is bounded in bytes; what is dropped moves ``since`` up.
 
-Source: design.md 3.12; docs/decisions/0009-warm-standbys.md.
+Source: docs/protocol/zookeeper.md#controller-journal; docs/decisions/0009-warm-standbys.md.
 """
 
 from collections import deque

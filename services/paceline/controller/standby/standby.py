@@ -1,10 +1,10 @@
-"""A controller that stands by: follows the active one's state, and keeps it for the day it is elected itself.
+"""Follow the active controller's state on a standby, which uses the copy when it is elected.
 
-The copy is worth exactly what its sequence says, whoever sent it and however long ago: `/controller_journal` tells at
-takeover what it lacks. So a stream that breaks costs nothing but freshness, and the copy is replaced only by a whole
-newer one.
+The sequence of the copy says how complete it is, whichever controller sent it: at takeover `/controller_journal` names
+the partitions that it lacks. A broken stream therefore only lets the copy fall behind, and only a complete newer copy
+replaces it.
 
-Source: design.md 3.12; docs/decisions/0009-warm-standbys.md.
+Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
 
 import logging

@@ -5,7 +5,7 @@ reached its sequence is complete, but for what leaders wrote into their own ISRs
 writes, as they are for a controller in office, except where nobody would ever tell of them: named in a pending notice,
 led by a broker that has registered since, being reassigned, or marked for deletion.
 
-Source: design.md 3.2, 3.12; docs/decisions/0009-warm-standbys.md.
+Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
 
 import logging

@@ -1,9 +1,10 @@
 """States of partitions: New, Online, Offline, NonExistent, and the elections between them.
 
-Decisions are taken on cached state; the conditional write is the read. Only where the cache says "nobody can lead",
-or a write lost against a newer version, is the node read before deciding.
+Decisions are taken on cached state; the conditional write is the read. The node is read before deciding only where no
+replica in the cached state can lead, or after a write lost against a newer version.
 
-Source: spec/controller.md section 7; design.md 3.1, 3.2; Kafka 2.8 PartitionStateMachine.scala.
+Source: docs/protocol/controller.md#partition-states; docs/protocol/zookeeper.md#cached-decisions; Kafka 2.8
+PartitionStateMachine.scala.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """States of replicas, from New to NonExistent, and the removal of dead ones from the ISR.
 
-Source: spec/controller.md section 8; Kafka 2.8 ReplicaStateMachine.scala.
+Source: docs/protocol/controller.md#replica-states; Kafka 2.8 ReplicaStateMachine.scala.
 """
 
 import logging
@@ -303,9 +303,9 @@ class ReplicaStateMachine:
 
 
 def without_member(state: LeaderAndIsr, broker_id: int, controller_epoch: int) -> LeaderAndIsr:
-    """Return the state after removing a replica: its last member stays listed, else the partition could never return.
+    """Return the state after removing a replica: the last member stays listed, else no replica could be elected again.
 
-    Source: spec/controller.md section 8; trap 3.
+    Source: docs/protocol/zookeeper.md#never-an-empty-isr.
     """
     leader = NO_LEADER if state.leader == broker_id else state.leader
     isr = state.isr if state.isr == (broker_id,) else tuple(m for m in state.isr if m != broker_id)

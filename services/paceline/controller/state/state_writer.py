@@ -1,11 +1,11 @@
-"""Partition states into ZooKeeper, many per multi.
+"""Write partition states to ZooKeeper, many per multi.
 
 One multi carries a check of ``/controller_epoch``, then one conditional write per partition, cut into chunks by
 operations and by bytes, and last the entry for ``/controller_journal``, which comes on top of both limits. A multi that
 fails names only its first bad operation, so the whole chunk is read again and the caller decides again; the chunks of
 the next round are half as large.
 
-Source: design.md 3.1, 3.2, 3.12; spec/controller.md section 7.
+Source: docs/protocol/zookeeper.md#batched-writes; docs/protocol/zookeeper.md#controller-journal.
 """
 
 import logging

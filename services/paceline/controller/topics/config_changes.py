@@ -1,8 +1,8 @@
-"""Configuration that changes who may lead: ``unclean.leader.election.enable`` of topics and of all brokers.
+"""Elect leaders after ``unclean.leader.election.enable`` was set, for a topic or for all brokers.
 
-In Kafka the broker a controller lives in tells it; a controller that is its own process watches ``/config/changes``.
+Kafka's controller learns this from its own broker; a controller that is its own process watches ``/config/changes``.
 
-Source: spec/controller.md sections 6 and 18; spec/zookeeper.md section 2.12.
+Source: docs/protocol/controller.md#configuration-changes.
 """
 
 import logging

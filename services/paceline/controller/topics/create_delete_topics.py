@@ -1,6 +1,6 @@
-"""CreateTopics and DeleteTopics: written by the controller itself, answered when the brokers have done their part.
+"""Serve CreateTopics and DeleteTopics: the controller writes the nodes, and answers when the brokers have applied them.
 
-Source: design.md 3.16; spec/zookeeper.md section 5.3.
+Source: docs/protocol/controller.md#answer-after-acknowledgement; docs/protocol/zookeeper.md#creating-a-topic.
 """
 
 import random

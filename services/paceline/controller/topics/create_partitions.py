@@ -1,6 +1,7 @@
-"""CreatePartitions: topics grow by rewriting their node.
+"""Serve CreatePartitions: add partitions to a topic by rewriting its node.
 
-Source: spec/zookeeper.md sections 5.3 and 5.4; Kafka 2.8 AdminManager.createPartitions and AdminZkClient.addPartitions.
+Source: docs/protocol/zookeeper.md#creating-a-topic; docs/protocol/controller.md#replica-placement; Kafka 2.8
+AdminManager.createPartitions and AdminZkClient.addPartitions.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Where the replicas of a new topic go: round robin, or alternating over racks when every broker has one.
+"""Place the replicas of a new topic: round robin, or alternating over racks when every broker has one.
 
-Source: spec/zookeeper.md section 5.4; Kafka 2.8 AdminUtils.assignReplicasToBrokers and KIP-36.
+Source: docs/protocol/controller.md#replica-placement; Kafka 2.8 AdminUtils.assignReplicasToBrokers; KIP-36.
 """
 
 import random

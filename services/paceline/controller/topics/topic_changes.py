@@ -1,6 +1,7 @@
-"""Topics that appear, vanish or grow.
+"""Handle topics that appear, vanish or grow.
 
-Source: spec/controller.md section 11; Kafka 2.8 KafkaController.processTopicChange and processPartitionModifications.
+Source: docs/protocol/controller.md#topic-changes; Kafka 2.8 KafkaController.processTopicChange and
+processPartitionModifications.
 """
 
 import logging

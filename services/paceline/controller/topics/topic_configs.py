@@ -1,9 +1,9 @@
-"""DescribeConfigs and IncrementalAlterConfigs; what is particular to brokers is in `broker_config_admin`.
+"""Serve DescribeConfigs and IncrementalAlterConfigs; the part for brokers is in `broker_configs`.
 
 A change is one multi: the resource's configuration, conditional on the version it was decided on, and the notice that
 makes brokers read it. Kafka writes the two one after the other and loses the notice when it dies in between.
 
-Source: spec/zookeeper.md sections 2.11 and 2.12; spec/config.md sections 4, 8 and 9; KIP-339; Kafka 2.8 AdminManager.
+Source: docs/protocol/zookeeper.md#configuration-nodes; KIP-339; Kafka 2.8 AdminManager.
 """
 
 from collections import Counter

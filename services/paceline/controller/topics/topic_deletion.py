@@ -1,10 +1,10 @@
-"""Deletion of topics: stop every replica, delete its log, then the topic's nodes, the marker last.
+"""Delete topics: stop every replica, delete its log, then the topic's nodes, the marker last.
 
 Everything here may be repeated: `resume` is called whenever something that could have held a deletion up has changed.
 A deletion never waits for a reassignment: once it has begun there is no leader, so no new replica could ever join, and
 the two would wait for each other for ever. Kafka halts such a topic at failover and stays stuck.
 
-Source: spec/controller.md section 12; Kafka 2.8 TopicDeletionManager.scala.
+Source: docs/protocol/controller.md#topic-deletion; Kafka 2.8 TopicDeletionManager.scala.
 """
 
 import logging
@@ -186,7 +186,7 @@ class TopicDeletionManager:
     # nodes
 
     def _delete_nodes(self, topic: str) -> Flow[None]:
-        """Delete tree, configuration and marker in this order, so that a crash in between resumes (trap 7)."""
+        """Delete tree, configuration and marker in this order, so that the next controller resumes after a crash."""
         partitions = [tp.partition for tp in self._context.partitions_of(topic)]
         guess = self._tree(topic, partitions)
         gone = yield from self._delete_leaves_first(guess)

@@ -1,6 +1,7 @@
-"""What clients may ask of topics, and the checks before anything changes.
+"""Values of topic requests, and the checks of them before anything changes.
 
-Source: spec/zookeeper.md section 5.3; Kafka 2.8 AdminManager.createTopics and AdminZkClient.validateTopicCreate.
+Source: docs/protocol/zookeeper.md#topic-names; Kafka 2.8 AdminManager.createTopics and
+AdminZkClient.validateTopicCreate.
 """
 
 import random

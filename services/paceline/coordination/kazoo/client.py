@@ -1,12 +1,12 @@
-"""The door to a real ensemble: `KazooZooKeeper`. The only file that imports kazoo (spec/zookeeper.md section 9).
+"""Talk to a real ensemble: `KazooZooKeeper`. Only this file imports kazoo.
 
 kazoo's connection thread hands everything it hears, in order, to one queue, which is drained on the owner's thread.
 Three of kazoo's own comforts are passed by, because each would break a rule of `interface.py`:
 
 * its worker threads: watch events and answers go through different ones, so an answer may overtake the event that
   announces it. Callbacks run on the connection thread here and only put something into the queue.
-* its queue across sessions (trap Z3): what is submitted while there is no connection waits here, and is answered
-  SESSION_EXPIRED when the session ends.
+* its queue across sessions: requests submitted without a connection wait here, and are answered SESSION_EXPIRED when
+  the session ends (docs/protocol/zookeeper.md#requests-end-with-their-session).
 * its chroot: paths are prefixed here, so that the same connection can create the chroot first.
 """
 
@@ -153,8 +153,8 @@ class KazooZooKeeper:
             is what counts then.
         post: hands a callback to the owner's thread from another one, like ``loop.call_soon_threadsafe``.
         close_timeout_ms: how long `close` waits for the server to hear of it; it blocks for at most that.
-        on_data_lost: told once, on the owner's thread, that the ensemble has lost what it told us: it will not take
-            this client back, and should not (trap Z5). Noticed within seconds after the session is in doubt.
+        on_data_lost: called once, on the owner's thread, when the ensemble has lost its data and turns this client away
+            (docs/protocol/zookeeper.md#ensemble-that-lost-its-data), within seconds after the session is in doubt.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class KazooZooKeeper:
             return
         batch = Batch(len(requests), on_done)
         with self._lock:
-            # Trap Z3: the session these belong to may have ended already, its end still on the way to this thread.
+            # Their session may have ended already, while its end is still on the way to this thread.
             over = self._closed or self._generation != self._seen_generation
             for index, request in enumerate(requests):
                 pending = _Pending(request, batch, index, self._answered)
@@ -333,7 +333,7 @@ class KazooZooKeeper:
         self._pump()
 
     def _granted(self, timeout_ms: int) -> None:
-        """The server has said how long it keeps the session without a sign of life (trap Z4)."""
+        """Take the session timeout that the server granted; it decides when the session is in doubt."""
         with self._lock:
             if timeout_ms == self._granted_ms:
                 return
@@ -518,7 +518,7 @@ class KazooZooKeeper:
         return self._decode_operation(value)
 
     def _decode_multi(self, values: Sequence[Any]) -> Response:
-        """Trap Z2: kazoo does not raise for a failed multi, so every result is looked at."""
+        """Return the results of a multi; kazoo does not raise for a failed one, so each result is checked."""
         results = tuple(self._decode_operation(value) for value in values)
         failed = [result.code for result in results if not result.ok]
         if not failed:

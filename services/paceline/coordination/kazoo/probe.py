@@ -1,9 +1,10 @@
-"""Whether an ensemble has lost its data since we last heard from it (spec/reliability.md, trap Z5).
+"""Ask the servers of an ensemble whether it has lost its data.
 
 A server turns away a client that has seen later transactions than it has itself: it may be behind. It closes the
-connection without a word, and the client tries for ever. A wiped ensemble does the same, and never catches up. So a
-client that is turned away asks the servers how far they are. One that others follow, or that stands alone, is not
-behind.
+connection without an answer, and the client retries for ever. A wiped ensemble does the same, and never catches up. So
+a client that is turned away asks the servers for their last transaction. A leader or standalone server is not behind.
+
+Source: docs/protocol/zookeeper.md#ensemble-that-lost-its-data.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Strict reading of the JSON in znodes: foreign data gives `MalformedZnodeError` and nothing else.
 
-Anybody with access to the ensemble can write there, Kafka's tools and people with a shell included, so every type and
-range is checked on the way in. Unknown keys are ignored (spec/zookeeper.md section 2).
+Kafka's tools and people with a shell can write these nodes too, so every type and range is checked when a value is
+read. Unknown keys are ignored. Source: docs/protocol/zookeeper.md#json-values.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Paths of the znodes (spec/zookeeper.md section 1), without the chroot: the client adds that."""
+"""Paths of the znodes, without the chroot, which the client adds; docs/protocol/zookeeper.md#znode-paths."""
 
 import re
 from urllib.parse import quote, unquote
@@ -30,9 +30,9 @@ CONSUMERS = "/consumers"
 CONTROLLER_IDS = "/controllers/ids"
 """Ours: ephemeral, one per running controller, with its endpoints; `/controller` keeps Kafka's JSON."""
 BROKER_EPOCHS = "/broker_epochs"
-"""Ours (design 3.5): persistent, one per broker id; its *version* rises with every registration."""
+"""Not in Kafka: persistent, one per broker id; its *version* rises with every registration."""
 CONTROLLER_JOURNAL = "/controller_journal"
-"""Ours (design 3.12): what the active controller's last multi touched."""
+"""Not in Kafka: the partitions that the active controller's last multis touched."""
 
 PERSISTENT_NODES: tuple[str, ...] = (
     CONSUMERS,

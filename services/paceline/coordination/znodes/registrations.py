@@ -26,7 +26,7 @@ _UNCLEAN_RESTART = "unclean_restart"
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """Content of ``/brokers/ids/<id>`` (spec/zookeeper.md section 2.2)."""
+    """Content of ``/brokers/ids/<id>`` (docs/protocol/zookeeper.md#broker-registration-node)."""
 
     broker_id: int
     endpoints: tuple[Endpoint, ...]
@@ -34,7 +34,7 @@ class BrokerRegistration:
     """Wall clock of the start; informative."""
     rack: str | None = None
     unclean_restart: bool = False
-    """Ours (design 3.6): the broker may have lost records it had acknowledged."""
+    """Not in Kafka: the broker may have lost records that it had acknowledged."""
     security_protocols: Mapping[str, str] = field(default_factory=dict)
     """Protocol of each listener that does not speak PLAINTEXT."""
     features: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class ControllerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class ActiveController:
-    """Content of ``/controller`` (spec/zookeeper.md section 2.5)."""
+    """Content of ``/controller`` (docs/protocol/zookeeper.md#controller-nodes)."""
 
     controller_id: int
     timestamp_ms: int

@@ -38,7 +38,7 @@ _TOPIC_ID_SINCE = 3
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """Content of ``/brokers/topics/<topic>`` (spec/zookeeper.md section 2.3)."""
+    """Content of ``/brokers/topics/<topic>`` (docs/protocol/zookeeper.md#topic-node)."""
 
     partitions: Mapping[int, ReplicaAssignment]
     """In the order of partition numbers when decoded."""
@@ -48,7 +48,7 @@ class TopicAssignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Content of a partition's state node (spec/zookeeper.md section 2.4)."""
+    """Content of a partition's state node (docs/protocol/zookeeper.md#partition-state-node)."""
 
     leader_and_isr: LeaderAndIsr
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """Producer ids a broker has claimed, bounds inclusive (spec/zookeeper.md section 2.13)."""
+    """Producer ids that a broker has claimed, bounds inclusive (docs/protocol/zookeeper.md#producer-id-blocks)."""
 
     broker_id: int
     first: int
@@ -66,7 +66,7 @@ class ProducerIdBlock:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Content of ``/feature`` (spec/zookeeper.md section 2.14)."""
+    """Content of ``/feature`` (docs/protocol/zookeeper.md#feature-node)."""
 
     status: int
     """0 disabled, 1 enabled."""
@@ -139,7 +139,7 @@ def encode_partition_state(state: LeaderAndIsr, extra: Mapping[str, JsonValue] |
     """Return the data of a partition's state node; ``extra`` keys never replace those of the schema.
 
     Raises:
-        ValueError: the ISR is empty; that is never written (spec/zookeeper.md, trap 6).
+        ValueError: the ISR is empty (docs/protocol/zookeeper.md#never-an-empty-isr).
     """
     if not state.isr:
         raise ValueError("an empty ISR is never written")
