@@ -327,7 +327,7 @@ def _is_complete(
 def _start(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Phase A: a new leader epoch for everybody, then the new replicas; before the first leader, these alone."""
+    """Send a new leader epoch to every replica, then start the added ones; without a leader yet, start these alone."""
     if not _never_led(components, topic_partition):
         yield from _bump_leader_epoch(components, topic_partition, assignment, raised)
     yield from _begin_replicas(components, topic_partition, assignment)
@@ -345,7 +345,7 @@ def _begin_replicas(
 def _finish(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Phase B: leader into the target, the other replicas out, and the topic's node last."""
+    """Move the leader into the target, remove the other replicas, and write the topic's node last."""
     context = components.context
     added = [Replica(topic_partition, broker_id) for broker_id in assignment.adding]
     yield from components.replicas.handle_state_changes(added, ReplicaState.ONLINE)
