@@ -8,7 +8,7 @@ show the controller against null brokers (`benchmarks.null_brokers`), which agre
 Times are read from the logs that every process writes (one machine, one clock), so nothing that is measured is slowed
 down by being watched. Spans follow a dead broker from its znode's loss: noticed by the controller, elected (the last
 write of a new leader is in ZooKeeper), serving (the last new leader has taken over), acknowledged (the last replica has
-followed). A controller has taken over when its failover is done and all requests are queued (design 3.12).
+followed). A controller has taken over when its failover is done and all requests are queued.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from paceline_client import Admin, NewTopic
 
 TOPICS = 10
 KAFKA_SECONDS = {"create": 65.0, "broker_failover": 4.3, "controlled_shutdown": 5.5, "controller_failover": 6.4}
-"""Kafka 3.9.1 with 10,000 partitions on two cores (design section 4); the aim is a tenth."""
+"""Kafka 3.9.1 with 10,000 partitions on two cores; the aim is a tenth."""
 SETTINGS = {
     "auto.leader.rebalance.enable": "false",
     "request.timeout.ms": "60000",

@@ -2,9 +2,9 @@
 
 Run: ``python benchmarks/spark_decode.py [--megabytes 64] [--rounds 3] [--no-spark]``. Prints machine, date and commit.
 
-Decode: method D (numpy and Arrow) against aiokafka's compiled codec filling lists that become Arrow arrays, on the same
+Decode: numpy and Arrow against aiokafka's compiled codec filling lists that become Arrow arrays, on the same
 bytes in the same run, so the ratio means something on a busy machine too. Spark: the whole data source, from a gRPC
-server in a process of its own to the noop sink, Unix sockets on. Compare with spec/pipeline.md sections 4.1 and 4.2.
+server in a process of its own to the noop sink, Unix sockets on.
 """
 
 import argparse
