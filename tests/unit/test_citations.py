@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FINISHED = (
+CHECKED = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
@@ -17,41 +17,10 @@ FINISHED = (
     "examples",
     "protos",
     "scripts",
-    "services/paceline/broker",
-    "services/paceline/cli",
-    "services/paceline/dev",
-    "services/paceline/internal",
-    "services/paceline/log",
-    "services/paceline/pipeline",
-    "services/paceline/replication",
-    "services/paceline/rpc",
-    "services/paceline/runtime",
-    "services/paceline/security",
-    "services/paceline/v1",
-    "services/pyspark_paceline",
-    "tests/conformance",
-    "tests/containers",
-    "tests/integration",
-    "tests/origins",
-    "tests/simulation",
-    "tests/support",
-    "tests/unit/broker",
-    "tests/unit/cli",
-    "tests/unit/client",
-    "tests/unit/coordination",
-    "tests/unit/dev",
-    "tests/unit/flights",
-    "tests/unit/log",
-    "tests/unit/model",
-    "tests/unit/origins",
-    "tests/unit/pipeline",
-    "tests/unit/replication",
-    "tests/unit/rpc",
-    "tests/unit/runtime",
-    "tests/unit/security",
-    "tests/unit/support",
+    "services",
+    "tests",
 )
-"""Folders and files without a citation of a document outside the repository; every room joins when it has none left."""
+"""Folders and files that must not cite a document outside the repository."""
 
 OUTSIDE = re.compile(
     r"\bspec/|\bdesign(?:\.md)? [0-9]|\bdesign\.md|\b[Dd]esign,? section|\b[Tt]raps? [A-Z]?[0-9]"
@@ -155,8 +124,8 @@ def test_every_relative_link_of_the_docs_resolves() -> None:
     assert not dead, "\n".join(dead)
 
 
-@pytest.mark.parametrize("room", FINISHED)
-def test_a_finished_room_cites_no_document_outside_the_repository(room: str) -> None:
+@pytest.mark.parametrize("room", CHECKED)
+def test_no_file_cites_a_document_outside_the_repository(room: str) -> None:
     paths = _texts(room)
     assert paths, "no such room"
     found = [
