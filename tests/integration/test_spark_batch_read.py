@@ -235,7 +235,7 @@ def test_a_wrong_option_fails_before_any_job(
     options: dict[str, str],
     says: str,
 ) -> None:
-    text = failure(lambda: read(spark, served, **options))
+    text = failure(lambda: read(spark, served, **options).count())
     assert "InvalidOptionError" in text
     assert says in text
 
