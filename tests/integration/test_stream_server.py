@@ -342,8 +342,14 @@ async def test_a_stream_the_server_does_not_end_holds_up_nobody_behind_it() -> N
         await context.write(asked[-1])
         await asyncio.get_running_loop().create_future()
 
-    async with serving(grpc.stream_stream_rpc_method_handler(deaf), Calls()) as server:
-        asker = Asker(server.port)
+    # Our own server serves no stream of requests that its guard does not see.
+    bare = grpc.aio.server()
+    handlers = {"Ask": grpc.stream_stream_rpc_method_handler(deaf)}
+    bare.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
+    port = bare.add_insecure_port("127.0.0.1:0")
+    await bare.start()
+    try:
+        asker = Asker(port)
         try:
             assert await asker.ask(b"first") == b"first"
             asker.caller.expire(idle_s=0)
@@ -356,6 +362,8 @@ async def test_a_stream_the_server_does_not_end_holds_up_nobody_behind_it() -> N
             assert isinstance(await asker.outcome(late), RequestTimedOutError)
         finally:
             asker.close()
+    finally:
+        await bare.stop(0)
 
 
 async def test_a_server_that_is_not_there_is_an_error() -> None:
