@@ -193,9 +193,18 @@ class Run:
             checks.clients.finish(record, leader, list(logs.values()))
 
     def _writable_partitions(self) -> list[TopicPartition]:
-        living = self.cluster.checks.records.living()
-        led = [record for record in living if record.zk is not None and record.zk.has_leader]
-        return [record.topic_partition for record in led if not stays_below_min_isr(self.cluster, record)]
+        """Return the led partitions that must take records with acks=all.
+
+        Topics whose settings do not parse are left out: a broker that never read them knows no min.insync.replicas.
+        """
+        records = self.cluster.checks.records
+        led = [record for record in records.living() if record.zk is not None and record.zk.has_leader]
+        return [
+            record.topic_partition
+            for record in led
+            if record.topic_partition.topic not in records.spoiled_configs
+            and not stays_below_min_isr(self.cluster, record)
+        ]
 
     # Time
 

@@ -18,6 +18,7 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.errors import ErrorCode, RequestTimedOutError
+from paceline.model.identifiers import NO_LEADER
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
 SESSION_MS, LEASE_MS = 6_000, 9_000
@@ -147,3 +148,16 @@ def test_a_producer_s_leader_epoch_is_fenced(known: int, code: ErrorCode | None)
     failure = answers[0].failure
     assert (failure and failure.code) is code
     assert cluster[1].log().log_end_offset == end + (code is None)
+
+
+def test_a_leader_told_that_its_partition_has_no_leader_refuses_requests_and_stays_ready() -> None:
+    cluster = led_by_1()
+    cut_off(cluster)
+    cluster.time.run_for(SESSION_MS + LEASE_MS)
+    assert not cluster[1].node.ready
+    cluster[1].zookeeper.link.heal()
+    cluster[1].transport.heartbeat_answer = None
+    cluster.decide(NO_LEADER, 1, (2,))
+    cluster.time.run_for(2 * LEASE_MS)
+    assert cluster[1].node.ready, "no leadership is left to prove"
+    assert all(failure is not None for failure in failures(cluster).values())

@@ -172,6 +172,7 @@ class ControlRequests:
                 log = self._log(partition, state, rebuilt)
                 if leader is None:
                     partition.hold_log(state.topic_id, log)
+                    partition.end_leadership()
                     continue
                 if partition.make_follower(state, log):
                     following.append((partition, leader))

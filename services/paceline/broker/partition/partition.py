@@ -166,6 +166,10 @@ class Partition:
         self.topic_id = log.topic_id or topic_id
         self.log = log
 
+    def end_leadership(self) -> None:
+        """Answer as leader no more: the controller named another leader, or none, in a newer leader epoch."""
+        self.is_deposed = self.is_leader
+
     def retire(self) -> None:
         """Give up role and log, because the replica is deleted or its directory has failed."""
         self.leader_id = NO_LEADER

@@ -267,11 +267,15 @@ class ReplicaManager:
         return not (self._session_may_be_over() or self._proof.lease_may_be_over(self.now_ms()))
 
     def serves_as_leader(self) -> bool:
-        """Return whether every leadership of this broker can be proved; looked at again after each loss of contact."""
+        """Return whether every leadership of this broker can be proved; looked at again after each loss of contact.
+
+        A leadership that has surely ended does not count: its requests are refused, and the broker is well.
+        """
         since_ms = self.proof_since_ms()
         if since_ms == self._all_proved_since_ms and self.in_contact():
             return True
-        proved = all(partition.is_leadership_proved for partition in self.partitions.values() if partition.is_leader)
+        leaders = (one for one in self.partitions.values() if one.is_leader and not one.is_deposed)
+        proved = all(partition.is_leadership_proved for partition in leaders)
         self._all_proved_since_ms = since_ms if proved and self.in_contact() else None
         return proved
 
