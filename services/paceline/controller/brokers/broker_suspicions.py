@@ -7,7 +7,7 @@ paused process or a cut link refuses nothing; those stay with lease and session.
 A suspicion is as harmless as a lost lease: leaders move to in-sync replicas, the new leader epoch fences the old leader
 at its followers, and the next heartbeat of the broker ends it.
 
-Source: docs/decisions/0013-suspicion.md.
+Source: docs/decisions/0017-suspicion.md.
 """
 
 import logging
