@@ -12,7 +12,6 @@ from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
-from paceline.v1.errors_pb2 import ErrorCode
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline.v1.record_pb2 import Record, RecordList
@@ -79,7 +78,7 @@ def test_a_timed_out_call_that_is_repeated_is_not_doubled(local_cluster: LocalCl
                 producer_epoch=producer.producer_epoch,
                 base_sequence=len(expected),
             )
-            for deadline_s in (0.002, 0.004, 30.0, 30.0):
+            for deadline_s in (0.0005, 0.001, 0.002, 0.004, 30.0, 30.0):
                 try:
                     (result,) = stub.Produce(produce_request("repeated", records), timeout=deadline_s).partitions
                 except grpc.RpcError as failure:
@@ -87,7 +86,7 @@ def test_a_timed_out_call_that_is_repeated_is_not_doubled(local_cluster: LocalCl
                     unknown_outcomes += 1
                     continue
                 if result.HasField("error"):
-                    assert result.error.code == ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT
+                    assert deadline_s < 1, f"the last attempts have time enough: {result.error}"
                     unknown_outcomes += 1
                     continue
                 assert result.base_offset == len(expected), "the repetition has the offset of the first attempt"
