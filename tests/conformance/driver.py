@@ -15,6 +15,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 DRIVERS_FILE: Final = Path(__file__).parent / "drivers.toml"
 PROTOCOL: Final = 1
+END_OF_STDERR_S: Final = 5.0
 
 Message = dict[str, Any]
 
@@ -74,7 +75,8 @@ class Driver:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._complaints: deque[str] = deque(maxlen=40)
         threading.Thread(target=self._read_answers, daemon=True).start()
-        threading.Thread(target=self._read_complaints, daemon=True).start()
+        self._complaints_reader = threading.Thread(target=self._read_complaints, daemon=True)
+        self._complaints_reader.start()
         try:
             self.hello: Message = self.ask({"command": "hello", "protocol": PROTOCOL}, 60.0)["ok"]
         except BaseException:
@@ -96,8 +98,11 @@ class Driver:
         except queue.Empty:
             raise DriverError(f"no answer to {command['command']} within {timeout_s} s{self._stderr()}") from None
         except OSError as failure:
+            self._complaints_reader.join(END_OF_STDERR_S)
             raise DriverError(f"the driver ended: {failure}{self._stderr()}") from None
         if line is None:
+            # stdout and stderr close at the same moment and are read by two threads: wait for the slower reader
+            self._complaints_reader.join(END_OF_STDERR_S)
             raise DriverError(f"the driver ended during {command['command']}{self._stderr()}")
         try:
             answer: Message = json.loads(line)
