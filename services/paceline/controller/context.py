@@ -62,6 +62,8 @@ class ControllerContext:
     topics: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     """Assignment by topic and partition index."""
     topic_ids: dict[str, str | None] = field(default_factory=dict)
+    log_topic_ids: dict[Replica, str | None] = field(default_factory=dict)
+    """Topic ids of replicas' logs as brokers answered them, for topics whose own id is not known."""
     leadership: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     """Absent: never elected."""
     state_extras: dict[TopicPartition, Mapping[str, JsonValue]] = field(default_factory=dict)
@@ -212,6 +214,7 @@ class ControllerContext:
             self.halted_moves.discard(topic_partition)
             for broker_id in assignment.replicas:
                 self.replica_states.pop(Replica(topic_partition, broker_id), None)
+                self.log_topic_ids.pop(Replica(topic_partition, broker_id), None)
         for broker_id, lost in list(self.on_offline_dirs.items()):
             self.set_on_offline_dirs(broker_id, {tp for tp in lost if tp.topic != topic})
         self.topic_ids.pop(topic, None)
@@ -288,6 +291,7 @@ class ControllerContext:
             self.without_lease,
             self.topics,
             self.topic_ids,
+            self.log_topic_ids,
             self.leadership,
             self.state_extras,
             self.seen_in_event,

@@ -140,6 +140,8 @@ class ControlResponse:
     error: ErrorCode = ErrorCode.NONE
     partition_errors: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
     """One entry per partition of a LeaderAndIsr or StopReplica request, `ErrorCode.NONE` included."""
+    topic_ids: dict[TopicPartition, str] = field(default_factory=dict)
+    """Ids of the logs of partitions that a LeaderAndIsr request named without a topic id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Records whose topic id was lost with the power may be another topic's: nobody takes them for his own unasked."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.model.errors import ErrorCode
@@ -47,3 +49,14 @@ def test_a_new_topic_gets_a_new_log(cluster: BrokerCluster) -> None:
     (path,) = cluster[3].logs.set_aside
     assert path.endswith("-stray") and cluster[3].files.exists(path)
     assert cluster[3].values() == []
+
+
+def test_a_request_without_a_topic_id_is_answered_with_the_id_of_the_log() -> None:
+    """A controller restores the id in ZooKeeper from it. An answer to a repeated request has it, too."""
+    cluster = BrokerCluster((1, 2))
+    decision = cluster.decide(1, 0, [1, 2], is_new=True)
+    unnamed = replace(decision, topic_id=None)
+    for request in (unnamed, replace(unnamed, leader_epoch=decision.leader_epoch + 1)):
+        answer = cluster.send(2, request)
+        assert answer.topic_ids == {TP: decision.topic_id}
+    assert cluster.send(2, decision).topic_ids == {}, "an id that was named needs no answer"

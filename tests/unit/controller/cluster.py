@@ -72,6 +72,8 @@ class FakeBrokers:
     held: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     epochs: dict[int, dict[TopicPartition, int]] = field(default_factory=lambda: defaultdict(dict))
+    topic_ids: dict[int, dict[TopicPartition, str]] = field(default_factory=lambda: defaultdict(dict))
+    """Topic ids of the logs, from the first LeaderAndIsr that named one."""
 
     def send(
         self,
@@ -108,11 +110,16 @@ class FakeBrokers:
                 self.held.append((other, answer))
 
     def _answer(self, broker_id: int, request: ControlRequest) -> ControlResponse:
-        epochs = self.epochs[broker_id]
+        epochs, known_ids = self.epochs[broker_id], self.topic_ids[broker_id]
+        topic_ids: dict[TopicPartition, str] = {}
         errors: dict[TopicPartition, ErrorCode] = {}
         if isinstance(request, LeaderAndIsrRequest):
             for state in request.partitions:
                 partition = state.topic_partition
+                if state.topic_id is not None:
+                    known_ids.setdefault(partition, state.topic_id)
+                elif partition in known_ids:
+                    topic_ids[partition] = known_ids[partition]
                 if partition in self.failed_dirs[broker_id]:
                     errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
                 elif state.leader_epoch > epochs.get(partition, -1):
@@ -131,7 +138,8 @@ class FakeBrokers:
                 errors[stop.topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR if refused else ErrorCode.NONE
                 if stop.delete_partition and not refused:
                     epochs.pop(stop.topic_partition, None)
-        return ControlResponse(ErrorCode.NONE, errors)
+                    known_ids.pop(stop.topic_partition, None)
+        return ControlResponse(ErrorCode.NONE, errors, topic_ids)
 
 
 class Streams:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.node import ControllerNode
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Request, SetData
 from paceline.model.assignment import ReplicaAssignment
+from paceline.model.control import UpdateMetadataRequest
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 NODE = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignment((1, 2))}, "t" * 22))
@@ -97,7 +99,7 @@ def test_an_id_that_a_tool_drops_is_written_back_from_the_controllers_memory() -
 
 @pytest.mark.parametrize("stands_by", [True, False])
 def test_an_id_that_was_dropped_before_a_failover_is_not_replaced(stands_by: bool) -> None:
-    """Brokers would set every replica's log aside as an earlier topic's. A controller that stood by has the id."""
+    """A new id would make brokers set every log aside. A standby knows the id; brokers answer it to a cold one."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -116,9 +118,73 @@ def test_an_id_that_was_dropped_before_a_failover_is_not_replaced(stands_by: boo
     if not stands_by:
         cluster.start_controller(CONTROLLER_ID + 1)
         cluster.settle()
-    assert cluster.data(znodes.topic_path("t")).get("topic_id") == (topic_id if stands_by else None)
-    assert cluster.controllers[CONTROLLER_ID + 1].describe_topics(["t"])[0].topic_id == (topic_id if stands_by else "")
+    assert cluster.data(znodes.topic_path("t")).get("topic_id") == topic_id
+    assert cluster.controllers[CONTROLLER_ID + 1].describe_topics(["t"])[0].topic_id == topic_id
     assert cluster.state("t-0").startswith("1/0")
+    shown = [request for _, request in cluster.brokers.received if isinstance(request, UpdateMetadataRequest)]
+    assert shown[-1].partitions[0].topic_id == topic_id, "brokers receive the restored id"
+
+
+def cold_controller(cluster: Cluster) -> ControllerNode:
+    """Drop the id of ``t`` and start a controller that has never known it."""
+    node = cluster.controllers.pop(CONTROLLER_ID)
+    client = cluster.controller_clients[CONTROLLER_ID]
+    session_id = client.session_id
+    client.crash()
+    node.stop()
+    without_id(cluster)
+    cluster.server.expire(session_id)
+    return cluster.start_controller(CONTROLLER_ID + 1)
+
+
+def test_an_id_is_restored_when_every_isr_member_has_answered() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    cluster.create(NewTopic("t", assignments=((1, 2, 3),)))
+    cluster.change_isr("t-0", [1, 2])
+    cluster.settle()
+    topic_id = cluster.data(znodes.topic_path("t"))["topic_id"]
+    cluster.brokers.silent.update({2, 3})
+    standing = cold_controller(cluster)
+    assert cluster.data(znodes.topic_path("t")).get("topic_id") is None, "the answer of the leader alone does not do"
+    cluster.brokers.release(2)
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("t"))["topic_id"] == topic_id, "broker 3 is not in the ISR"
+    assert standing.describe_topics(["t"])[0].topic_id == topic_id
+
+
+def test_an_id_about_which_isr_members_disagree_is_not_restored(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker with the other id would set its log aside, and it may hold what the leader lacks."""
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("t", assignments=((1, 2),)))
+    cluster.settle()
+    cluster.brokers.topic_ids[2][tp("t-0")] = "x" * 22
+    cold_controller(cluster)
+    assert cluster.data(znodes.topic_path("t")).get("topic_id") is None
+    assert "logs disagree" in caplog.text
+
+
+def test_a_restored_id_reaches_the_standby() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("t", assignments=((1, 2),)))
+    cluster.settle()
+    topic_id = cluster.data(znodes.topic_path("t"))["topic_id"]
+    cluster.brokers.silent.add(1)
+    cold_controller(cluster)
+    standby = cluster.start_controller(CONTROLLER_ID + 2)
+    cluster.brokers.release(1)
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("t"))["topic_id"] == topic_id
+    assert standby.is_warm
+    mirror = standby._machine._standby.mirror
+    assert mirror is not None
+    assert mirror.topics["t"].topic_id == topic_id
+    assert mirror.topics["t"].states, "its states are there under the restored id, too"
 
 
 def test_a_topic_without_states_gets_a_new_id() -> None:

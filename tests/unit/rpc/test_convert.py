@@ -119,6 +119,14 @@ def test_control_responses_survive_the_wire(response: control.ControlResponse) -
     assert convert.control_response_from_proto(metadata) == control.ControlResponse(response.error)
 
 
+@given(PARTITIONS, TOPIC_IDS)
+def test_topic_ids_of_logs_survive_the_wire(partition: TopicPartition, topic_id: str | None) -> None:
+    ids = {} if topic_id is None else {partition: topic_id}
+    response = control.ControlResponse(partition_errors={partition: ErrorCode.NONE}, topic_ids=ids)
+    message = over_the_wire(convert.leader_and_isr_response_to_proto(response))
+    assert convert.control_response_from_proto(message) == response
+
+
 @given(st.builds(control.BrokerHeartbeatResponse, CODES, st.integers(0, 2**31 - 1)))
 def test_a_heartbeat_survives_the_wire(response: control.BrokerHeartbeatResponse) -> None:
     request = control.BrokerHeartbeatRequest(3, 77)

@@ -81,7 +81,16 @@ class ControlRequests:
             [partition for partition, _ in accepted if partition.is_leader],
             [partition.topic_partition for partition, _ in accepted if not partition.is_leader],
         )
-        return ControlResponse(partition_errors=errors)
+        return ControlResponse(partition_errors=errors, topic_ids=self._ids_not_named(request))
+
+    def _ids_not_named(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, str]:
+        """Return the ids of the logs whose topic id the controller does not know: it restores them in ZooKeeper."""
+        found = {}
+        for state in request.partitions:
+            log = self._manager.logs.get(state.topic_partition) if state.topic_id is None else None
+            if log is not None and log.topic_id is not None:
+                found[state.topic_partition] = log.topic_id
+        return found
 
     def _without_deleted(self, request: LeaderAndIsrRequest, errors: Errors) -> tuple[LeaderAndIsrPartition, ...]:
         """Leave out what was deleted since a request that comes late was sent.

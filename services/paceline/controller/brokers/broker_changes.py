@@ -11,6 +11,7 @@ from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election.unclean_restart import distrust_unclean_brokers, tell_other_replicas
 from paceline.controller.events import LeaderAndIsrResponseReceived
 from paceline.controller.reassignment.reassignment import resume_reassignments
+from paceline.controller.topics.dropped_topic_ids import note_log_topic_ids
 from paceline.coordination.flow import Flow
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode
@@ -175,6 +176,7 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
         if taken and partition.leader == event.broker_id:
             components.topic_requests.leader_acknowledged(partition.topic_partition)
             components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
+    yield from note_log_topic_ids(components, event)
     before = context.on_offline_dirs.get(event.broker_id, set())
     # A healthy replica answers a repeated request with a stale epoch; a failed replica never does.
     healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)

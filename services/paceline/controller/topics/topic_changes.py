@@ -87,7 +87,8 @@ def read_topics(
 
     An id is never replaced, for brokers would set their logs aside as another topic's. A topic with partition states
     has had an id, and Kafka's tools before 2.8 have rewritten its node without it: it gets the one from ``known_ids``.
-    When that is not known the topic is left without one, and brokers go by the ids of their logs.
+    When that is not known the topic is left without one until the brokers have answered with the ids of their logs
+    (`dropped_topic_ids`).
 
     Topics without a node are added to ``gone``: nothing watches them, so they must not pass for known. When they are
     re-created the list of topics may look as before.
@@ -98,7 +99,7 @@ def read_topics(
         states = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
         topic_id = (known_ids or {}).get(topic) if states else new_id(components.rng)
         if topic_id is None:
-            LOG.warning("topic id was removed from ZooKeeper and is not known here: topic=%s", topic)
+            LOG.warning("topic id was removed from ZooKeeper, asking brokers for it: topic=%s", topic)
             nodes[topic] = node
         elif (yield from _give_id(components, topic, topic_id, node)):
             nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)

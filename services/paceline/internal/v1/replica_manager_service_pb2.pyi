@@ -238,21 +238,25 @@ class ControlPartitionResult(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     PARTITION_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """Topic name."""
     partition: builtins.int
     """Partition index."""
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
     """Why it failed; absent means success."""
+    topic_id: builtins.str
+    """Topic id of the log that the broker has, where a LeaderAndIsr named none; else empty."""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         partition: builtins.int = ...,
         error: paceline.v1.errors_pb2.ErrorCode.ValueType | None = ...,
+        topic_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error", "partition", b"partition", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
 
 global___ControlPartitionResult = ControlPartitionResult

@@ -26,6 +26,7 @@ from paceline.model.identifiers import INTERNAL_TOPICS, LEADER_DURING_DELETE, NO
 from paceline.rpc.convert.common import (
     MAX_BROKERS,
     MAX_INTERNAL_PARTITIONS,
+    TOPIC_ID_LENGTH,
     at_least,
     bounded,
     broker_ids,
@@ -262,7 +263,12 @@ def update_metadata_from_proto(message: pb.UpdateMetadataRequest) -> UpdateMetad
 
 def _results_to_proto(response: ControlResponse) -> list[pb.ControlPartitionResult]:
     return [
-        pb.ControlPartitionResult(topic=topic, partition=partition, error=code_to_proto(code))
+        pb.ControlPartitionResult(
+            topic=topic,
+            partition=partition,
+            error=code_to_proto(code),
+            topic_id=response.topic_ids.get(TopicPartition(topic, partition), ""),
+        )
         for (topic, partition), code in response.partition_errors.items()
     ]
 
@@ -291,6 +297,11 @@ def control_response_from_proto(
     return ControlResponse(
         error_code_of(message),
         {TopicPartition(one.topic, one.partition): error_code_of(one) for one in message.partitions},
+        {
+            TopicPartition(one.topic, one.partition): one.topic_id
+            for one in message.partitions
+            if len(one.topic_id) == TOPIC_ID_LENGTH
+        },
     )
 
 
