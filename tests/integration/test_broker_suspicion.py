@@ -90,3 +90,42 @@ def test_a_killed_controller_is_replaced_before_its_session_ends(tmp_path: Path)
             zookeeper.stop()
             zookeeper.close()
         cluster.stop()
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_a_killed_broker_registers_again_before_its_old_session_ends(tmp_path: Path) -> None:
+    settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), "controller.broker.lease.ms": str(SESSION_MS)}
+    cluster = LocalCluster(
+        tmp_path, CONFIG_FILE, brokers=3, controllers=1, settings=settings, ports=free_plan(1, 3), heap_mib=64
+    )
+    zookeeper = None
+    try:
+        cluster.start()
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics({TOPIC: (1, 3, {"min.insync.replicas": "2"})})
+        zookeeper = KazooClient(cluster.zookeeper_connect, timeout=30.0)
+        zookeeper.start(timeout=60)
+
+        def isr() -> list[int]:
+            state = json.loads(zookeeper.get(f"/brokers/topics/{TOPIC}/partitions/0/state")[0])
+            return sorted(state["isr"])
+
+        eventually(lambda: len(isr()) == 3, LONG_S, "every replica is in the ISR")
+        dead = cluster.broker(2)
+        before = zookeeper.get("/brokers/ids/2")[1]
+        killed_s = time.monotonic()
+        cluster.kill(dead)
+        eventually(lambda: isr() == [1, 3], LONG_S, "the dead broker left the ISR")
+        cluster.restart(dead)
+        ready_s = time.monotonic() - killed_s
+        eventually(lambda: isr() == [1, 2, 3], LONG_S, "the broker is in the ISR again")
+        print(f"ready {ready_s:.2f} s, full ISR {time.monotonic() - killed_s:.2f} s after the kill")
+        after = zookeeper.get("/brokers/ids/2")[1]
+        assert after.czxid > before.czxid and after.ephemeralOwner != before.ephemeralOwner
+        assert time.monotonic() - killed_s < SESSION_MS / 1000, "the old session has not ended"
+    finally:
+        if zookeeper is not None:
+            zookeeper.stop()
+            zookeeper.close()
+        cluster.stop()

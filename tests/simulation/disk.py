@@ -25,8 +25,9 @@ class _File:
 
 
 class _Lock:
-    def __init__(self, file: _File) -> None:
+    def __init__(self, file: _File, identity: str) -> None:
         self._file = file
+        self.identity = identity
 
     def release(self) -> None:
         self._file.locked = False
@@ -197,7 +198,7 @@ class SimulatedDisk:
         if file.locked:
             return None
         file.locked = True
-        return _Lock(file)
+        return _Lock(file, path)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 

@@ -197,6 +197,8 @@ class BrokerNode:
             lambda: self._fence.confirmed_epoch,
             self._registered,
             self._fatal,
+            log_manager.sessions_of_dead_processes,
+            log_manager.remember_session,
         )
         self._heartbeats = ControllerHeartbeats(
             config,

@@ -19,6 +19,7 @@ from paceline.coordination.errors import (
 )
 from paceline.coordination.flow import Flow, Zk
 from paceline.coordination.interface import (
+    ANY_VERSION,
     Create,
     Delete,
     Exists,
@@ -72,10 +73,13 @@ def register_broker(
 ) -> Flow[Registered]:
     """Register a broker and bump its ``/broker_epochs`` node in the same transaction.
 
+    A node that an earlier session of this broker left behind is replaced in one transaction. Every registration changes
+    the version of ``/broker_epochs/<id>``, which is the fence: the deleted node is the one whose owner was read.
+
     Args:
         registration: what to publish.
         session_id: the session this flow runs under.
-        earlier_session_ids: sessions of this same process that have ended; a node they left behind is removed.
+        earlier_session_ids: sessions of this process that have ended, and of its predecessors that are certainly dead.
 
     Raises:
         DuplicateBrokerIdError: another process's session holds the id.
@@ -87,30 +91,35 @@ def register_broker(
         Create(path, None, ephemeral=True),
         # It is there for its stat, too: the answer to a create has no czxid.
         SetData(path, znodes.encode_broker(registration), 0),
-        SetData(epoch_path, str(session_id).encode("ascii")),
     )
+    session = str(session_id).encode("ascii")
     response = Response(ZkCode.OTHER)
+    replacing: tuple[Operation, ...] = ()
+    epoch_version = ANY_VERSION
     for _ in range(MAX_ATTEMPTS):
-        (response,) = yield Zk([Multi(operations)])
+        (response,) = yield Zk([Multi((*replacing, *operations, SetData(epoch_path, session, epoch_version)))])
         if response.ok:
-            stat = response.results[1].stat
+            stat = response.results[len(replacing) + 1].stat
             assert stat is not None
             return Registered(stat.czxid)
-        expect(response, path, ZkCode.NODE_EXISTS, ZkCode.NO_NODE)
-        if response.code is ZkCode.NO_NODE:
+        expect(response, path, ZkCode.NODE_EXISTS, ZkCode.NO_NODE, ZkCode.BAD_VERSION)
+        replacing, epoch_version = (), ANY_VERSION
+        epoch_node, found = yield Zk([Exists(epoch_path), Exists(path)])
+        expect(epoch_node, epoch_path, ZkCode.NO_NODE)
+        expect(found, path, ZkCode.NO_NODE)
+        if epoch_node.stat is None:
             yield from ensure_paths([znodes.parent_paths(path)[-1], epoch_path])
             continue
-        (found,) = yield Zk([Exists(path)])
-        expect(found, path, ZkCode.NO_NODE)
         if found.stat is None:
+            if response.code is ZkCode.NO_NODE:
+                yield from ensure_paths([znodes.parent_paths(path)[-1]])
             continue
         owner = found.stat.ephemeral_owner
         if owner == session_id:
             return Registered(found.stat.czxid, adopted=True)
         if owner not in earlier_session_ids:
             raise DuplicateBrokerIdError(path, owner)
-        (deleted,) = yield Zk([Delete(path, found.stat.version)])
-        expect(deleted, path, ZkCode.NO_NODE, ZkCode.BAD_VERSION)
+        replacing, epoch_version = (Delete(path, found.stat.version),), epoch_node.stat.version
     raise ZooKeeperRequestError(response.code, path)
 
 

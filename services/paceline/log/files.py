@@ -32,6 +32,9 @@ class DirectoryEntry(NamedTuple):
 class FileLock(Protocol):
     """An exclusive lock on a file, held until released or until the process ends."""
 
+    identity: str
+    """Name of the locked file that no other file of this machine has, whatever its path."""
+
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
 

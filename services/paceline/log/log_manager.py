@@ -12,6 +12,7 @@ from paceline.log.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
     HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
+    DamagedFileError,
     MetaProperties,
     decode_meta_properties,
     encode_meta_properties,
@@ -25,6 +26,7 @@ from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
 from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
+from paceline.log.session_file import SESSION_FILE, SessionFile, decode_session_file
 from paceline.model.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 
@@ -52,6 +54,9 @@ class LogManager:
         self._on_dir_failure = on_dir_failure
         self._directories = [LogDirectory(path.rstrip("/"), self._directory_failed) for path in log_dirs]
         self._locks: dict[str, FileLock] = {}
+        self.sessions_of_dead_processes: frozenset[int] = frozenset()
+        """ZooKeeper sessions of earlier processes that held the same locks, which proves that they are dead."""
+        self._sessions: tuple[int, ...] = ()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: list[tuple[LogDirectory, str]] = []
         self._unsynced_deletions: dict[str, LogDirectory] = {}
@@ -110,7 +115,36 @@ class LogManager:
             except OSError as error:
                 found.error = error
                 directory.fail(error)
+        self._read_sessions()
         return report
+
+    def _read_sessions(self) -> None:
+        held = {lock.identity for lock in self._locks.values()}
+        for log_dir in self._locks:
+            path = join(log_dir, SESSION_FILE)
+            try:
+                found = decode_session_file(path, read_all(self._files, path)) if self._files.exists(path) else None
+            except (OSError, DamagedFileError):
+                continue  # Without the proof the broker waits until the old session has ended.
+            if found is not None and found.proves_death(self._boot_id, held):
+                self.sessions_of_dead_processes |= set(found.sessions)
+                self._sessions = (*self._sessions, *(one for one in found.sessions if one not in self._sessions))
+
+    def remember_session(self, session_id: int) -> None:
+        """Note a session of this process before it registers, so that its successor knows the registration.
+
+        Not synced: the note counts only until the kernel starts again.
+        """
+        self._sessions = (*(one for one in self._sessions if one != session_id), session_id)
+        locks = tuple(sorted(lock.identity for lock in self._locks.values()))
+        content = SessionFile(self._boot_id, locks, self._sessions).encode()
+        for directory in self._directories:
+            if directory.is_offline:
+                continue
+            try:
+                write_atomically(self._files, join(directory.path, SESSION_FILE), content, durable=False)
+            except OSError as error:
+                directory.fail(error)
 
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
         """Where a log ends below its recovery point now, what is appended next must not pass for durable."""

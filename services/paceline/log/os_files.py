@@ -63,6 +63,8 @@ class OsFileLock(FileLock):
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
+        stat = os.fstat(descriptor)
+        self.identity = f"{stat.st_dev:x}:{stat.st_ino:x}"
 
     def release(self) -> None:
         """Close the descriptor, which gives the lock back."""

@@ -11,6 +11,7 @@ from paceline.coordination.requests import is_write
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
+from paceline.log.session_file import SESSION_FILE
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import ControlledShutdownResponse, Endpoint
 from paceline.model.errors import ErrorCode, InvalidConfigError, PacelineError, RequestTimedOutError, ShuttingDownError
@@ -136,10 +137,23 @@ def test_b29_a_session_the_broker_never_learned_of_does_not_keep_it_out() -> Non
     cluster.time.run_until(lambda: broker.node.ready, 60_000)
 
 
-def test_a_broker_that_restarts_at_once_waits_for_its_predecessors_session_to_end() -> None:
-    cluster = BrokerCluster((1, 2), zookeeper_session_timeout_ms=6_000)
+def test_a_broker_that_restarts_at_once_replaces_its_dead_predecessors_registration() -> None:
+    cluster = BrokerCluster((1, 2), zookeeper_session_timeout_ms=60_000)
+    before = cluster[2].node.broker_epoch
     cluster[2].crash()
     broker = cluster.boot(2, cluster[2].files)
+    cluster.time.run_until(lambda: broker.node.ready, 1_000)
+    assert broker.node.broker_epoch > before
+    cluster.time.run_for(70_000)
+    assert znodes.broker_path(2) in cluster.paths(), "the end of the old session leaves the new registration alone"
+
+
+def test_a_restarted_broker_without_proof_waits_for_its_predecessors_session_to_end() -> None:
+    cluster = BrokerCluster((1, 2), zookeeper_session_timeout_ms=6_000)
+    cluster[2].crash()
+    files = cluster[2].files
+    del files.contents[next(path for path in files.contents if path.endswith(SESSION_FILE))]
+    broker = cluster.boot(2, files)
     cluster.time.run_for(3_000)
     assert not broker.node.ready and not broker.fatal
     cluster.time.run_until(lambda: broker.node.ready, 10_000)

@@ -12,6 +12,7 @@ from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import (
     Create,
     Delete,
+    Exists,
     GetData,
     Multi,
     Request,
@@ -155,6 +156,24 @@ def test_a_node_left_by_an_earlier_session_of_this_process_is_replaced(world: Wo
     found = world.server.tree.get("/brokers/ids/1")
     assert found is not None
     assert found.ephemeral_owner == node.session_id
+
+
+def test_a_node_that_another_process_registers_meanwhile_is_not_deleted(world: World) -> None:
+    earlier, node, third = world.node(), world.node(), world.node()
+    earlier.run(register_broker(broker(1), earlier.session_id))
+    flow = register_broker(broker(1), node.session_id, {earlier.session_id})
+    wanted = next(flow)
+    with pytest.raises(DuplicateBrokerIdError) as caught:
+        while True:
+            assert isinstance(wanted, Zk)
+            answers = node.ask(*wanted.requests)
+            if any(isinstance(request, Exists) for request in wanted.requests):
+                third.run(register_broker(broker(1), third.session_id, {earlier.session_id}))
+            wanted = flow.send(answers)
+    assert caught.value.owner_session_id == third.session_id
+    found = world.server.tree.get("/brokers/ids/1")
+    assert found is not None
+    assert found.ephemeral_owner == third.session_id
 
 
 def test_a_node_of_a_foreign_session_is_a_duplicate_broker_id_and_stays(world: World) -> None:

@@ -9,6 +9,7 @@ class MemoryLock(FileLock):
     def __init__(self, files: "MemoryFiles", path: str) -> None:
         self._files = files
         self._path = path
+        self.identity = path
 
     def release(self) -> None:
         self._files.locked.discard(self._path)

@@ -745,3 +745,64 @@ def test_a_failed_sync_at_the_stop_leaves_no_marker() -> None:
     files.fails = lambda _operation, _path: False
     _, report = manager(files, SMALL)
     assert not report.clean_shutdown
+
+
+# -- sessions of earlier processes ---------------------------------------------------------------------------------
+
+
+def booted(files: MemoryFiles, boot_id: str = "boot-1", *log_dirs: str) -> LogManager:
+    """Load the logs of a process; its locks are given back when `killed` ends it."""
+    found = LogManager(files, log_dirs or (ROOT,), SMALL, on_dir_failure=lambda *_: None, boot_id=boot_id)
+    found.load(NOW_MS)
+    return found
+
+
+def killed(files: MemoryFiles) -> None:
+    files.locked.clear()
+
+
+def test_sessions_of_earlier_processes_with_the_same_locks_are_over() -> None:
+    files = MemoryFiles()
+    booted(files).remember_session(0x11)
+    killed(files)
+    second = booted(files)
+    assert second.sessions_of_dead_processes == {0x11}
+    second.remember_session(0x12)
+    killed(files)
+    assert booted(files).sessions_of_dead_processes == {0x11, 0x12}, "the node may still be that of the first"
+
+
+def test_another_boot_of_the_kernel_proves_no_death() -> None:
+    files = MemoryFiles()
+    booted(files).remember_session(0x11)
+    killed(files)
+    assert booted(files, "boot-2").sessions_of_dead_processes == frozenset(), "it may be another machine"
+    killed(files)
+    assert booted(files, "").sessions_of_dead_processes == frozenset()
+
+
+def test_a_copied_directory_proves_no_death() -> None:
+    files = MemoryFiles()
+    booted(files).remember_session(0x11)
+    for path in [path for path in files.contents if path.startswith(ROOT)]:
+        files.contents["/copy" + path.removeprefix(ROOT)] = files.contents[path]
+    files.directories.add("/copy")
+    assert booted(files, "boot-1", "/copy").sessions_of_dead_processes == frozenset()
+
+
+def test_one_of_two_directories_proves_no_death() -> None:
+    files = MemoryFiles()
+    booted(files, "boot-1", ROOT, "/other").remember_session(0x11)
+    files.locked.discard(f"{ROOT}/.lock")  # As when this directory has failed and the process continues with the other.
+    assert booted(files, "boot-1", ROOT).sessions_of_dead_processes == frozenset()
+    killed(files)
+    assert booted(files, "boot-1", ROOT, "/other").sessions_of_dead_processes == {0x11}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":1,"sessions":["x"]}'])
+def test_a_damaged_list_of_sessions_counts_as_none(content: bytes) -> None:
+    files = MemoryFiles()
+    booted(files).remember_session(0x11)
+    killed(files)
+    files.contents[f"{ROOT}/.zookeeper_sessions"] = bytearray(content)
+    assert booted(files).sessions_of_dead_processes == frozenset()

@@ -1,7 +1,7 @@
 """Register the broker in ZooKeeper, once per session. Source: KIP-380; Kafka 2.8 KafkaZkClient.registerBroker."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,8 +51,10 @@ class Registration:
     An unclean restart is said in every registration until a controller has taken note of it: `acknowledged`. A broker
     that has registered before and finds its log directories empty has lost everything; that is an unclean restart, too.
 
-    Another holder of the broker id, or of an address, may be this broker's own dead predecessor: its node goes when
-    its session times out, so only a holder that outlives a session timeout is fatal.
+    A registration of a session in ``sessions_of_dead_processes`` is replaced at once: an earlier process of this broker
+    left it behind. Another holder of the broker id, or of an address, may be a predecessor, too, of which there is no
+    proof; its node goes when its session times out, so only a holder that outlives a session timeout is fatal.
+    ``remember_session`` receives each session before the broker registers in it.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Registration:
         highest_controller_epoch: Callable[[], int],
         on_registered: Callable[[BrokerRegistered], None],
         on_fatal: Callable[[Exception], None],
+        sessions_of_dead_processes: Collection[int] = (),
+        remember_session: Callable[[int], None] = lambda _session_id: None,
     ) -> None:
         self._config = config
         self._endpoints = endpoints
@@ -80,7 +84,8 @@ class Registration:
         self._on_fatal = on_fatal
         self._start_ms = scheduler.wall_ms()
         self._session_id = 0
-        self._earlier_session_ids: list[int] = []
+        self._earlier_session_ids: list[int] = list(sessions_of_dead_processes)
+        self._remember_session = remember_session
         self._run: FlowRun[BrokerRegistered] | None = None
         self._retry: Cancellable | None = None
         self._clearing: FlowRun[None] | None = None
@@ -108,6 +113,7 @@ class Registration:
         self._session_id = session_id
         self._said_unclean = False
         self._cancel()
+        self._remember_session(session_id)
         self._register()
 
     def acknowledged(self) -> None:

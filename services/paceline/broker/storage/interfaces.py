@@ -3,7 +3,7 @@
 All offsets that end something are exclusive. Storage failures raise `KafkaStorageError`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from paceline.log.checkpoint import MetaProperties
@@ -242,6 +242,13 @@ class ReplicaLogs(Protocol):
 
     def unclean_restart_noted(self) -> None:
         """Say in the directories that a controller knows of the unclean restart."""
+
+    @property
+    def sessions_of_dead_processes(self) -> Collection[int]:
+        """ZooKeeper sessions of earlier processes that held the same locks and so are certainly dead."""
+
+    def remember_session(self, session_id: int) -> None:
+        """Note a session of this process before it registers, for its successor."""
 
     def write_meta_properties(self, broker_id: int, cluster_id: str, date: str) -> None:
         """Say whose the working directories are."""
