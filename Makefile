@@ -9,11 +9,12 @@ RUN_DIR := build/run
 PYTEST_ARGS ?=
 KEEP ?= 0
 SMALL ?= 0
+INSECURE ?= 0
 SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down certificate bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,17 +97,20 @@ clients: install ## build and test the client libraries whose toolchains are her
 images: ## build the container images, from official bases or, without a registry, from Debian packages
 	@scripts/images.sh
 
-up: images ## start the cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server
-	@SMALL=$(SMALL) scripts/up.sh
+up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS
+	@SMALL=$(SMALL) INSECURE=$(INSECURE) scripts/up.sh
+
+certificate: ## issue a certificate of that cluster for the client NAME
+	@scripts/certificate.sh "$(NAME)"
 
 logs: ## follow the logs of its containers
-	@scripts/compose.sh logs -f --tail 100
+	@INSECURE=$(INSECURE) scripts/compose.sh logs -f --tail 100
 
 ps: ## list its containers
-	@scripts/compose.sh ps
+	@INSECURE=$(INSECURE) scripts/compose.sh ps
 
-down: ## stop it
-	@scripts/compose.sh down
+down: ## stop it; its data stays unless VOLUMES=1
+	@INSECURE=$(INSECURE) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
 
 origins: install java ## run the tests of every documented behaviour and write docs/origins.md
 	@$(PY) scripts/origins_table.py --run

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts the cluster of docker-compose.yml, waits until every container is healthy, and prints how to use it.
-# SMALL=1 starts one ZooKeeper server instead of three.
+# SMALL=1 starts one ZooKeeper server instead of three; INSECURE=1 turns TLS off.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,17 +9,39 @@ if [ "${SMALL:-0}" != 0 ]; then
   export PACELINE_ZOOKEEPER_CONFIG=./config/zookeeper.cfg PACELINE_ZOOKEEPER_CONNECT=zookeeper-1:2181/paceline
   scale=(--scale zookeeper-2=0 --scale zookeeper-3=0)
 fi
-scripts/compose.sh up -d --remove-orphans "${scale[@]}"
+if [ "${INSECURE:-0}" != 0 ]; then make_options=" INSECURE=1"; else make_options=""; fi
+
+# The last lines of the logs of containers that ended with an error or are not healthy.
+explain() {
+  local id name
+  scripts/compose.sh ps -a -q 2>/dev/null | xargs -r docker inspect --format \
+    '{{.Id}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' |
+    while read -r id name status code health; do
+      if [ "$code" -ne 0 ] || [ "$status" = restarting ] || [ "$health" = unhealthy ]; then
+        echo "$name is $status${health:+ ($health)}, exit code $code. The end of its log:" >&2
+        docker logs --tail 3 "$id" 2>&1 | sed 's/^/  /' >&2
+      fi
+    done
+  echo "'make logs$make_options' shows more; 'make down$make_options' stops everything, and with VOLUMES=1 deletes the data, too" >&2
+}
+
+scripts/compose.sh up -d --remove-orphans "${scale[@]}" || { explain; exit 1; }
+
+# Containers that are not healthy yet, without those whose work ended well.
+waiting_for() {
+  scripts/compose.sh ps -q | xargs -r docker inspect --format \
+    '{{index .Config.Labels "com.docker.compose.service"}} {{if and .State.Running .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}} {{.State.ExitCode}}' |
+    awk '$2 != "healthy" && !($2 == "exited" && $3 == 0) {printf "%s%s (%s)", separator, $1, $2; separator = ", "}'
+}
 
 limit_s=120
 waited_s=0
 while :; do
-  waiting=$(scripts/compose.sh ps -q | xargs -r docker inspect \
-    --format '{{index .Config.Labels "com.docker.compose.service"}} {{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}' |
-    awk '$2 != "healthy" {printf "%s%s (%s)", separator, $1, $2; separator = ", "}')
+  waiting=$(waiting_for)
   [ -n "$waiting" ] || break
   if [ "$waited_s" -ge "$limit_s" ]; then
-    echo "not healthy after $limit_s s: $waiting. 'make logs' shows why; 'make down' stops everything" >&2
+    echo "not healthy after $limit_s s: $waiting" >&2
+    explain
     exit 1
   fi
   [ $((waited_s % 4)) -ne 2 ] || echo "waiting for: $waiting"
@@ -28,13 +50,23 @@ while :; do
 done
 
 brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"
+if [ -n "$make_options" ]; then
+  connect="export PACELINE_BOOTSTRAP_SERVERS=$brokers"
+  security="without TLS: every user of this machine can do everything"
+else
+  scripts/certificate.sh admin >/dev/null
+  connect=". build/compose/admin/env"
+  security="with TLS; build/compose/admin/env names the brokers and the certificate of User:admin
+    more certificates: make certificate NAME=alice"
+fi
 cat <<END
 up: brokers $brokers
     controllers localhost:${PORT_CONTROLLER_1:-19181},localhost:${PORT_CONTROLLER_2:-19182}
+    $security
 try:
-  export PACELINE_BOOTSTRAP_SERVERS=$brokers
+  $connect
   .venv/bin/paceline topic create rides --partitions 3 --replication-factor 3 --config min.insync.replicas=2
   echo "alice:hello" | .venv/bin/paceline produce rides --key-separator :
   .venv/bin/paceline consume rides --from start --exit-at-end
-stop: make down
+stop: make down$make_options
 END

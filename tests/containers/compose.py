@@ -4,14 +4,19 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paceline.dev.ports import free_plan
+from paceline.model.tls import TlsFiles
+from tests.containers import faults
+from tests.support.stub_client import StubClient
+from tests.support.verified_load import VerifiedLoad
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +65,13 @@ def remove_leftovers() -> None:
 
 @dataclass
 class ComposeCluster:
-    """ZooKeeper, two controllers and three brokers in containers, under a project name and ports of their own."""
+    """ZooKeeper, two controllers and three brokers in containers, under a project name and ports of their own.
 
+    ``overrides`` are further compose files, ``environment`` variables that they use.
+    """
+
+    overrides: Sequence[Path] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     project: str = field(default_factory=lambda: f"{PROJECT_PREFIX}{os.getpid()}-{secrets.token_hex(3)}")
 
     def __post_init__(self) -> None:
@@ -85,8 +95,34 @@ class ComposeCluster:
 
     def compose(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
         """Run a compose command for this cluster."""
-        ports = {f"PORT_{name.upper().replace('-', '_')}": str(port) for name, port in self._ports.items()}
-        return run(["scripts/compose.sh", "-p", self.project, *arguments], timeout_s, **ports)
+        return run(["scripts/compose.sh", *arguments], timeout_s, **self._variables)
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {
+            **{f"PORT_{name.upper().replace('-', '_')}": str(port) for name, port in self._ports.items()},
+            "COMPOSE_PROJECT_NAME": self.project,
+            "COMPOSE_FILE": ":".join(["docker-compose.yml", *map(str, self.overrides)]),
+            "PACELINE_CERTIFICATE_FOLDER": str(LOGS / f"{self.project}-certificates"),
+            **self.environment,
+        }
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Certificate files of the client ``admin``, issued at the first use."""
+        folder = LOGS / f"{self.project}-certificates" / "admin"
+        if not folder.exists():
+            run(["scripts/certificate.sh", "admin"], **self._variables)
+        return TlsFiles(folder / "ca.crt", folder / "client-admin.crt", folder / "client-admin.key")
+
+    def client(self, *services: str, give_up: Callable[[], bool] = lambda: False) -> StubClient:
+        """Return a client on the EXTERNAL listeners of these services, of all brokers when none is named."""
+        addresses = [self.address(service) for service in services] or self.bootstrap
+        return StubClient(addresses, give_up=give_up, tls=self.tls)
+
+    def load(self, topic: str, partitions: int) -> VerifiedLoad:
+        """Return an idempotent producer in the background; use it as a context manager."""
+        return VerifiedLoad(self.bootstrap, topic, partitions, tls=self.tls, idempotent=True)
 
     def up(self, timeout_s: float = 600.0) -> None:
         """Start everything and return when every container is healthy."""
@@ -96,7 +132,8 @@ class ComposeCluster:
             self.wait_healthy(service, max(deadline - time.monotonic(), 1.0))
 
     def down(self) -> None:
-        """Remove containers, volumes and the network."""
+        """Remove containers, volumes, networks and certificates."""
+        shutil.rmtree(LOGS / f"{self.project}-certificates", ignore_errors=True)
         self.compose("down", "-v", "--remove-orphans", "-t", "5", timeout_s=300.0)
 
     def container(self, service: str) -> str:
@@ -152,26 +189,37 @@ class ComposeCluster:
         run(["docker", "pause", self.container(service)])
 
     def unpause(self, service: str) -> None:
-        """Let them go on."""
+        """Continue them."""
         run(["docker", "unpause", self.container(service)])
 
     @contextlib.contextmanager
-    def cut_off(self, service: str) -> Iterator[None]:
-        """Take the container off the cluster's network, and off its published port, for as long as the block runs."""
-        network, container = f"{self.project}_default", self.container(service)
-        run(["docker", "network", "disconnect", network, container])
+    def cut_off(self, service: str, *peers: str, only: faults.Direction | None = None) -> Iterator[None]:
+        """Drop packets between a container and its peers, all others when none is named, while the block runs.
+
+        With ``only`` packets in the other direction pass.
+        """
+        addresses = [address for peer in peers for address in self.addresses(peer)]
+        pid = self.inspect(service)["State"]["Pid"]
+        faults.drop_packets(pid, addresses, only)
         try:
             yield
         finally:
-            run(["docker", "network", "connect", "--alias", service, network, container])
+            faults.pass_packets(pid)
+
+    def addresses(self, service: str) -> list[str]:
+        """Return the container's addresses in every network."""
+        networks = self.inspect(service)["NetworkSettings"]["Networks"]
+        return [network["IPAddress"] for network in networks.values() if network["IPAddress"]]
 
     def heal(self) -> None:
-        """Start what is down and let go what is frozen, so that the next test finds a whole cluster."""
+        """Start, unpause and reconnect containers, so that the next test finds a whole cluster."""
         for service in (*ZOOKEEPERS, *self._ports):
             state = self.inspect(service)["State"]
             if state["Paused"]:
                 self.unpause(service)
-            if not state["Running"]:
+            if state["Running"]:
+                faults.pass_packets(state["Pid"])
+            else:
                 run(["docker", "start", self.container(service)])
         for service in (*ZOOKEEPERS, *self._ports):
             self.wait_healthy(service)

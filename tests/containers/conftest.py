@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.containers import faults
 from tests.containers.compose import ROOT, ComposeCluster, engine_problem, remove_leftovers
 from tests.support.stub_client import StubClient
 
@@ -26,6 +27,9 @@ def images() -> None:
     problem = engine_problem()
     if problem is not None:
         pytest.skip(f"containers cannot be started here: {problem}")
+    problem = faults.problem()
+    if problem is not None:
+        pytest.skip(problem)
     done = subprocess.run(["scripts/images.sh"], cwd=ROOT, capture_output=True, text=True, timeout=1700.0)
     assert done.returncode == 0, f"scripts/images.sh failed:\n{done.stderr}"
     remove_leftovers()
@@ -58,5 +62,5 @@ def cluster(whole_run: ComposeCluster, request: pytest.FixtureRequest) -> Iterat
 @pytest.fixture
 def client(cluster: ComposeCluster) -> Iterator[StubClient]:
     """A client on the EXTERNAL listeners."""
-    with StubClient(cluster.bootstrap) as stub_client:
+    with cluster.client() as stub_client:
         yield stub_client

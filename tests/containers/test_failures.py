@@ -68,7 +68,7 @@ def test_killing_the_leaders_container_loses_nothing_that_was_acknowledged(
 ) -> None:
     topic = "leader-killed"
     _make_topic(client, topic)
-    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+    with cluster.load(topic, PARTITIONS) as load:
         _await_progress(load, 200)
         old = _leader(client, topic, 0)
         epoch = client.describe_topic(topic).partitions[0].leader_epoch
@@ -89,7 +89,7 @@ def test_killing_the_leaders_container_loses_nothing_that_was_acknowledged(
 def test_the_loss_of_a_zookeeper_server_stops_nothing(cluster: ComposeCluster, client: StubClient) -> None:
     topic = "zookeeper-server-killed"
     _make_topic(client, topic)
-    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+    with cluster.load(topic, PARTITIONS) as load:
         for service in ZOOKEEPERS:
             cluster.kill(service)
             _await_progress(load, 100)
@@ -107,7 +107,7 @@ def test_the_loss_of_a_zookeeper_server_stops_nothing(cluster: ComposeCluster, c
 def test_a_stopped_broker_hands_over_and_exits_with_zero(cluster: ComposeCluster, client: StubClient) -> None:
     topic = "broker-stopped"
     _make_topic(client, topic)
-    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+    with cluster.load(topic, PARTITIONS) as load:
         _await_progress(load, 100)
         old = _leader(client, topic, 0)
 
@@ -126,7 +126,7 @@ def test_the_other_controller_takes_over_when_the_active_ones_container_is_kille
 ) -> None:
     before = client.describe_cluster()
     _make_topic(client, "before-takeover")
-    with VerifiedLoad(cluster.bootstrap, "before-takeover", PARTITIONS) as load:
+    with cluster.load("before-takeover", PARTITIONS) as load:
         _await_progress(load, 100)
         cluster.kill(CONTROLLERS[before.controller_id])
 
@@ -148,12 +148,12 @@ def test_a_frozen_leader_is_replaced_and_its_writes_do_not_survive_it(
 ) -> None:
     topic = "leader-frozen"
     _make_topic(client, topic)
-    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+    with cluster.load(topic, PARTITIONS) as load:
         _await_progress(load, 100)
         old = _leader(client, topic, 0)
 
         cluster.pause(BROKERS[old])
-        others = StubClient([cluster.address(name) for broker, name in BROKERS.items() if broker != old])
+        others = cluster.client(*(name for broker, name in BROKERS.items() if broker != old))
         with others:
             _await_other_leader(others, topic, old)
         _await_progress(load, 100)
@@ -169,7 +169,7 @@ def test_a_leader_cut_off_from_everybody_is_replaced_and_comes_back_with_the_sam
 ) -> None:
     topic = "leader-cut-off"
     _make_topic(client, topic)
-    with VerifiedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+    with cluster.load(topic, PARTITIONS) as load:
         _await_progress(load, 100)
         old = _leader(client, topic, 0)
 
@@ -199,7 +199,7 @@ def test_a_controller_that_was_cut_off_does_not_rule_when_it_comes_back(
 
     def stands_by() -> bool:
         try:
-            with StubClient([cluster.address(old)], give_up=lambda: True) as there:
+            with cluster.client(old, give_up=lambda: True) as there:
                 now = there.describe_cluster()
         except StubClientError:
             return False

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from paceline.model.tls import TlsFiles
 from paceline.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -73,8 +74,14 @@ class ResultError(Exception):
 class StubClient:
     """Calls a cluster through the given listener's addresses. For one thread; use one client per thread."""
 
-    def __init__(self, bootstrap: Sequence[str], give_up: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        give_up: Callable[[], bool] = lambda: False,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self._bootstrap = list(bootstrap)
+        self._credentials = None if tls is None else _credentials(tls)
         self._give_up = give_up
         self._channels: dict[str, grpc.Channel] = {}
         self._leaders: dict[tuple[str, int], str] = {}
@@ -154,9 +161,32 @@ class StubClient:
 
         self._until(timeout_s, f"creating {topic}", attempt)
 
-    def produce(self, topic: str, partition: int, values: Iterable[bytes], timeout_s: float = 180.0) -> int:
-        """Append records with acks from every in-sync replica and return the first one's offset."""
+    def init_producer_id(self, timeout_s: float = 120.0) -> tuple[int, int]:
+        """Return a new producer id and its epoch."""
+
+        def ask(address: str) -> tuple[int, int]:
+            stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
+            answer = stub.InitProducerId(log_service_pb2.InitProducerIdRequest(), timeout=_CALL_TIMEOUT_S)
+            return answer.producer_id, answer.producer_epoch
+
+        return self._until(timeout_s, "asking for a producer id", lambda: self._any(ask))
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        values: Iterable[bytes],
+        timeout_s: float = 180.0,
+        producer: tuple[int, int, int] | None = None,
+    ) -> int:
+        """Append records with acks from every in-sync replica and return the first one's offset.
+
+        ``producer`` is the producer id, its epoch and the sequence of the first record; a repeated call then appends
+        nothing twice.
+        """
         records = record_pb2.RecordList(records=[record_pb2.Record(key=value, value=value) for value in values])
+        if producer is not None:
+            records.producer_id, records.producer_epoch, records.base_sequence = producer
         request = log_service_pb2.ProduceRequest(
             acks=log_service_pb2.ACKS_ALL,
             timeout_ms=int(_CALL_TIMEOUT_S * 1000) - 2000,
@@ -225,7 +255,10 @@ class StubClient:
 
     def _channel(self, address: str) -> grpc.Channel:
         if address not in self._channels:
-            self._channels[address] = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+            if self._credentials is None:
+                self._channels[address] = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+            else:
+                self._channels[address] = grpc.secure_channel(address, self._credentials, _CHANNEL_OPTIONS)
         return self._channels[address]
 
     def _cluster_of(self, address: str) -> metadata_service_pb2.DescribeClusterResponse:
@@ -296,6 +329,11 @@ class StubClient:
                     why = "out of time, " if late else ""
                     raise StubClientError(f"{what}: {why}{_text(failure)}") from failure
             time.sleep(_PAUSE_S)
+
+
+def _credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+    key, certificate = (path.read_bytes() if path is not None else None for path in (files.key, files.certificate))
+    return grpc.ssl_channel_credentials(files.ca.read_bytes(), key, certificate)
 
 
 def _error_info(failure: Any) -> error_details_pb2.ErrorInfo | None:

@@ -5,16 +5,26 @@ import threading
 from collections.abc import Sequence
 from types import TracebackType
 
+from paceline.model.tls import TlsFiles
 from tests.support.stub_client import StubClient, StubClientError
 
 
 class VerifiedLoad:
     """Writes to all partitions of a topic in turn, acks from every in-sync replica, until `stop`.
 
-    Use as a context manager: the thread ends with the block. Every record's value is unique.
+    Use as a context manager: the thread ends with the block. Every record's value is unique. With ``idempotent`` a
+    record that is there twice is a problem; without, repeated calls may have doubled records.
     """
 
-    def __init__(self, bootstrap: Sequence[str], topic: str, partitions: int, batch: int = 20) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        topic: str,
+        partitions: int,
+        batch: int = 20,
+        tls: TlsFiles | None = None,
+        idempotent: bool = False,
+    ) -> None:
         self.topic = topic
         self.acknowledged: list[dict[int, bytes]] = [{} for _ in range(partitions)]
         """Per partition: value by offset."""
@@ -23,7 +33,8 @@ class VerifiedLoad:
         self.failure: Exception | None = None
         self._batch = batch
         self._stopping = threading.Event()
-        self._client = StubClient(bootstrap, give_up=self._stopping.is_set)
+        self._idempotent = idempotent
+        self._client = StubClient(bootstrap, give_up=self._stopping.is_set, tls=tls)
         self._thread = threading.Thread(target=self._run, name=f"load-{topic}", daemon=True)
 
     def __enter__(self) -> "VerifiedLoad":
@@ -69,18 +80,33 @@ class VerifiedLoad:
             if changed:
                 found.append(f"partition {partition}: {len(changed)} offsets hold another record, first {min(changed)}")
             extra += len(there) - len(acknowledged)
-        if extra > self.unknown_records:
-            found.append(f"{extra} records nobody acknowledged, at most {self.unknown_records} can come from retries")
+            doubled = len(there) - len(set(there.values()))
+            if self._idempotent and doubled:
+                found.append(f"partition {partition}: {doubled} records are there twice")
+            numbers = [int(there[offset].rpartition(b"-")[2]) for offset in sorted(there)]
+            if self._idempotent and numbers != sorted(numbers):
+                found.append(f"partition {partition}: records are not in the order in which they were sent")
+        # Every repeated call may have doubled a batch; an idempotent load has at most the batch it gave up at its end.
+        allowed = self._batch if self._idempotent else self.unknown_records
+        if extra > allowed:
+            found.append(f"{extra} records nobody acknowledged, at most {allowed} can come from retries")
         return found
 
     def _run(self) -> None:
         numbers = itertools.count()
+        sequences = [0] * len(self.acknowledged)
+        try:
+            producer = self._client.init_producer_id() if self._idempotent else None
+        except StubClientError as failure:
+            self.failure = failure
+            return
         for partition in itertools.cycle(range(len(self.acknowledged))):
             if self._stopping.is_set():
                 return
             values = [b"%d-%d" % (partition, next(numbers)) for _ in range(self._batch)]
             try:
-                base = self._client.produce(self.topic, partition, values)
+                stamp = None if producer is None else (*producer, sequences[partition])
+                base = self._client.produce(self.topic, partition, values, producer=stamp)
             except StubClientError as failure:
                 if not self._stopping.is_set():
                     self.failure = failure
@@ -90,4 +116,5 @@ class VerifiedLoad:
                 return
             finally:
                 self.unknown_records = self._client.unknown_outcomes * self._batch
+            sequences[partition] += len(values)
             self.acknowledged[partition].update(enumerate(values, base))

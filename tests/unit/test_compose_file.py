@@ -18,16 +18,39 @@ ADDRESSES_IDS_AND_DIRECTORIES = {
     "log.dirs",
     "metrics.host",
     "metrics.port",
-    "allow.insecure",
+}
+SECURITY = {
+    "listener.security.protocol.map",
+    "ssl.ca.file",
+    "ssl.certificate.file",
+    "ssl.key.file",
+    "super.users",
+    "zookeeper.sasl.username",
+    "zookeeper.sasl.password",
+    "zookeeper.set.acl",
 }
 
 
-def test_the_environment_gives_known_keys_and_only_addresses_ids_and_directories() -> None:
+def test_the_environment_gives_known_keys_and_only_addresses_ids_directories_and_security() -> None:
     given = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
-    allowed = {environment_name(key) for key in ADDRESSES_IDS_AND_DIRECTORIES}
+    allowed = {environment_name(key) for key in ADDRESSES_IDS_AND_DIRECTORIES | SECURITY}
 
     assert given == allowed
     assert allowed <= {environment_name(key) for key in KEYS}
+
+
+def test_the_insecure_cluster_undoes_the_security_of_the_secure_one() -> None:
+    override = (ROOT / "docker-compose.insecure.yml").read_text(encoding="utf-8")
+    given = dict(re.findall(r'^ +(PACELINE_\w+): "(.*)"', override, re.MULTILINE))
+
+    assert given == {
+        "PACELINE_ZOOKEEPER_SASL_USERNAME": "",
+        "PACELINE_ZOOKEEPER_SASL_PASSWORD": "",
+        "PACELINE_ZOOKEEPER_SET_ACL": "false",
+        "PACELINE_LISTENER_SECURITY_PROTOCOL_MAP": "",
+        "PACELINE_ALLOW_INSECURE": "true",
+    }
+    assert "sessionRequireClientSASLAuth" not in override
 
 
 def test_every_service_has_an_id_and_ports_of_its_own() -> None:

@@ -30,7 +30,7 @@ def certs() -> None:
 
 @certs.command()
 @_directory
-@click.option("--cluster-id", help="of an existing cluster, as paceline cluster describe shows it [default: a new one]")
+@click.option("--cluster-id", help="of an existing cluster, as paceline cluster info shows it [default: a new one]")
 @click.option("--days", type=click.IntRange(1, 36_500), default=3_650, show_default=True, help="validity")
 def ca(directory: Path, cluster_id: str | None, days: int) -> None:
     """Make the authority of a new cluster: ca.crt and ca.key in DIRECTORY."""

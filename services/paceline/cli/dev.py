@@ -54,6 +54,8 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
         cluster.start(say=lambda text: click.echo(text, err=True))
     except (LocalClusterError, OSError) as error:
         click.echo(str(error), err=True)
+        if secure:
+            click.echo("false")  # the result of eval "$(paceline dev up --secure)"
         raise SystemExit(LOCAL_FAILURE) from None
     click.echo(f"up: bootstrap servers {cluster.bootstrap}", err=secure)
     if cluster.client_tls is not None:

@@ -100,11 +100,12 @@ class LocalCluster:
         """Start everything and return when every process says it is serving and every broker knows all brokers.
 
         Raises:
-            LocalClusterError: the directory cannot be one of ``log.dirs``, or a process ended or was not ready in time;
-                everything has been stopped again.
+            LocalClusterError: the directory cannot be one of ``log.dirs``, or holds the data of a cluster with another
+                kind of security; or a process ended or was not ready in time, and everything has been stopped again.
         """
         if "," in str(self.directory):
             raise LocalClusterError(f"{self.directory} has a comma, which separates log directories: choose another")
+        self._check_earlier_data()
         deadline = time.monotonic() + timeout_s
         self.directory.mkdir(parents=True, exist_ok=True)
         plan = self.ports or choose_plan(self.controllers, self.brokers, HOST)
@@ -134,6 +135,16 @@ class LocalCluster:
         except BaseException:
             self.stop(force=True)
             raise
+
+    def _check_earlier_data(self) -> None:
+        """Raise when the directory's data belongs to a cluster with TLS and this one has none, or the reverse."""
+        if not (self.directory / "zookeeper").exists() or self.secure == self._password_file.exists():
+            return
+        earlier, this = ("without", "with") if self.secure else ("with", "without")
+        raise LocalClusterError(
+            f"{self.directory} has the data of an earlier cluster {earlier} TLS, which cannot start {this} it: "
+            f"choose another directory, or delete this one"
+        )
 
     @property
     def certificates(self) -> Path:

@@ -1,7 +1,8 @@
 """Exit code for container health checks: `python -m paceline.runtime.healthcheck [ADDRESS]`.
 
-Asks grpc.health.v1 at ADDRESS (HOST:PORT, default 127.0.0.1:9092) for the service ``readiness`` and exits 0 when it is
-SERVING, 1 when it is not or nothing answers in time, 2 on bad arguments.
+Asks grpc.health.v1 at ADDRESS (HOST:PORT of a PLAINTEXT listener, default 127.0.0.1:9092) for the service
+``readiness`` and exits 0 when it is SERVING, 1 when it is not or nothing answers in time, 2 on bad arguments. A process
+with SSL listeners is asked on its metrics port: ADDRESS is then ``http://HOST:PORT/healthz``, and 200 means SERVING.
 
 It runs every few seconds in every container, and importing gRPC costs a quarter of a second of processor time each
 time. So it speaks the one unary call over HTTP/2 itself, with sockets alone, at a tenth of that: one request, no header
@@ -25,6 +26,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x7
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _STREAM = 1
 _MAX_FRAME_BYTES = 1 << 16
+_MAX_STATUS_LINE_BYTES = 1 << 10
 _STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
 
@@ -38,6 +40,8 @@ def check(address: str, service: str, timeout_s: float) -> str:
     Raises:
         HealthCheckError: nothing answered in time, or the answer was no health status.
     """
+    if address.startswith("http://"):
+        return _check_http(address, timeout_s)
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_s
     try:
@@ -52,6 +56,25 @@ def check(address: str, service: str, timeout_s: float) -> str:
     message = body[5 : 5 + struct.unpack(">I", body[1:5])[0]]
     number = message[1] if len(message) >= 2 and message[0] == 0x08 else 0
     return _STATUS.get(number, str(number))
+
+
+def _check_http(url: str, timeout_s: float) -> str:
+    """Return SERVING when the page answers with status 200, else the status line."""
+    authority, _, path = url.removeprefix("http://").partition("/")
+    host, _, port = authority.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as connection:
+            connection.sendall(f"GET /{path} HTTP/1.0\r\nHost: {authority}\r\n\r\n".encode("ascii"))
+            head = b""
+            while b"\n" not in head and len(head) < _MAX_STATUS_LINE_BYTES:
+                head += _read(connection, 1, deadline)
+    except (OSError, ValueError) as failure:
+        raise HealthCheckError(f"{url}: {failure}") from None
+    words = head.decode("ascii", "replace").split(maxsplit=2)
+    if len(words) < 2 or not words[0].startswith("HTTP/"):
+        raise HealthCheckError(f"{url}: the answer is not HTTP")
+    return "SERVING" if words[1] == "200" else " ".join(words[1:]).strip()
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -123,7 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="paceline.runtime.healthcheck", description="Exit 0 when a process is ready to serve, 1 when it is not."
     )
-    parser.add_argument("address", nargs="?", default=DEFAULT_ADDRESS, help="HOST:PORT of a listener (%(default)s)")
+    parser.add_argument(
+        "address",
+        nargs="?",
+        default=DEFAULT_ADDRESS,
+        help="HOST:PORT of a listener, or http://HOST:PORT/healthz (%(default)s)",
+    )
     parser.add_argument("--service", default=DEFAULT_SERVICE, help="health service to ask for (%(default)s)")
     parser.add_argument("--timeout", type=float, default=3.0, help="longest wait in seconds (%(default)s)")
     options = parser.parse_args(arguments)

@@ -29,3 +29,24 @@ def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(
             assert process.wait(60) != 0
         finally:
             process.kill()
+
+
+def test_a_secure_cluster_does_not_start_on_the_data_of_a_plain_one(tmp_path: Path) -> None:
+    (tmp_path / "zookeeper").mkdir()
+    refused = CliRunner().invoke(cli, ["dev", "up", "--secure", "--directory", str(tmp_path)])
+    assert refused.exit_code != 0
+    assert refused.stderr.count("\n") == 1
+    assert f"{tmp_path} has the data of an earlier cluster without TLS" in refused.stderr
+    assert "choose another directory" in refused.stderr
+    assert refused.stdout == "false\n", "eval must fail"
+    assert [path.name for path in tmp_path.iterdir()] == ["zookeeper"]
+
+
+def test_a_plain_cluster_does_not_start_on_the_data_of_a_secure_one(tmp_path: Path) -> None:
+    (tmp_path / "zookeeper").mkdir()
+    (tmp_path / "certs").mkdir()
+    (tmp_path / "certs" / "zookeeper.password").touch(0o600)
+    refused = CliRunner().invoke(cli, ["dev", "up", "--directory", str(tmp_path)])
+    assert refused.exit_code != 0
+    assert "has the data of an earlier cluster with TLS" in refused.stderr
+    assert refused.stdout == ""

@@ -9,8 +9,10 @@ from concurrent import futures
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
 
 from paceline.runtime.healthcheck import HealthCheckError, check, main
+from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -110,3 +112,32 @@ def test_a_server_of_another_protocol_is_a_failure(bytes_sent: bytes) -> None:
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:", "127.0.0.1:port"])
 def test_an_address_without_a_port_is_a_failure(address: str) -> None:
     assert main([address]) == 1
+
+
+@pytest.mark.parametrize(("serving", "exit_code"), [(True, 0), (False, 1)])
+def test_the_metrics_port_is_asked_when_the_listeners_are_ssl(
+    serving: bool, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint = MetricsEndpoint("127.0.0.1", 0, CollectorRegistry(), is_serving=lambda: serving)
+    endpoint.start()
+    try:
+        assert main([f"http://127.0.0.1:{endpoint.server_port}/healthz", *PATIENTLY]) == exit_code
+    finally:
+        endpoint.stop()
+    assert ("503 Service Unavailable" in capsys.readouterr().err) is not serving
+
+
+def test_an_answer_that_is_not_http_is_a_failure() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"SSH-2.0-server\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(HealthCheckError, match="not HTTP"):
+            check(f"http://127.0.0.1:{other.getsockname()[1]}/healthz", "readiness", LONG_S)
+        thread.join(LONG_S)

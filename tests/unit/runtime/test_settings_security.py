@@ -101,6 +101,13 @@ def test_a_secret_comes_from_a_private_file_and_is_never_shown(tmp_path: Path) -
     assert "open to other users" in said and PASSWORD not in said
 
 
+def test_an_empty_secret_in_the_environment_stands_for_none() -> None:
+    settings = broker(
+        environment={"PACELINE_ZOOKEEPER_SASL_PASSWORD": "", "PACELINE_ZOOKEEPER_SASL_USERNAME": ""},
+    )
+    assert settings.security.zookeeper.password == ""
+
+
 def test_a_secret_in_a_flag_or_the_environment_is_refused_without_repeating_it(tmp_path: Path) -> None:
     for said in (
         refused(f"--zookeeper-sasl-password={PASSWORD}"),

@@ -123,6 +123,8 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
     Raises:
         ValueError: other users can read it; the message does not repeat it.
     """
+    if not text.strip():
+        return ""
     match = _FILE.fullmatch(text.strip())
     if match is not None:
         path = Path(match[1])

@@ -1,0 +1,56 @@
+#!/bin/sh
+# Makes the secrets of docker-compose.yml, in its service `certificates`: the authority and ZooKeeper's password once, a
+# certificate for each node when it has none or the last one is 30 days old. Nodes use a new certificate without a restart.
+#
+#   certificates.sh               all of these; each folder of /secrets is the volume of one service
+#   certificates.sh client NAME   issue a certificate for the client User:NAME and write it to stdout as a tar archive
+set -eu
+umask 077
+authority=/secrets/authority
+
+if [ "${1:-}" = client ]; then
+  [ -f "$authority/ca.key" ] || { echo "there is no authority yet: make up makes it" >&2; exit 1; }
+  paceline certs client "$authority" "$2" --out "/tmp/$2" >/dev/null
+  exec tar -c -C "/tmp/$2" ca.crt "client-$2.crt" "client-$2.key"
+fi
+
+node() {  # node ROLE ID SERVICE: its files, which only the user of its container can read
+  folder=/secrets/$3
+  if [ -z "$(find "$folder" -name node.crt -mtime -30)" ]; then
+    paceline certs node "$authority" "$1/$2" --host "$3" --host "$3-back" --host localhost --out "$folder"
+    mv "$folder/$1-$2.key" "$folder/node.key"
+    mv "$folder/$1-$2.crt" "$folder/node.crt"
+  fi
+  cp "$authority/zookeeper.password" "$folder/"
+  chown -R 10001:10001 "$folder"
+  chmod 700 "$folder"
+}
+
+[ -f "$authority/ca.crt" ] || paceline certs ca "$authority" 2>/dev/null
+[ -s "$authority/zookeeper.password" ] ||
+  python -c 'import secrets; print(secrets.token_hex(24))' >"$authority/zookeeper.password"
+
+password=$(cat "$authority/zookeeper.password")
+cat >/secrets/zookeeper/jaas.conf <<END
+Server {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_paceline="$password";
+};
+QuorumServer {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_quorum="$password";
+};
+QuorumLearner {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  username="quorum"
+  password="$password";
+};
+END
+chown -R 1000:1000 /secrets/zookeeper
+chmod 700 /secrets/zookeeper
+
+node controller 1000000 controller-1
+node controller 1000001 controller-2
+node broker 1 broker-1
+node broker 2 broker-2
+node broker 3 broker-3

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Issues a certificate of the cluster in containers for a client: scripts/certificate.sh NAME writes ca.crt,
+# client-NAME.crt, client-NAME.key and env, which exports their paths and the brokers, to build/compose/NAME.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name=${1:-}
+if ! [[ "$name" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]]; then
+  echo "give the client a name of letters, digits, '.', '_' and '-': make certificate NAME=alice" >&2
+  exit 2
+fi
+folder=${PACELINE_CERTIFICATE_FOLDER:-build/compose}/$name
+umask 077
+rm -rf "$folder"
+mkdir -p "$folder"
+scripts/compose.sh run --rm -T --no-deps certificates sh /certificates.sh client "$name" 2>"$folder/log" |
+  tar -x -C "$folder" || { cat "$folder/log" >&2; rm -rf "$folder"; exit 1; }
+rm "$folder/log"
+here=$(cd "$folder" && pwd)
+brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"
+cat >"$folder/env" <<END
+export PACELINE_BOOTSTRAP_SERVERS='$brokers'
+export PACELINE_SSL_CA_FILE='$here/ca.crt'
+export PACELINE_SSL_CERTIFICATE_FILE='$here/client-$name.crt'
+export PACELINE_SSL_KEY_FILE='$here/client-$name.key'
+END
+echo "User:$name: . $folder/env"
