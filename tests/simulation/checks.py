@@ -21,6 +21,7 @@ from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.client_checks import ClientChecks
 from tests.simulation.control_checks import ControlChecks
+from tests.simulation.cut_checks import CutChecks
 from tests.simulation.deletion_checks import DeletionChecks
 from tests.simulation.deposed_checks import DeposedChecks
 from tests.simulation.history import History, Poll, Reading, Send
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 class BrokerLogWatcher:
     """Hears of the logs of one life of one broker."""
 
-    def __init__(self, checks: ReplicaChecks, life: "BrokerLife") -> None:
+    def __init__(self, checks: ReplicaChecks, cuts: CutChecks, life: "BrokerLife") -> None:
         self._checks = checks
+        self._cuts = cuts
         self._life = life
 
     def appended(self, log: ObservedLog, first: int, as_leader: bool) -> None:
@@ -48,6 +50,7 @@ class BrokerLogWatcher:
 
     def truncated(self, log: ObservedLog, end_before: int, removed: Mirror) -> None:
         self._checks.truncated(self._life, log, end_before, removed)
+        self._cuts.truncated(self._life, log, removed)
 
     def high_watermark_moved(self, log: ObservedLog, before: int) -> None:
         self._checks.high_watermark_moved(self._life, log, before)
@@ -78,6 +81,7 @@ class Checks:
         self.control = ControlChecks(cluster, self.verdicts, self.records)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
         self.deposed = DeposedChecks(cluster, self.verdicts, self.records)
+        self.cuts = CutChecks(cluster, self.verdicts, self.records, self.history)
         self.deletions = DeletionChecks(self.verdicts, self.records)
         self.dead_topic_ids: dict[str, None] = {}
         """Topics whose deletion was asked for; clients do not go back to them."""
@@ -149,7 +153,7 @@ class Checks:
         )
 
     def log_watcher(self, life: "BrokerLife") -> BrokerLogWatcher:
-        return BrokerLogWatcher(self.replicas, life)
+        return BrokerLogWatcher(self.replicas, self.cuts, life)
 
     def broker_started(self, life: "BrokerLife") -> None:
         self.replicas.started(life)
@@ -195,6 +199,9 @@ class Checks:
     def end_answered(self, life: "BrokerLife", reading: Reading, answer: OffsetAnswer) -> None:
         if answer.failure is None:
             reading.end_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id)
+            log = life.logs.get(reading.topic_partition)
+            if isinstance(log, ObservedLog):
+                self.cuts.look_up(life, log, log.high_watermark)
 
     def deletion_asked(self, life: "BrokerLife", query: DeleteRecordsQuery) -> int | None:
         return self.deletions.asked(life, query)

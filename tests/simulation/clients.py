@@ -211,13 +211,15 @@ class Producer(Client):
             batch = self._encode(topic_partition, count, size, producer_id, sequence, f"{self.chance.random()}/")
         if producer_id >= 0:
             self._sequences[key] = sequence + count
+        header = parse_header(batch)
         send = Send(
             client=self.name,
             topic_partition=topic_partition,
             topic_id=topic_id,
             acks=self._acks,
             batch=batch,
-            crc=parse_header(batch).crc,
+            crc=header.crc,
+            timestamp_ms=header.max_timestamp,
             count=count,
             producer_id=producer_id,
             sequence=sequence,

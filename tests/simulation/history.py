@@ -27,6 +27,8 @@ class Send:
     acks: RequiredAcks
     batch: bytes
     crc: int
+    timestamp_ms: int
+    """Of each of its records."""
     count: int
     producer_id: int
     """-1 without idempotence."""

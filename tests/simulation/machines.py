@@ -304,6 +304,11 @@ class BrokerMachine:
         """Whether power or a log directory has ever failed here, or a file was not what had been written."""
         return self.boot > 1 or self._directories_lost or self._files_damaged
 
+    @property
+    def has_damaged_files(self) -> bool:
+        """Whether something else than this broker has ever changed its files."""
+        return self._files_damaged
+
     def files_damaged(self) -> None:
         """Something else than this broker has changed its files."""
         self._files_damaged = True

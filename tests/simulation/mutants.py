@@ -100,6 +100,13 @@ _DISKS_FAIL = _aim("failed-write", "failed-sync", "failed-write", count=12, flus
 _POWER_FAILS_AFTER_A_STOP = _aim("stop-and-lose-power", count=12, flush_messages=2**63 - 1)
 _DELETIONS = _aim("kill-leader", "bounce-broker", operation_kinds=("delete-records",), operation_count=14)
 _RETENTION = _aim("kill-leader", "bounce-broker", retention_bytes=0, checkpoint_interval_ms=500)
+_CUTS = _LEADERS_DIVERGE | {
+    "fault_count": 14,
+    "acks_all": 1.0,
+    "send_every_ms": 30,
+    "segment_bytes": 1_000,
+    "index_interval_bytes": 100,
+}
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -328,6 +335,10 @@ MUTANTS: tuple[Mutant, ...] = (
         300,
         _aim("recreate-topic", "power-loss", count=14),
     ),
+    Mutant("producers are kept after a cut", also_broken.producers_kept_after_a_cut, ("R20",), 60, _CUTS),
+    Mutant("snapshots are kept above a cut", also_broken.snapshots_kept_above_a_cut, ("R20",), 60, _CUTS),
+    Mutant("the time index leads one entry too far", also_broken.time_index_one_entry_late, ("R21",), 20, _CUTS),
+    Mutant("a segment that ends at a time is skipped", also_broken.segment_of_equal_time_skipped, ("R21",), 20, _CUTS),
     # broker: deleted records
     Mutant("records are deleted beyond the high watermark", also_broken.delete_uncommitted, ("R18",), 40, _DELETIONS),
     Mutant("a deletion of records is not durable", also_broken.log_starts_not_durable, ("R18",), 100, _DELETIONS),

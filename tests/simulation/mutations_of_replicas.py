@@ -19,6 +19,8 @@ from paceline.log.log_directory import LogDirectory
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
+from paceline.log.segment_list import SegmentList
+from paceline.log.time_index import TimeIndex, TimestampOffset
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import JoinRefusal
@@ -104,6 +106,60 @@ def high_watermark_before_truncation(patches: "Patches") -> None:
 def epoch_start_forgotten(patches: "Patches") -> None:
     """A new leader notes its epoch with its first record only (KAFKA-7415)."""
     patches.set(PartitionLog, "assign_leader_epoch", lambda _self, _epoch, _start: None)
+
+
+def producers_kept_after_a_cut(patches: "Patches") -> None:
+    """What producers sent last is still known when it has been cut off."""
+    real = PartitionLog._cut_at
+
+    def cut_at(self: PartitionLog, offset: int) -> None:
+        self.reload_producers = lambda _limit: None  # type: ignore[method-assign]
+        try:
+            real(self, offset)
+        finally:
+            del self.reload_producers
+
+    patches.set(PartitionLog, "_cut_at", cut_at)
+
+
+def snapshots_kept_above_a_cut(patches: "Patches") -> None:
+    """Snapshots of what was cut off stay, for the next load to believe."""
+    real = PartitionLog._cut_at
+
+    def cut_at(self: PartitionLog, offset: int) -> None:
+        self.snapshots.remove_above = lambda _limit: []  # type: ignore[method-assign]
+        try:
+            real(self, offset)
+        finally:
+            del self.snapshots.remove_above
+
+    patches.set(PartitionLog, "_cut_at", cut_at)
+
+
+def time_index_one_entry_late(patches: "Patches") -> None:
+    """A look-up by time begins at the entry behind the right one."""
+
+    def lookup(self: TimeIndex, timestamp: int) -> TimestampOffset:
+        count = min(self._position_after(0, timestamp) + 1, self._count)
+        return self.entry(count - 1) if count else TimestampOffset(-1, self._base_offset)
+
+    patches.set(TimeIndex, "lookup", lookup)
+
+
+def segment_of_equal_time_skipped(patches: "Patches") -> None:
+    """A segment is passed over when its largest time is the one looked for."""
+
+    def find(self: SegmentList, timestamp_ms: int, from_offset: int, limit_offset: int) -> TimestampOffset | None:
+        for segment in list(self._segments):
+            if segment.base_offset >= limit_offset:
+                break
+            if segment.largest.timestamp > timestamp_ms:
+                found = segment.find_timestamp(timestamp_ms, from_offset)
+                if found is not None:
+                    return found if found.offset < limit_offset else None
+        return None
+
+    patches.set(SegmentList, "find_timestamp", find)
 
 
 # High watermark and ISR

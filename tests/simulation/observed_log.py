@@ -245,6 +245,17 @@ class ObservedLog(PartitionLog):
         removed, self.mirror = self.mirror, Mirror(offset)
         self._after_cut(end, high_watermark, removed)
 
+    def beyond_the_end(self) -> list[str]:
+        """Describe each producer entry and each snapshot that lies beyond the log end."""
+        end = self._log_end_offset
+        found = [
+            f"producer {entry.producer_id} at {batch.last_offset}"
+            for entry in self.producers.entries
+            for batch in entry.batches
+            if batch.last_offset >= end
+        ]
+        return found + [f"snapshot {offset}" for offset in self.snapshots.offsets() if offset > end]
+
     def _after_cut(self, end_before: int, high_watermark_before: int, removed: Mirror) -> None:
         if self.watcher is None:
             return

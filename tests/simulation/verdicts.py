@@ -42,6 +42,8 @@ INVARIANTS: dict[str, str] = {
     "R17": "a deletion is complete",
     "R18": "a log starts where somebody asked, or retention says, and no deletion is taken back",
     "R19": "retention takes what is committed, and too old or too much",
+    "R20": "after a cut no producer state and no snapshot lies beyond the log end",
+    "R21": "a look-up by time finds the first record that reading would find",
     "K1": "one controller per controller epoch, which rises by one",
     "K2": "only the present controller writes, fenced",
     "K3": "what is announced was written before",
