@@ -9,12 +9,17 @@ from tests.unit.controller.trace_replay import TRACES, Replay
 FENCED = frozenset({"reassign-cancel", "reassign-override", "reassign-znode"})
 """Where a move is taken back: ours raises the leader epoch before it stops the replicas, Kafka after. Same writes."""
 
+LAST_NOT_RECORDED = frozenset({"3.9.1/broker-restarted-clean"})
+"""Where the recording of a step ends before the UpdateMetadata without partitions that Kafka sends in all others."""
+
 NOT_REPRODUCED = {
     "controller-fence-broken": "a controller whose fence fails resigns; Kafka's stays and handles nothing",
 }
 """Traces of behaviour that is better not reproduced."""
 
-SCENARIOS = sorted({path.stem for path in TRACES.glob("*.json")} - NOT_REPRODUCED.keys())
+SCENARIOS = sorted(
+    str(path.relative_to(TRACES).with_suffix("")) for path in TRACES.rglob("*.json") if path.stem not in NOT_REPRODUCED
+)
 
 
 def test_the_traces_are_there() -> None:
@@ -60,8 +65,10 @@ def test_the_trace_of_a_real_controller_is_reproduced(scenario: str) -> None:
             if int(broker.split()[1]) in replay.dead:
                 # A dying broker may miss its last requests, so only what it did handle counts.
                 told = told[: len(expected)]
-            if scenario in FENCED:
+            if scenario.rpartition("/")[2] in FENCED:
                 told, expected = without_epochs(told), without_epochs(expected)
+            if scenario in LAST_NOT_RECORDED and len(told) > len(expected) and told[-1]["partitions"] == {}:
+                told = told[:-1]
             assert told == expected, f"{step['do']}: {broker}"
             compared += len(expected)
         assert replay.partitions() == step["after"]["partitions"], step["do"]

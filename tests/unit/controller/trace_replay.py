@@ -2,6 +2,9 @@
 
 A trace lists every ZooKeeper write of a step. Those of brokers and tools are repeated here; those behind the
 controller's fence are what ours has to come up with. The format is described in tests/golden/traces/README.md.
+
+In the newer protocols the controller also writes for others. An ISR that a leader asked for with AlterIsr or
+AlterPartition is written here as the leader writes it, with a notification; a topic's settings are changed with a call.
 """
 
 import json
@@ -10,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from paceline.controller.admin.admin_values import ElectionType
+from paceline.controller.admin.admin_values import ConfigOperation, ElectionType
 from paceline.controller.election.preferred_election import FIRST_REBALANCE_MS
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData, WatchType
@@ -18,8 +21,15 @@ from paceline.coordination.isr_history import FORMER_MEMBERS
 from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
-from tests.unit.controller.asking import elect
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
+from tests.unit.controller.asking import alter, change, elect
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.trace_protocols import (
+    isr_requests,
+    refused,
+    remove_repetition,
+    shows_earlier,
+    without_recovery_state,
+)
 
 TRACES = Path(__file__).parents[2] / "golden" / "traces"
 STANDBY_ID = CONTROLLER_ID + 1
@@ -44,6 +54,10 @@ class Replay:
         """Brokers that stopped during the step; whether they saw their last requests is a matter of timing."""
         self.remaining: list[Json] = []
         self.first_write = 0
+        self.left_out: set[tuple[str, int]] = set()
+        """ISRs of the step, by partition and version, that finished a move: see `_announce`."""
+        self._announced_by_ours = 0
+        """Setting changes made with calls whose notifications in the trace are left out."""
         self._prepare(self.trace["start"])
 
     # start
@@ -106,6 +120,7 @@ class Replay:
         self.first_write = len(self.cluster.writes)
         self.cluster.brokers.received.clear()
         self.dead.clear()
+        self.left_out.clear()
         self.remaining.clear()
 
     def play(self, step: Json) -> None:
@@ -122,8 +137,12 @@ class Replay:
         paused = re.match(r"broker (\d+) paused, delete", step["do"])
         if paused:
             self.cluster.brokers.silent.add(int(paused[1]))
+        asked = isr_requests(step)
         for entry in step["zk"]:
-            if "fence" in entry or "op" not in entry:
+            if "op" not in entry:
+                continue
+            if "fence" in entry:
+                self._write_for_others(entry, asked)
                 continue
             if entry["op"] == "session-close":
                 for request in shutdowns:
@@ -140,6 +159,57 @@ class Replay:
             self.cluster.settle()
         if "automatic rebalance" in step["do"]:
             self.cluster.time.run_for(FIRST_REBALANCE_MS)
+
+    def _write_for_others(self, entry: Json, asked: list[dict[str, int]]) -> None:
+        """Repeat a write that the controller of a newer protocol made for a leader or a client."""
+        match = STATE_PATH.fullmatch(entry["path"])
+        if match is not None and entry["op"] == "set":
+            name = f"{match[1]}-{match[2]}"
+            for partitions in asked:
+                if partitions.get(name) == entry["version"]:
+                    self._write(entry)
+                    if name == list(partitions)[-1]:
+                        self._announce(partitions)
+        elif entry["op"] == "set" and entry["path"].startswith(znodes.topic_config_path("")):
+            self._alter_config(entry)
+
+    def _announce(self, partitions: dict[str, int]) -> None:
+        """Leave the notification of ISR changes, as leaders do.
+
+        Our controller watches the states of partitions that move, and finishes the move before it reads the
+        notification; a controller that writes the ISR itself first sends that to brokers. So an UpdateMetadata or a
+        repeated LeaderAndIsr with the ISR that finishes a move, or with the ISR before it, is left out on both sides.
+        """
+        received = self.cluster.brokers.received
+        before = len(received)
+        self.cluster.settle()
+        finishing = received[before:]
+        noticed = znodes.encode_partition_set([tp(one) for one in partitions])
+        self.cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, noticed, sequential=True))
+        self.cluster.settle()
+        if not finishing:
+            return
+        for _, request in received[before + len(finishing) :]:
+            assert isinstance(request, UpdateMetadataRequest)
+            assert {str(one.topic_partition) for one in request.partitions} == partitions.keys()
+        received[before:] = [(broker_id, one) for broker_id, one in finishing if not shows_earlier(one, partitions)]
+        self.left_out.update(partitions.items())
+
+    def _alter_config(self, entry: Json) -> None:
+        """Change a topic's settings to those of the entry."""
+        wanted = entry["data"]["config"]
+        path = entry["path"]
+        known = self.cluster.data(path)["config"] if self.cluster.exists(path) else {}
+        changes = [change(key, wanted[key]) for key in wanted if wanted[key] != known.get(key)]
+        changes += [change(key, None, ConfigOperation.DELETE) for key in known if key not in wanted]
+        if not changes:  # What there was before the trace begins is not in it.
+            self._write(entry)
+            return
+        (result,) = alter(self.cluster, (path.rpartition("/")[2], tuple(changes)))
+        assert result.error is None, result
+        assert self.cluster.data(path) == entry["data"]
+        self._announced_by_ours += 1
+        self.cluster.settle()
 
     def _break_directories(self, step: Json) -> None:
         """Let brokers answer with the storage errors that the real ones answered with."""
@@ -211,6 +281,9 @@ class Replay:
 
     def _write(self, entry: Json) -> None:
         cluster, path, op = self.cluster, entry["path"], entry["op"]
+        if path.startswith(znodes.CONFIG_CHANGE_PREFIX) and self._announced_by_ours:
+            self._announced_by_ours -= 1
+            return
         if path == znodes.CONTROLLER and op == "create":
             if not cluster.controllers:
                 cluster.start_controller()
@@ -230,7 +303,8 @@ class Replay:
             cluster.zk(Create(path, json.dumps(entry["data"]).encode()))
         elif op == "set":
             expected = entry["version"] - 1 if STATE_PATH.fullmatch(path) else -1
-            cluster.zk(SetData(path, json.dumps(self._with_topic_id(path, entry["data"])).encode(), expected))
+            data = without_recovery_state(self._with_topic_id(path, entry["data"]))
+            cluster.zk(SetData(path, json.dumps(data).encode(), expected))
         else:
             cluster.zk(Delete(path))
 
@@ -244,8 +318,11 @@ class Replay:
 
     def _with_topic_id(self, path: str, data: Any) -> Any:
         """A client that rewrites a topic's node keeps the id, which the traces of that release lack."""
-        if path.rpartition("/")[0] != znodes.TOPICS or not self.cluster.exists(path):
+        folder, _, topic = path.rpartition("/")
+        if folder != znodes.TOPICS:
             return data
+        if not self.cluster.exists(path):
+            return {**data, "topic_id": f"{topic:_<22}"} if "topic_id" in data else data
         known = self.cluster.data(path).get("topic_id")
         return {**data, "topic_id": known} if known else data
 
@@ -267,7 +344,8 @@ class Replay:
         for entry in step["zk"]:
             match = STATE_PATH.fullmatch(entry.get("path", ""))
             if match and entry["op"] != "delete":
-                found[f"{match[1]}-{match[2]}"].append({**entry["data"], "version": entry.get("version", 0)})
+                data = without_recovery_state(entry["data"])
+                found[f"{match[1]}-{match[2]}"].append({**data, "version": entry.get("version", 0)})
         return dict(found)
 
     def requests(self) -> dict[str, list[Json]]:
@@ -287,13 +365,22 @@ class Replay:
                 if request["type"] in ("LeaderAndIsr", "UpdateMetadata", "StopReplica")
             ]  # fmt: skip
             for row in rows:
+                for state in row["partitions"].values():
+                    state.pop("recovery", None)  # as in the state node
                 if isinstance(row.get("live"), list):
                     row["live"] = [broker if isinstance(broker, int) else broker["id"] for broker in row["live"]]
                 elif isinstance(row.get("live"), dict):
                     row["live"] = sorted(int(broker_id) for broker_id in row["live"])
+            rows = [row for row in rows if not self._is_left_out(row)]
+            for name in refused(step):
+                remove_repetition(rows, name)
             if rows:
                 found[broker] = rows
         return found
+
+    def _is_left_out(self, row: Json) -> bool:
+        named = {(name, state.get("zkv")) for name, state in row["partitions"].items()}
+        return row["type"] != "StopReplica" and bool(named) and named <= self.left_out
 
     def _described(self, request: ControlRequest) -> Json:
         row: Json = {
