@@ -14,7 +14,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down certificate bench bench-kafka bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench: install java ## produce, fetch and latency figures, into build/bench/data
 
 bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven), into build/bench/versus_kafka.json
 	@$(PY) -m benchmarks.versus_kafka --output build/bench/versus_kafka.json
+
+bench-callers: install java ## many small clients side by side with Kafka 3.9.1 (Go, jars through Maven), into build/bench/callers.json
+	@$(PY) -m benchmarks.callers --output build/bench/callers.json
 
 bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json
 	@$(PY) -m benchmarks.control --output build/bench/control.json

@@ -59,6 +59,8 @@ class KafkaCluster:
     heap_mib: int = 1_500
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list, init=False)
     bootstrap: str = field(default="", init=False)
+    broker_pids: list[int] = field(default_factory=list, init=False)
+    """Process ids of the brokers, in the order of their ids."""
 
     def __enter__(self) -> Self:
         fetch_jars()
@@ -85,6 +87,7 @@ class KafkaCluster:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
+        self.broker_pids.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def create_topic(self, name: str, partitions: int, min_insync_replicas: int = 2) -> None:
@@ -155,9 +158,10 @@ class KafkaCluster:
                 "num.io.threads=4\noffsets.topic.replication.factor=3\nauto.leader.rebalance.enable=false\n",
                 encoding="utf-8",
             )
-            self._java(f"broker-{number}", self.heap_mib, "kafka.Kafka", str(properties))
+            self.broker_pids.append(self._java(f"broker-{number}", self.heap_mib, "kafka.Kafka", str(properties)))
 
-    def _java(self, name: str, heap_mib: int, *arguments: str) -> None:
+    def _java(self, name: str, heap_mib: int, *arguments: str) -> int:
+        """Start a Java program and return its process id."""
         with (self.directory / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
@@ -168,6 +172,7 @@ class KafkaCluster:
                     start_new_session=True,
                 )
             )
+        return self._processes[-1].pid
 
     def _await_brokers(self, timeout_s: float = 120.0) -> None:
         deadline = time.monotonic() + timeout_s

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// produce sends one request and returns its answer; it belongs to one caller.
+type produce func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error)
+
+// callers starts clients that each send one record, wait for its acknowledgement, and send the next one.
+func (l *load) callers(ctx context.Context, count int, open func(ctx context.Context, address string) produce) {
+	for number := 0; number < count; number++ {
+		partition := int32(number % len(l.leaders))
+		call := open(ctx, l.leaders[partition])
+		l.wait.Add(1)
+		go func() {
+			defer l.wait.Done()
+			var samples []float64
+			for ctx.Err() == nil {
+				begun := time.Now()
+				answer, err := call(ctx, l.oneRecord(partition))
+				if err != nil {
+					l.failed(ctx, err)
+				} else if failure := answer.Partitions[0].Error; failure != nil {
+					l.failed(ctx, failure)
+				} else if l.measuring.Load() {
+					samples = append(samples, milliseconds(begun))
+				}
+			}
+			l.keep(samples)
+		}()
+	}
+}
+
+func (l *load) oneRecord(partition int32) *pb.ProduceRequest {
+	records := &pb.RecordList{Records: []*pb.Record{{Value: l.value}}}
+	return &pb.ProduceRequest{Acks: pb.Acks_ACKS_ALL, Partitions: []*pb.ProducePartition{
+		{Topic: l.topic, Partition: partition, Data: &pb.ProducePartition_Records{Records: records}}}}
+}
+
+// produceUnary calls Produce over a connection of its own.
+func (l *load) produceUnary(_ context.Context, address string) produce {
+	client := pb.NewLogServiceClient(dial(address))
+	return func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error) {
+		return client.Produce(ctx, request)
+	}
+}
+
+// produceOnStream sends each request as a message of one ProduceStream. A broker has room for 32 streams per listener,
+// so callers beyond that use single calls, as the contract says.
+func (l *load) produceOnStream(ctx context.Context, address string) produce {
+	client := pb.NewLogServiceClient(dial(address))
+	stream, err := client.ProduceStream(ctx)
+	return func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error) {
+		if err == nil {
+			if err = stream.Send(request); err == nil {
+				var answer *pb.ProduceResponse
+				if answer, err = stream.Recv(); err == nil {
+					return answer, nil
+				}
+			}
+		}
+		return client.Produce(ctx, request)
+	}
+}
+
+// idle opens connections that have made one call each and make no other.
+func (l *load) idle(ctx context.Context, count int) {
+	var opened sync.WaitGroup
+	room := make(chan struct{}, 32)
+	for number := 0; number < count; number++ {
+		opened.Add(1)
+		room <- struct{}{}
+		go func() {
+			defer func() { <-room; opened.Done() }()
+			client := pb.NewMetadataServiceClient(dial(l.leaders[number%len(l.leaders)]))
+			if _, err := client.DescribeCluster(ctx, &pb.DescribeClusterRequest{}); err != nil {
+				l.failed(ctx, err)
+			}
+		}()
+	}
+	opened.Wait()
+}
