@@ -17,6 +17,7 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition.interfaces import IsrProposal
 from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delete_records import DeleteRecordsHandler
 from paceline.broker.requests.errors import failure_of, leader_hint
 from paceline.broker.requests.fetch import FetchHandler
@@ -90,6 +91,7 @@ class ReplicaManager:
         self.leader_quota = self._quota()
         self.follower_quota = self._quota()
         self.fetchers = FetcherManager(config, scheduler, transport, self)
+        coalescer = AppendCoalescer(scheduler)
         self.fetches = FetchHandler(
             self,
             self.fetch_purgatory,
@@ -97,8 +99,9 @@ class ReplicaManager:
             config.max_incremental_fetch_session_cache_slots,
             rng,
             self.leader_quota,
+            coalescer,
         )
-        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler)
+        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler, coalescer)
         self.traffic = BrokerTraffic()
         self.fetches.traffic = self.produces.traffic = self.traffic
         self.delete_records_purgatory = Purgatory(scheduler)

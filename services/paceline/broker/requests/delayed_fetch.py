@@ -18,6 +18,9 @@ class FetchAnswering(Protocol):
     def would_answer(self, run: "FetchRun", position: FetchPosition) -> bool | int:
         """Return True when a waiting fetch must be answered because of this position, else the bytes it offers."""
 
+    def hold(self, run: "FetchRun") -> bool:
+        """Let a follower's fetch that has bytes wait for expected appends; return whether it has to wait."""
+
     def finish(self, run: "FetchRun", positions: list[FetchPosition]) -> None:
         """Read again for a fetch that has waited, and answer it."""
 
@@ -99,7 +102,7 @@ class DelayedSessionFetch(DelayedOperation):
                 return True
             self._byte_count += offer - self._offers.get(topic_partition, 0)
             self._offers[topic_partition] = offer
-        return self._byte_count >= max(1, self._run.limits.min_bytes)
+        return self._byte_count >= max(1, self._run.limits.min_bytes) and not self._handler.hold(self._run)
 
     def on_complete(self) -> None:
         """Read what is marked and answer."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.broker.requests.follower_fetch import look_at_follower
@@ -53,11 +54,13 @@ class FetchHandler:
         session_slots: int,
         rng: random.Random,
         quota: ReplicationQuota,
+        coalescer: AppendCoalescer,
     ) -> None:
         self._partitions = partitions
         self._purgatory = purgatory
         self._scheduler = scheduler
         self._quota = quota
+        self._coalescer = coalescer
         self.sessions = FetchSessionCache(session_slots, rng, self._leave)
         self._expected: dict[int, int] = {}
         self.traffic = BrokerTraffic()
@@ -143,7 +146,7 @@ class FetchHandler:
         if (
             limits.max_wait_ms <= 0
             or nothing_to_wait_for
-            or byte_count >= limits.min_bytes
+            or (byte_count >= limits.min_bytes and not self.hold(run))
             or any(read.ends_wait for read in reads)
             or (
                 run.reader.wants_high_watermark
@@ -165,6 +168,10 @@ class FetchHandler:
         waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
         session.waiting = waiting.look
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
+
+    def hold(self, run: FetchRun) -> bool:
+        """Let a follower's fetch that has bytes wait for expected appends; return whether it has to wait."""
+        return run.session is not None and run.reader.replica_id is not None and self._coalescer.hold(run.session)
 
     def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
         """Read again for a fetch that has waited, and answer it."""
@@ -355,7 +362,10 @@ class FetchHandler:
             read.high_watermark = partition.log.high_watermark
 
     def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
-        """Return True when a waiting fetch must be answered because of this position, else the bytes it offers."""
+        """Return True when a waiting fetch must be answered because of this position, else the bytes it offers.
+
+        Any bytes suffice for a fetch that wants no more than one: it is offered one, without a read of the log.
+        """
         read = PartitionRead(position)
         try:
             partition = self._validate(run.reader, position, read)
@@ -364,7 +374,7 @@ class FetchHandler:
             if not read.available or self._holds_back(partition, run.reader):
                 return 0
             if run.limits.min_bytes <= 1:
-                return True
+                return 1
             return len(self._bytes(partition, run.reader, position, position.max_bytes, True))
         except PacelineError:
             return True

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.append_coalescing import LARGE_APPEND_BYTES, AppendCoalescer
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.storage.interfaces import AppendResult
 from paceline.broker.traffic import BrokerTraffic
@@ -61,10 +62,13 @@ class PartitionLookup(Protocol):
 class ProduceHandler:
     """Handles produce requests against the hosted partitions."""
 
-    def __init__(self, partitions: PartitionLookup, purgatory: Purgatory, scheduler: Scheduler) -> None:
+    def __init__(
+        self, partitions: PartitionLookup, purgatory: Purgatory, scheduler: Scheduler, coalescer: AppendCoalescer
+    ) -> None:
         self._partitions = partitions
         self._purgatory = purgatory
         self._scheduler = scheduler
+        self._coalescer = coalescer
         self.traffic = BrokerTraffic()
         """The broker puts its own here."""
         self.request_count = 0
@@ -90,6 +94,9 @@ class ProduceHandler:
         wall_ms = self._scheduler.wall_ms()
         results: list[ProduceResult] = []
         pending: list[_Pending] = []
+        size_bytes = sum(len(item.batch) for item in data)
+        if wait_for_all:
+            self._coalescer.append_arrived(size_bytes)
         try:
             for item in data:
                 result = ProduceResult(item.topic_partition)
@@ -102,7 +109,8 @@ class ProduceHandler:
         if not pending:
             reply(results)
             return None
-        operation = DelayedProduce(self._partitions, results, pending, reply)
+        coalescer = self._coalescer if size_bytes < LARGE_APPEND_BYTES else None
+        operation = DelayedProduce(self._partitions, results, pending, reply, self._scheduler.now_ms(), coalescer)
         keys = [waiting.result.topic_partition for waiting in pending]
         return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
 
@@ -158,8 +166,12 @@ class DelayedProduce(DelayedOperation):
         results: list[ProduceResult],
         pending: list[_Pending],
         reply: ProduceReply,
+        appended_ms: int,
+        coalescer: AppendCoalescer | None,
     ) -> None:
         super().__init__()
+        self._appended_ms = appended_ms
+        self._coalescer = coalescer
         self._partitions = partitions
         self._results = results
         self._pending = pending
@@ -194,6 +206,8 @@ class DelayedProduce(DelayedOperation):
         for waiting in self._pending:
             error = RequestTimedOutError(f"{waiting.result.topic_partition} is not replicated yet")
             _fail(waiting.result, failure_of(error))
+        if self._coalescer is not None:
+            self._coalescer.producer_answered(self._appended_ms)
         self._reply(self._results)
 
 
