@@ -27,7 +27,7 @@ bootstrap_option: Callable[[Any], Any] = click.option(
 
 def default_bootstrap() -> str:
     """Return the addresses of the dev cluster in ``build/dev``, else the first broker's documented address."""
-    from paceline.dev.local_cluster import read_state
+    from paceline.dev.detached_cluster import read_state
 
     state = read_state(DEV_DIRECTORY)
     return str(state["bootstrap"]) if state else DEFAULT_BOOTSTRAP

@@ -1,6 +1,8 @@
 """`paceline dev`: a cluster on loopback, everything below one directory."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -30,17 +32,45 @@ def dev() -> None:
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="settings file")
 @click.option("--racks", metavar="A,B,...", help="racks of the brokers, in turn")
 @click.option("--secure", is_flag=True, help="TLS on every listener; prints the exports that clients need")
-def up(directory: Path, brokers: int, controllers: int, config: Path | None, racks: str | None, secure: bool) -> None:
-    """Start a cluster and return when it serves."""
+@click.option(
+    "--port-offset",
+    type=click.IntRange(-1_000, 40_000),
+    metavar="N",
+    help="add N to every documented port [default: ports of the last start, else documented ones, else free ones]",
+)
+def up(
+    directory: Path,
+    brokers: int,
+    controllers: int,
+    config: Path | None,
+    racks: str | None,
+    secure: bool,
+    port_offset: int | None,
+) -> None:
+    """Start a cluster and return when it serves.
+
+    Data, settings and ports of an earlier start in the same directory are used again.
+    """
     from dataclasses import astuple
 
-    from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, alive, read_state
+    from paceline.dev.detached_cluster import alive, read_state
+    from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError
+    from paceline.dev.ports import default_plan, taken
     from paceline.rpc.security.client_tls import FILE_VARIABLES
 
     state = read_state(directory)
     processes = [] if state is None else [state["zookeeper"], *state["nodes"]]
-    if any(alive(process["pid"], directory) for process in processes if process["pid"]):
-        raise click.ClickException(f"a cluster runs in {directory} already; {_down(directory)} stops it")
+    if any(alive(process["pid"], directory) for process in processes):
+        ended = [node["name"] for node in processes[1:] if not alive(node["pid"], directory)]
+        for name in ended:
+            click.echo(f"{name} has ended; {_verb('start', directory)} {name} starts it again", err=True)
+        raise click.ClickException(f"a cluster runs in {directory} already; {_verb('down', directory)} stops it")
+    plan = None
+    if port_offset is not None:
+        plan = default_plan(controllers, brokers, port_offset)
+        if busy := taken(plan.all()):
+            ports = ", ".join(map(str, busy))
+            raise click.ClickException(f"--port-offset {port_offset} needs ports that are taken: {ports}")
     cluster = LocalCluster(
         directory,
         config or CONFIG_FILE,
@@ -48,6 +78,7 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
         controllers=controllers,
         detached=True,
         secure=secure,
+        ports=plan,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
     )
     try:
@@ -57,6 +88,8 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
         if secure:
             click.echo("false")  # the result of eval "$(paceline dev up --secure)"
         raise SystemExit(LOCAL_FAILURE) from None
+    if cluster.ports not in (default_plan(controllers, brokers), plan):
+        click.echo("these are not the documented ports: choose them with --port-offset", err=True)
     click.echo(f"up: bootstrap servers {cluster.bootstrap}", err=secure)
     if cluster.client_tls is not None:
         click.echo(f"export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}")
@@ -64,19 +97,20 @@ def up(directory: Path, brokers: int, controllers: int, config: Path | None, rac
             click.echo(f"export {name}={shlex.quote(str(path))}")
     if directory != DEV_DIRECTORY and not secure:
         click.echo(f"other commands find it with: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
-    click.echo(f"stop it with: {_down(directory)}", err=True)
+    click.echo(f"stop it with: {_verb('down', directory)}", err=True)
 
 
-def _down(directory: Path) -> str:
-    """Return the command that stops the cluster in a directory."""
-    return "paceline dev down" + ("" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}")
+def _verb(verb: str, directory: Path) -> str:
+    """Return a command about the cluster in a directory, as its user has to type it."""
+    where = "" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}"
+    return f"paceline dev {verb}{where}"
 
 
 @dev.command()
 @_directory_option
 def down(directory: Path) -> None:
     """Stop the cluster; its data stays."""
-    from paceline.dev.local_cluster import stop_detached
+    from paceline.dev.detached_cluster import stop_detached
 
     stopped = stop_detached(directory)
     click.echo(f"stopped: {', '.join(stopped)}" if stopped else f"no cluster runs in {directory}")
@@ -87,7 +121,7 @@ def down(directory: Path) -> None:
 @output_option
 def status(directory: Path, output: str) -> None:
     """Show which processes run; exits with 3 when one is gone or there is no cluster."""
-    from paceline.dev.local_cluster import alive, read_state
+    from paceline.dev.detached_cluster import alive, read_state
 
     state = read_state(directory)
     if state is None:
@@ -109,3 +143,103 @@ def status(directory: Path, output: str) -> None:
     show(rows, output)
     if not all(row["running"] for row in rows):
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+_node_argument = click.argument("name", metavar="NAME")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn a failure into its message and exit code 1."""
+    from paceline.dev.detached_cluster import DetachedClusterError
+
+    try:
+        yield
+    except (DetachedClusterError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@dev.command()
+@_node_argument
+@_directory_option
+def start(name: str, directory: Path) -> None:
+    """Start a stopped process, such as broker-1, with its ports and data, and return when it serves."""
+    from paceline.dev.detached_cluster import start_node
+
+    with _one_line():
+        pid = start_node(directory, name, lambda text: click.echo(text, err=True))
+    click.echo(f"started {name}: pid {pid}")
+
+
+@dev.command()
+@_node_argument
+@_directory_option
+def stop(name: str, directory: Path) -> None:
+    """Stop a process with SIGTERM; a broker moves its leaders away first."""
+    from paceline.dev.detached_cluster import stop_node
+
+    with _one_line():
+        stop_node(directory, name, force=False)
+    click.echo(f"stopped {name}")
+
+
+@dev.command()
+@_node_argument
+@_directory_option
+def kill(name: str, directory: Path) -> None:
+    """Kill a process with SIGKILL, as a crash would."""
+    from paceline.dev.detached_cluster import stop_node
+
+    with _one_line():
+        stop_node(directory, name, force=True)
+    click.echo(f"killed {name}")
+
+
+@dev.command()
+@_node_argument
+@_directory_option
+def restart(name: str, directory: Path) -> None:
+    """Stop a process with SIGTERM and start it again."""
+    from paceline.dev.detached_cluster import start_node, stop_node
+
+    with _one_line():
+        stop_node(directory, name, force=False)
+        pid = start_node(directory, name, lambda text: click.echo(text, err=True))
+    click.echo(f"restarted {name}: pid {pid}")
+
+
+@dev.command()
+@_node_argument
+@_directory_option
+@click.option("--paused/--resumed", "paused", default=True, help="SIGSTOP, or SIGCONT with --resumed")
+def pause(name: str, directory: Path, paused: bool) -> None:
+    """Suspend a process without closing its connections, or let it continue with --resumed."""
+    import signal
+
+    from paceline.dev.detached_cluster import signal_node
+
+    with _one_line():
+        signal_node(directory, name, signal.SIGSTOP if paused else signal.SIGCONT)
+    click.echo(f"{'paused' if paused else 'resumed'} {name}")
+
+
+@dev.command()
+@_node_argument
+@_directory_option
+@click.option("-n", "--lines", type=click.IntRange(0, 1_000_000), default=25, show_default=True)
+@click.option("-f", "--follow", is_flag=True, help="print new lines until interrupted")
+def logs(name: str, directory: Path, lines: int, follow: bool) -> None:
+    """Print the last lines of a process's log."""
+    import time
+    from collections import deque
+
+    from paceline.dev.detached_cluster import find_node
+
+    with _one_line(), open(find_node(directory, name)["log"], encoding="utf-8", errors="replace") as file:
+        for line in deque(file, maxlen=lines):
+            click.echo(line, nl=False)
+        while follow:
+            if line := file.readline():
+                click.echo(line, nl=False)
+            else:
+                time.sleep(0.1)

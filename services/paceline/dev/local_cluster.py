@@ -1,7 +1,6 @@
 """Processes of a local cluster: start, watch, pause, kill, restart, stop. Used by `dev up`, `make run` and tests."""
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -9,34 +8,40 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from paceline.dev.ports import PortPlan, choose_plan
+from paceline.dev.detached_cluster import (
+    FAST_RECONNECT,
+    STATE_FILE,
+    STOP_SECONDS,
+    launch,
+    stop_detached,
+    tail,
+    write_state,
+)
+from paceline.dev.ports import PortPlan, choose_plan, load_plan, save_plan
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
-from paceline.rpc.channels import Options, open_channel
+from paceline.rpc.channels import open_channel
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 
 FIRST_CONTROLLER_ID = 1_000_000
 ZOOKEEPER_USER = "paceline"
-STATE_FILE = "cluster.json"
 HOST = "127.0.0.1"
 _HERE = Path(__file__).resolve()
 _PACKAGED = _HERE.with_name("dev.properties")
 OFFSETS_REPLICATION_FACTOR = 3
 CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
 """The one settings file of local clusters and containers; a wheel carries it beside this module."""
-_STOP_SECONDS = 40.0
 _VALIDITY = timedelta(days=365)
 
 
@@ -108,7 +113,8 @@ class LocalCluster:
         self._check_earlier_data()
         deadline = time.monotonic() + timeout_s
         self.directory.mkdir(parents=True, exist_ok=True)
-        plan = self.ports or choose_plan(self.controllers, self.brokers, HOST)
+        plan = self.ports or load_plan(self.directory, self.controllers, self.brokers, HOST)
+        plan = plan or choose_plan(self.controllers, self.brokers, HOST)
         self.ports = plan
         try:
             say("starting ZooKeeper")
@@ -132,6 +138,7 @@ class LocalCluster:
                 if node.kind == "broker" and self.controllers:
                     self._wait_told(node, deadline - time.monotonic())
             self._write_state()
+            save_plan(self.directory, plan)
         except BaseException:
             self.stop(force=True)
             raise
@@ -204,7 +211,7 @@ class LocalCluster:
         node.process.send_signal(signal.SIGCONT)
         node.paused = False
 
-    def terminate(self, node: Node, timeout_s: float = _STOP_SECONDS) -> int:
+    def terminate(self, node: Node, timeout_s: float = STOP_SECONDS) -> int:
         """Ask the process to stop and return its exit code.
 
         Raises:
@@ -259,7 +266,7 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         last = "no answer yet"
         tls = client_credentials(self.client_tls, {})
-        with open_channel(node.client_address, tls=tls, more_options=_FAST_RECONNECT) as channel:
+        with open_channel(node.client_address, tls=tls, more_options=FAST_RECONNECT) as channel:
             while time.monotonic() < deadline:
                 if not node.running:
                     code = node.process.returncode if node.process else None
@@ -282,7 +289,7 @@ class LocalCluster:
                 if node.paused:
                     self.resume(node)
                 node.process.send_signal(signal.SIGKILL if force else signal.SIGTERM)
-            deadline = time.monotonic() + _STOP_SECONDS
+            deadline = time.monotonic() + STOP_SECONDS
             for node in nodes:
                 assert node.process is not None
                 try:
@@ -393,7 +400,7 @@ class LocalCluster:
     def _spawn(self, node: Node) -> None:
         node.starts += 1
         node.paused = False
-        node.process = _SPAWNER.submit(_launch, node.argv, node.log_path).result()
+        node.process = _SPAWNER.submit(launch, node.argv, node.log_path).result()
 
     def _write_state(self) -> None:
         assert self.zookeeper is not None
@@ -411,32 +418,17 @@ class LocalCluster:
                     "client": node.client_address,
                     "external": node.external_address,
                     "log": str(node.log_path),
+                    "argv": node.argv,
                 }
                 for node in self.nodes.values()
             ],
         }
-        path = self.directory / STATE_FILE
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_state(self.directory, state)
 
 
 # The kernel ties a child that dies with its parent to the *thread* that started it, so one thread that lives as long as
 # this process starts them all; a restart asked for by a short-lived thread would end with that thread.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
-
-
-def _launch(argv: list[str], log_path: Path) -> "subprocess.Popen[bytes]":
-    with log_path.open("ab") as log:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-
-
-_FAST_RECONNECT: Options = [
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 250),
-    ("grpc.use_local_subchannel_pool", 1),
-]
 
 
 def _tls_state(files: TlsFiles | None) -> dict[str, str] | None:
@@ -445,70 +437,9 @@ def _tls_state(files: TlsFiles | None) -> dict[str, str] | None:
     return {"ca": str(files.ca), "certificate": str(files.certificate), "key": str(files.key)}
 
 
-def log_tail(node: Node, lines: int = 25) -> str:
+def log_tail(node: Node) -> str:
     """Return the last lines of a process's log, indented."""
-    try:
-        text = node.log_path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "  (no log)"
-    return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
-
-
-def read_state(directory: Path) -> dict[str, Any] | None:
-    """Return what `start` wrote about a cluster in this directory, None when there is none."""
-    try:
-        state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return state if isinstance(state, dict) else None
-
-
-def alive(pid: int, directory: Path) -> bool:
-    """Whether the process of that id runs and belongs to the cluster in the directory (a pid may be reused)."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state != "Z" and str(directory.resolve()).encode() in command.replace(b"\0", b" ")
-
-
-def stop_detached(directory: Path, timeout_s: float = _STOP_SECONDS) -> list[str]:
-    """Stop the processes of a detached cluster by their pids, brokers first; return the names of those stopped."""
-    state = read_state(directory)
-    if state is None:
-        return []
-    stopped: list[str] = []
-    for kind in ("broker", "controller"):
-        group = [
-            (node["name"], node["pid"])
-            for node in state["nodes"]
-            if node["kind"] == kind and node["pid"] is not None and alive(node["pid"], directory)
-        ]
-        _end((pid for _, pid in group), directory, timeout_s)
-        stopped.extend(name for name, _ in group)
-    zookeeper = state["zookeeper"]["pid"]
-    if zookeeper is not None and alive(zookeeper, directory):
-        _end([zookeeper], directory, timeout_s)
-        stopped.append("zookeeper")
-    with contextlib.suppress(FileNotFoundError):
-        (directory / STATE_FILE).unlink()
-    return stopped
-
-
-def _end(pids: Iterable[int], directory: Path, timeout_s: float) -> None:
-    waiting = list(pids)
-    for pid in waiting:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-            os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + timeout_s
-    while waiting and time.monotonic() < deadline:
-        waiting = [pid for pid in waiting if alive(pid, directory)]
-        time.sleep(0.05)
-    for pid in waiting:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    return tail(node.log_path)
 
 
 def remove(directory: Path) -> None:

@@ -1,17 +1,19 @@
-"""Ports of a local cluster: the documented ones while they are free, else whatever the kernel gives."""
+"""Ports of a local cluster: those of its last start, else the documented ones while they are free, else free ones."""
 
 import fcntl
+import json
 import os
 import random
 import socket
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 BROKER_DEFAULTS = {"CLIENT": 9092, "EXTERNAL": 19092, "REPLICATION": 9093, "CONTROL": 9094}
 CONTROLLER_DEFAULTS = {"CLIENT": 9082, "EXTERNAL": 19082, "CONTROL": 9084}
+PORTS_FILE = "ports.json"
 _reservation: list[IO[bytes]] = []
 
 BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER = 9101, 9081, 2181
@@ -39,21 +41,39 @@ class PortPlan:
         return [self.zookeeper, *(port for node in nodes for port in (*node.listeners.values(), node.metrics))]
 
 
-def default_plan(controllers: int, brokers: int) -> PortPlan:
-    """Return the documented ports: broker n adds 10 n to each default, further controllers take 10 less each."""
+def default_plan(controllers: int, brokers: int, offset: int = 0) -> PortPlan:
+    """Return the documented ports plus ``offset``: broker n adds 10 n, further controllers take 10 less each."""
+    below, above = range(0, -10 * controllers, -10), range(10, 10 * brokers + 1, 10)
     return PortPlan(
-        zookeeper=ZOOKEEPER,
-        controllers=tuple(
-            NodePorts(
-                {name: port - 10 * index for name, port in CONTROLLER_DEFAULTS.items()}, CONTROLLER_METRICS - 10 * index
-            )
-            for index in range(controllers)
-        ),
-        brokers=tuple(
-            NodePorts({name: port + 10 * n for name, port in BROKER_DEFAULTS.items()}, BROKER_METRICS + 10 * n)
-            for n in range(1, brokers + 1)
-        ),
+        zookeeper=ZOOKEEPER + offset,
+        controllers=tuple(_shifted(CONTROLLER_DEFAULTS, CONTROLLER_METRICS, offset + by) for by in below),
+        brokers=tuple(_shifted(BROKER_DEFAULTS, BROKER_METRICS, offset + by) for by in above),
     )
+
+
+def _shifted(listeners: dict[str, int], metrics: int, by: int) -> NodePorts:
+    return NodePorts({name: port + by for name, port in listeners.items()}, metrics + by)
+
+
+def save_plan(directory: Path, plan: PortPlan) -> None:
+    """Keep the ports, so that the next start in this directory takes the same."""
+    (directory / PORTS_FILE).write_text(json.dumps(asdict(plan), indent=2) + "\n", encoding="utf-8")
+
+
+def load_plan(directory: Path, controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan | None:
+    """Return the ports of the last start in a directory; None when it had other processes or a port is taken now."""
+    try:
+        fields = json.loads((directory / PORTS_FILE).read_text(encoding="utf-8"))
+        plan = PortPlan(
+            int(fields["zookeeper"]),
+            tuple(NodePorts(dict(each["listeners"]), int(each["metrics"])) for each in fields["controllers"]),
+            tuple(NodePorts(dict(each["listeners"]), int(each["metrics"])) for each in fields["brokers"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if (len(plan.controllers), len(plan.brokers)) != (controllers, brokers) or taken(plan.all(), host):
+        return None
+    return plan
 
 
 def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:

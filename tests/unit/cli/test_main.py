@@ -15,7 +15,7 @@ def test_an_interrupt_outside_of_a_clusters_calls_has_its_exit_code(monkeypatch:
     def interrupted(_directory: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.dev.local_cluster.read_state", interrupted)
+    monkeypatch.setattr("paceline.dev.detached_cluster.read_state", interrupted)
     ended = CliRunner().invoke(cli, ["dev", "status"])
     assert (ended.exit_code, ended.stderr) == (INTERRUPTED, "interrupted\n")
 

@@ -3,8 +3,9 @@
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
-from paceline.dev.ports import choose_plan, default_plan, free_plan, taken
+from paceline.dev.ports import PORTS_FILE, choose_plan, default_plan, free_plan, load_plan, save_plan, taken
 
 _CHOOSE = (
     "import sys; from paceline.dev.ports import choose_plan, default_plan; "
@@ -45,3 +46,21 @@ def test_two_clusters_that_start_in_the_same_moment_do_not_choose_the_same_ports
         for chooser in choosers:
             chooser.communicate(timeout=120)
     assert choose_plan(2, 3) is not None
+
+
+def test_an_offset_moves_every_documented_port_alike() -> None:
+    moved = default_plan(2, 3, 1_000)
+    assert moved.all() == [port + 1_000 for port in default_plan(2, 3).all()]
+
+
+def test_a_second_start_takes_the_ports_of_the_first(tmp_path: Path) -> None:
+    plan = free_plan(1, 2)
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path, 1, 2) == plan
+    assert load_plan(tmp_path, 2, 2) is None, "the plan has ports for one controller"
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", plan.brokers[1].metrics))
+        holder.listen()
+        assert load_plan(tmp_path, 1, 2) is None
+    (tmp_path / PORTS_FILE).write_text('{"zookeeper": "x"}')
+    assert load_plan(tmp_path, 1, 2) is None

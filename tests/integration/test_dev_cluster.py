@@ -1,0 +1,59 @@
+"""`paceline dev`: single processes of a running cluster, and a second start in the same directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paceline.cli.commands import cli
+from paceline.dev.detached_cluster import read_state
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
+
+
+def dev(directory: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["dev", *words, "--directory", str(directory)])
+
+
+def running(directory: Path) -> dict[str, bool]:
+    return {row["name"]: row["running"] for row in json.loads(dev(directory, "status", "-o", "json").stdout)}
+
+
+def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None:
+    up = dev(tmp_path, "up", "--brokers", "1", "--controllers", "1")
+    try:
+        assert up.exit_code == 0, up.output
+        state = read_state(tmp_path)
+        assert state is not None
+        killed = dev(tmp_path, "kill", "broker-1")
+        assert (killed.exit_code, killed.stdout) == (0, "killed broker-1\n")
+        assert running(tmp_path) == {"zookeeper": True, "controller-1000000": True, "broker-1": False}
+        again = dev(tmp_path, "up")
+        assert again.exit_code == 1
+        assert f"broker-1 has ended; paceline dev start --directory {tmp_path} broker-1 starts it again" in again.stderr
+        refused = dev(tmp_path, "stop", "broker-1")
+        assert (refused.exit_code, refused.stderr) == (
+            1,
+            "Error: broker-1 does not run; paceline dev start broker-1 starts it\n",
+        )
+        started = dev(tmp_path, "start", "broker-1")
+        assert started.exit_code == 0, started.output
+        assert all(running(tmp_path).values())
+        twice = dev(tmp_path, "start", "broker-1")
+        assert twice.exit_code == 1 and "broker-1 runs already with pid" in twice.stderr
+        unknown = dev(tmp_path, "kill", "broker-7")
+        assert unknown.exit_code == 1 and "it has controller-1000000, broker-1" in unknown.stderr
+        logs = dev(tmp_path, "logs", "broker-1", "-n", "1")
+        assert logs.exit_code == 0 and logs.stdout.count("\n") == 1
+        assert dev(tmp_path, "pause", "broker-1").exit_code == 0
+        # A paused process takes the signal only when it continues.
+        restarted = dev(tmp_path, "restart", "broker-1")
+        assert restarted.exit_code == 0, restarted.output
+        dev(tmp_path, "down")
+        second = dev(tmp_path, "up", "--brokers", "1", "--controllers", "1")
+        assert second.exit_code == 0, second.output
+        later = read_state(tmp_path)
+        assert later is not None and later["bootstrap"] == state["bootstrap"]
+    finally:
+        dev(tmp_path, "down")
