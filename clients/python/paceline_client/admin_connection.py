@@ -25,6 +25,7 @@ from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClu
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import address_of, parse_bootstrap
 from paceline_client.errors import BootstrapError, ClientClosedError
+from paceline_client.wait_notice import Wait, wait_notice
 
 T = TypeVar("T")
 
@@ -73,16 +74,28 @@ class AdminConnection:
         timeout_ms: int | None,
         knows: Callable[[T], bool] = lambda _answer: True,
     ) -> T:
-        """Make a read-only call to whoever answers first and ``knows``, else return what the first one answered.
+        """Make a read-only call to each address in turn; return the first answer that ``knows``, else the first.
 
-        A broker that is starting, or that no controller reaches, knows of nobody and of no topic.
+        A broker that is starting, or that no controller reaches, knows no other process and no topic.
         """
         limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+        with wait_notice(f"an answer from {', '.join(self._addresses())}") as wait:
+            return self._ask_each(call, limit_ms, knows, wait)
 
+    def _addresses(self) -> list[str]:
+        return list(dict.fromkeys([*self._known, *self._bootstrap]))
+
+    def _ask_each(
+        self,
+        call: Callable[[Any, float], T],
+        limit_ms: int,
+        knows: Callable[[T], bool],
+        wait: Wait,
+    ) -> T:
         def round_of_addresses(left_s: float | None) -> T:
             problems = []
             ignorant: list[T] = []
-            addresses = list(dict.fromkeys([*self._known, *self._bootstrap]))
+            addresses = self._addresses()
             deadline = time.monotonic() + (left_s or ONE_CALL_S)
             for index, address in enumerate(addresses):
                 # One that hangs leaves time to the next ones.
@@ -97,21 +110,25 @@ class AdminConnection:
                     if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
                         raise error from failure
                     problems.append(str(error))
+                    wait.failed(error)
             if ignorant:
                 return ignorant[0]
             raise BootstrapError(f"no address answered: {'; '.join(problems)}")
 
-        return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses)
+        return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses, on_retry=wait.failed)
 
     def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool = False) -> T:
         """Make a call to the active controller, wherever it is; one that only reads may be repeated in any case."""
+        with wait_notice("the active controller") as wait:
+            return self._follow_controller(call, timeout_ms, only_reads, wait)
 
+    def _follow_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool, wait: Wait) -> T:
         nobody: NotControllerError | None = None
 
         def attempt(left_s: float | None) -> T:
             nonlocal nobody
             try:
-                address = self._controller or self._find_controller(min(left_s or ONE_CALL_S, ONE_CALL_S))
+                address = self._controller or self._find_controller(min(left_s or ONE_CALL_S, ONE_CALL_S), wait)
             except NotControllerError as none_active:
                 nobody = none_active
                 raise
@@ -124,6 +141,7 @@ class AdminConnection:
             except grpc.RpcError as failure:
                 self._controller = ""
                 error = named(f"controller at {address}", failure)
+                wait.failed(error)
                 if isinstance(error, NotControllerError):
                     self._controller = error.metadata.get("address", "")
                     raise error from failure
@@ -134,10 +152,10 @@ class AdminConnection:
         def again(error: BaseException) -> bool:
             return not isinstance(error, RequestTimedOutError) and is_retriable(error)
 
-        return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again)
+        return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again, on_retry=wait.failed)
 
-    def _find_controller(self, timeout_s: float) -> str:
-        answer = self._anywhere(describe_cluster_once, int(timeout_s * 1000), _names_controller)
+    def _find_controller(self, timeout_s: float, wait: Wait) -> str:
+        answer = self._ask_each(describe_cluster_once, int(timeout_s * 1000), _names_controller, wait)
         self._known = [address_of(info.host, info.port) for info in answer.brokers]
         if not _names_controller(answer):
             raise NotControllerError("no controller is active at the moment")

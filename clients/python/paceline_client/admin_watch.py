@@ -26,6 +26,7 @@ from paceline_client.addresses import address_of
 from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, describe_cluster_once, named
 from paceline_client.errors import sendable
 from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of
+from paceline_client.wait_notice import Wait, wait_notice
 
 STREAM_S: Final = 30.0
 """A stream is begun anew this often, at its cursor: a process that hangs is left after no longer than this."""
@@ -155,9 +156,7 @@ class WatchAdmin(AdminConnection):
         """Yield (address, message) of one stream after the other."""
         policy = RetryPolicy(deadline_ms=patience_ms)
         while True:
-            address, call, first = call_with_retry(
-                policy, lambda left_s: self._opened(ask, broker_id, left_s), should_retry=is_retriable
-            )
+            address, call, first = self._open(ask, broker_id, policy)
             try:
                 yield address, first
                 for message in call:
@@ -167,12 +166,24 @@ class WatchAdmin(AdminConnection):
             finally:
                 call.cancel()
 
+    def _open(
+        self, ask: Callable[[Any, float], Any], broker_id: int | None, policy: RetryPolicy
+    ) -> tuple[str, Any, Any]:
+        watched = "the active controller" if broker_id is None else f"broker {broker_id}"
+        with wait_notice(f"a stream of {watched}") as wait:
+            return call_with_retry(
+                policy,
+                lambda left_s: self._opened(ask, broker_id, left_s, wait),
+                should_retry=is_retriable,
+                on_retry=wait.failed,
+            )
+
     def _opened(
-        self, ask: Callable[[Any, float], Any], broker_id: int | None, left_s: float | None
+        self, ask: Callable[[Any, float], Any], broker_id: int | None, left_s: float | None, wait: Wait
     ) -> tuple[str, Any, Any]:
         """Open a stream and wait for its first message, which servers send at once."""
         wait_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
-        address = self._watched(broker_id, wait_s)
+        address = self._watched(broker_id, wait_s, wait)
         call = ask(MetadataServiceStub(self._channel(address)), STREAM_S)
         patience = threading.Timer(wait_s, call.cancel)
         patience.daemon = True
@@ -189,13 +200,14 @@ class WatchAdmin(AdminConnection):
         finally:
             patience.cancel()
 
-    def _watched(self, broker_id: int | None, timeout_s: float) -> str:
+    def _watched(self, broker_id: int | None, timeout_s: float, wait: Wait) -> str:
         if broker_id is None:
-            return self._controller or self._find_controller(timeout_s)
-        answer = self._anywhere(
+            return self._controller or self._find_controller(timeout_s, wait)
+        answer = self._ask_each(
             describe_cluster_once,
             int(timeout_s * 1000),
             lambda found: any(broker.id == broker_id for broker in found.brokers),
+            wait,
         )
         for broker in answer.brokers:
             if broker.id == broker_id:

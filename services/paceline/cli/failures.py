@@ -23,6 +23,7 @@ def reported(output: str = "table") -> Iterator[None]:
         yield
     except PacelineError as error:
         _tell(output, error.code.name, str(error))
+        _hint_at_addresses(error, output)
         status = STATUS_OF_CODE.get(error.code, grpc.StatusCode.UNKNOWN)
         sys.exit(RPC_FAILURE + int(status.value[0]))
     except grpc.RpcError as error:
@@ -39,6 +40,14 @@ def reported(output: str = "table") -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
+
+
+def _hint_at_addresses(error: PacelineError, output: str) -> None:
+    """Say how to name or start a cluster when no address answered."""
+    from paceline_client.errors import BootstrapError
+
+    if isinstance(error, BootstrapError) and output == "table":
+        click.echo("start a local cluster with `paceline dev up`, or name brokers with -b host:port,...", err=True)
 
 
 def end_quietly() -> NoReturn:

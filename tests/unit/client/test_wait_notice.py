@@ -1,0 +1,50 @@
+"""A call that takes long logs its cause."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from paceline_client.wait_notice import wait_notice
+
+
+class Records(logging.Handler):
+    """Keeps messages and signals each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self.came = threading.Semaphore(0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+        self.came.release()
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records()
+
+
+@pytest.fixture(autouse=True)
+def _handler(records: Records) -> Iterator[None]:
+    logger = logging.getLogger("paceline.client")
+    logger.addHandler(records)
+    yield
+    logger.removeHandler(records)
+
+
+def test_a_long_wait_names_the_last_cause_again_and_again(records: Records) -> None:
+    with wait_notice("the active controller", first_s=0.01, next_s=0.01) as wait:
+        assert records.came.acquire(timeout=60)
+        assert records.messages[0] == "waiting for the active controller"
+        wait.failed(ValueError("connection refused"))
+        while records.messages[-1] != "waiting for the active controller: connection refused":
+            assert records.came.acquire(timeout=60)
+
+
+def test_a_short_wait_says_nothing(records: Records) -> None:
+    with wait_notice("an answer", first_s=3_600):
+        pass
+    assert not records.messages
