@@ -47,6 +47,8 @@ def test_a_topic_from_create_to_delete(local_cluster: LocalCluster) -> None:
         json.loads(line) for line in run(local_cluster, "consume", "cli", "-e", "-o", "ndjson").stdout.splitlines()
     ]
     assert [record["value"] for record in records if record["key"] == "a"] == ["1", "3"]
+    assert sorted(run(local_cluster, "consume", "cli", "-e", "--from", "1h").stdout.split()) == ["1", "2", "3"]
+    assert run(local_cluster, "consume", "cli", "-e", "--from", "2100-01-01").stdout == ""
     shown = json.loads(run(local_cluster, "partition", "describe", "cli/0", "-o", "json").stdout)
     assert {row["replica"] for row in shown} == {1, 2, 3}
     assert len({row["hw"] for row in shown}) == 1

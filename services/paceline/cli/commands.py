@@ -59,11 +59,11 @@ class _LazyGroup(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:  # the last lines of a command, which say what came of it
-            from paceline.cli.failures import LOCAL_FAILURE, end_quietly, give_up_unwritten
+            from paceline.cli.failures import LOCAL_FAILURE, end_quietly, give_up_unwritten, os_error_text
 
             if isinstance(error, BrokenPipeError):
                 end_quietly()
-            click.echo(f"{type(error).__name__}: {error}", err=True)
+            click.echo(f"LOCAL_FAILURE: {os_error_text(error)}", err=True)
             give_up_unwritten()
             ctx.exit(LOCAL_FAILURE)
 

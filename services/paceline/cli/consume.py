@@ -4,23 +4,32 @@ import base64
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
+from paceline.cli.times import parse_moment
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 
 _QUIET_POLLS = 4
 _MISSES = 2
+_FIELDS = frozenset("kvhpotT%")
 _ESCAPES = {"\\n": "\n", "\\t": "\t"}
 
 
 @click.command()
 @click.argument("which", metavar="TOPIC[/PARTITION]")
-@click.option("--from", "start", default="start", show_default=True, metavar="start|end|OFFSET", help="where to begin")
+@click.option(
+    "--from",
+    "start",
+    default="start",
+    show_default=True,
+    metavar="start|end|OFFSET|TIME",
+    help="where to begin; TIME is 90s, 10m, 2h ago, or a moment such as 2026-11-21T17:00",
+)
 @click.option("-n", "--num", type=click.IntRange(min=1), help="stop after so many records")
 @click.option("-e", "--exit-at-end", is_flag=True, help="stop at the end the topic had when the command began")
 @click.option(
@@ -29,7 +38,7 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     "template",
     default="%v\\n",
     show_default=True,
-    help="%k key, %v value, %p partition, %o offset, %t topic, %T timestamp in ms",
+    help="%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T timestamp in ms, %% percent",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "ndjson"]), default="text", show_default=True)
 @click.option("-g", "--group", help="join this consumer group: share the partitions and commit what was printed")
@@ -52,10 +61,16 @@ def consume(
     """
     topic, partition = parse_partition(which)
     if group is not None and (partition is not None or exit_at_end or start not in {"start", "end"}):
-        raise click.UsageError("--group takes a whole topic, and neither --exit-at-end nor an offset")
-    is_offset = start not in {"start", "end"}
-    if is_offset and parse_number(start, MAX_INT64) is None:
-        raise click.BadParameter(f"{start!r} is neither start, end nor an offset", param_hint="--from")
+        raise click.UsageError("--group takes a whole topic, and neither --exit-at-end nor an offset nor a time")
+    offset = None if start in {"start", "end"} else parse_number(start, MAX_INT64)
+    since_ms = None if start in {"start", "end"} or offset is not None else parse_moment(start)
+    if start not in {"start", "end"} and offset is None and since_ms is None:
+        raise click.BadParameter(
+            f"{start!r} is neither start, end, an offset, a time ago like 10m nor a moment like 2026-11-21T17:00",
+            param_hint="--from",
+        )
+    if unknown := _unknown_escape(template):
+        raise click.BadParameter(f"{unknown} is no field; %% is a percent sign", param_hint="--format")
     for escape, character in _ESCAPES.items():
         template = template.replace(escape, character)
     printed = 0
@@ -82,11 +97,16 @@ def consume(
             ]
             if waiting:
                 click.echo(f"no leader, waiting for one: {', '.join(waiting)}", err=True)
-            ends = consumer.end_offsets(partitions) if exit_at_end or is_offset else {}
-            if is_offset:
+            ends = consumer.end_offsets(partitions) if exit_at_end or offset is not None else {}
+            if offset is not None:
                 first = consumer.beginning_offsets(partitions)
                 for tp in partitions:
-                    consumer.seek(tp, _within(tp, int(start), first[tp], ends[tp]))
+                    consumer.seek(tp, _within(tp, offset, first[tp], ends[tp]))
+            if since_ms is not None:
+                consumer.seek_to_end()
+                for tp, found_at in consumer.offsets_for_times(dict.fromkeys(partitions, since_ms)).items():
+                    if found_at is not None:
+                        consumer.seek(tp, found_at.offset)
             watch = _TopicWatch(admin, topic)
             while not exit_at_end or any(consumer.position(tp) < ends[tp] for tp in partitions):
                 polled = consumer.poll(timeout_ms=500)
@@ -113,7 +133,7 @@ def _consume_in_group(
     """Print records as a member of a group; only printed ones are committed."""
     from paceline_client import Consumer, TopicPartition
 
-    reset = "earliest" if start == "start" else "latest"
+    reset: Literal["earliest", "latest"] = "earliest" if start == "start" else "latest"
     with Consumer(bootstrap, group_id=group, auto_offset_reset=reset, client_rack=rack) as consumer:
         consumer.subscribe([topic])
         for printed, record in enumerate(consumer, 1):
@@ -167,11 +187,25 @@ class _TopicWatch:
             pass  # nobody answers; the consumer goes on when somebody does
 
 
+def _unknown_escape(template: str) -> str:
+    """Return the first ``%`` of a template that stands for nothing, with the character behind it."""
+    position = 0
+    while position < len(template):
+        if template[position] != "%":
+            position += 1
+        elif template[position + 1 : position + 2] in _FIELDS:
+            position += 2
+        else:
+            return template[position : position + 2]
+    return ""
+
+
 def _render(template: str, tp: Any, record: Any) -> bytes:
     """Return a record as the template has it; keys and values are the bytes they are, whatever these mean."""
     values = {
         "%k": bytes(record.key or b""),
         "%v": bytes(record.value or b""),
+        "%h": b",".join(name.encode() + b"=" + bytes(value or b"") for name, value in record.headers),
         "%p": b"%d" % tp.partition,
         "%o": b"%d" % record.offset,
         "%t": tp.topic.encode(),

@@ -13,7 +13,7 @@ import grpc
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.rpc.errors import STATUS_OF_CODE
 
-LOCAL_FAILURE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 3, 64, 130
+LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 130
 
 
 @contextmanager
@@ -33,8 +33,11 @@ def reported(output: str = "table") -> Iterator[None]:
         sys.exit(RPC_FAILURE + int(code.value[0]))
     except BrokenPipeError:
         end_quietly()
-    except (OSError, TimeoutError, ValueError) as error:
-        _tell(output, type(error).__name__, str(error))
+    except ValueError as error:
+        _tell(output, "INVALID_ARGUMENT", str(error))
+        sys.exit(USAGE)
+    except OSError as error:
+        _tell(output, "LOCAL_FAILURE", os_error_text(error))
         give_up_unwritten()
         sys.exit(LOCAL_FAILURE)
     except KeyboardInterrupt:
@@ -48,6 +51,13 @@ def _hint_at_addresses(error: PacelineError, output: str) -> None:
 
     if isinstance(error, BootstrapError) and output == "table":
         click.echo("start a local cluster with `paceline dev up`, or name brokers with -b host:port,...", err=True)
+
+
+def os_error_text(error: OSError) -> str:
+    """Return the file and the reason of an error of the operating system, without its number."""
+    if error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
 
 
 def end_quietly() -> NoReturn:

@@ -36,12 +36,11 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
         numeric = all(isinstance(row.get(name), int | float) or row.get(name) is None for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE)  # nothing is cut when the output goes to a file or a program
+    # A row is one line also on a narrow terminal: a name that is broken over lines cannot be copied.
+    console = Console(highlight=False, width=_WIDE)
     # Rich ends the process by itself when the reader has gone; `click.echo` raises, as for every other form.
     with console.capture() as captured:
         console.print(table)

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 import click
 
@@ -12,6 +12,8 @@ from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
 from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
 
+_ACKS: Final[Mapping[str, Literal[-1, 0, 1]]] = {"all": -1, "leader": 1, "none": 0, "-1": -1, "1": 1, "0": 0}
+"""Words and Kafka's numbers."""
 _PATIENCE_S: Final = 3.0
 _LAST_MOMENT_S: Final = 2.0
 _LONGEST_S: Final = 150.0
@@ -30,7 +32,7 @@ _ENDLESS_BYTES: Final = 64 << 20
 @click.option("-k", "--key", help="key of every record")
 @click.option("--key-separator", metavar="TEXT", help="a line is KEY, this text, VALUE")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="header of every record")
-@click.option("--acks", type=click.Choice(["all", "leader", "none"]), default="all", show_default=True)
+@click.option("--acks", type=click.Choice(["all", "leader", "none", "-1", "1", "0"]), default="all", show_default=True)
 @click.option(
     "-z",
     "--compression",
@@ -77,8 +79,8 @@ def produce(
         try:
             with Producer(
                 bootstrap,
-                acks=acks,
-                enable_idempotence=acks == "all",
+                acks=_ACKS[acks],
+                enable_idempotence=_ACKS[acks] == -1,
                 compression=compression,
                 max_record_bytes=_MAX_RECORD_BYTES,
                 max_block_ms=_MAX_BLOCK_MS,

@@ -2,8 +2,6 @@
 
 import datetime
 import json
-import re
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,6 +10,7 @@ import click
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import reported
 from paceline.cli.numbers import BROKER_ID
+from paceline.cli.times import parse_moment
 from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
 
 _GROUPS: Final = {
@@ -25,7 +24,6 @@ _GROUPS: Final = {
     "reassign": ("reassignment",),
     "state": ("transition",),
 }
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _REPLICA_OFFLINE: Final = "OfflineReplica"
 _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
 
@@ -175,21 +173,16 @@ def _kinds(texts: tuple[str, ...]) -> list[StateChangeKind]:
 
 
 def _since_ms(text: str | None) -> int | None:
-    """Return milliseconds since the epoch of ``10m``, ``all`` or a moment in this machine's time zone."""
+    """Return milliseconds since 1970 of ``10m``, ``all`` or a date and time; None stands for now."""
     if text is None:
         return None
-    if text == "all":
-        return 0
-    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if ago:
-        return max(0, int((time.time() - int(ago[1]) * _UNITS[ago[2]]) * 1000))
-    try:
-        return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))
-    except (ValueError, OverflowError):
+    since_ms = 0 if text == "all" else parse_moment(text)
+    if since_ms is None:
         raise click.BadParameter(
             f"{text!r} is neither a time ago like 10m, nor all, nor a moment like 2026-11-21T17:00",
             param_hint="--since",
-        ) from None
+        )
+    return since_ms
 
 
 # Metadata

@@ -3,6 +3,7 @@
 Source: docs/protocol/log-format.md#topic-settings; Kafka 2.8 LogConfig.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -77,7 +78,7 @@ class LogConfig:
         for key in sorted(properties):
             known = _KEYS.get(key)
             if known is None:
-                raise InvalidConfigError(f"unknown topic configuration {key!r}")
+                raise unknown_topic_key(key)
             name, parse = known
             try:
                 values[name] = parse(properties[key].strip())
@@ -93,7 +94,7 @@ class LogConfig:
         """
         known = _KEYS.get(key)
         if known is None:
-            raise InvalidConfigError(f"unknown topic configuration {key!r}")
+            raise unknown_topic_key(key)
         value = getattr(self, known[0])
         if key == "compression.type":
             return "producer" if value is None else ("uncompressed" if value is Codec.NONE else value.name.lower())
@@ -203,5 +204,13 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
 
 TOPIC_KEYS: Final = tuple(_KEYS)
 """Every topic key."""
+
+
+def unknown_topic_key(key: str) -> InvalidConfigError:
+    """Return the error for a key that topics do not have, with the nearest key that they have."""
+    near = difflib.get_close_matches(key, TOPIC_KEYS, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InvalidConfigError(f"unknown topic configuration {key!r}{hint}")
+
 
 assert {name for name, _ in _KEYS.values()} == {field.name for field in fields(LogConfig)}

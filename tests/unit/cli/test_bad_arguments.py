@@ -96,3 +96,21 @@ def test_input_that_is_closed_is_said_in_words() -> None:
     command = [str(Path(sys.executable).with_name("paceline")), "produce", "t", *NOBODY]
     ended = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, timeout=60, check=False)
     assert (ended.returncode, b"no stdin" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+@pytest.mark.parametrize(("template", "named"), [("%x", "%x"), ("%v %", "%"), ("%%%k%q", "%q")])
+def test_an_unknown_field_of_a_format_is_named(template: str, named: str) -> None:
+    ended = CliRunner().invoke(cli, ["consume", "t", "-f", template, *NOBODY])
+    assert (ended.exit_code, f"{named} is no field" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+@pytest.mark.parametrize("start", ["soon", "-5m", "2026-13-01"])
+def test_consume_begins_at_an_offset_or_a_moment_only(start: str) -> None:
+    ended = CliRunner().invoke(cli, ["consume", "t", "--from", start, *NOBODY])
+    assert (ended.exit_code, "nor a moment like" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_a_plan_that_is_not_there_is_named_without_a_python_class(tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    ended = CliRunner().invoke(cli, ["reassign", "start", str(path), *NOBODY])
+    assert ended.exit_code in (1, USAGE) and str(path) in ended.stderr and "Error:" not in ended.stderr.split("\n")[0]

@@ -82,3 +82,8 @@ def test_a_wrong_key_or_value_is_refused(key: str, value: str) -> None:
 def test_a_wrong_value_is_explained_in_words_for_people(key: str, value: str, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"^invalid value '{value}' for {key}: {words}"):
         LogConfig.from_properties({key: value})
+
+
+def test_a_mistyped_key_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidConfigError, match=r"'retention\.mss'; did you mean 'retention\.ms'\?"):
+        LogConfig.from_properties({"retention.mss": "5"})

@@ -91,7 +91,7 @@ def _problem(
         return PreferredLeaderNotAvailableError(f"{topic_partition} never had a leader")
     preferred = context.assignment(topic_partition).replicas[0]
     if known.leader == preferred:
-        return ElectionNotNeededError(f"the preferred broker {preferred} leads {topic_partition}")
+        return ElectionNotNeededError(f"the preferred broker {preferred} leads it already")
     return None
 
 

@@ -36,7 +36,7 @@ from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Multi, Operation, Response, SetData, ZkCode
-from paceline.log.log_config import TOPIC_KEYS, LogConfig
+from paceline.log.log_config import TOPIC_KEYS, LogConfig, unknown_topic_key
 from paceline.model.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -203,7 +203,7 @@ def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError
     if resource.kind is ResourceType.BROKER:
         return broker_keys_problem(keys)
     unknown = [key for key in keys if key not in TOPIC_KEYS]
-    return InvalidConfigError(f"unknown topic configuration {unknown[0]!r}") if unknown else None
+    return unknown_topic_key(unknown[0]) if unknown else None
 
 
 def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
@@ -246,7 +246,7 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
         if change.operation is ConfigOperation.DELETE:
             # Also of a key nobody knows: some other tool may have left it there.
             if change.key not in TOPIC_KEYS and change.key not in result:
-                raise InvalidConfigError(f"unknown topic configuration {change.key!r}")
+                raise unknown_topic_key(change.key)
             result.pop(change.key, None)
             continue
         value = change.value or ""
