@@ -66,6 +66,6 @@ def test_every_service_has_an_id_and_ports_of_its_own() -> None:
 
 def test_a_container_is_given_more_time_to_stop_than_a_service_takes() -> None:
     grace_s = int(re.findall(r"stop_grace_period: (\d+)s", COMPOSE)[0])
-    settings = from_file(ROOT / "config" / "dev.properties")
+    settings = from_file(ROOT / "config" / "dev.properties", [])
 
     assert grace_s * 1000 > int(settings["shutdown.timeout.ms"].text)

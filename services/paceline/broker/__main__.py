@@ -16,10 +16,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker and return the exit code (`runtime.lifecycle.ExitCode`)."""
     end_at_stop_signal()  # before the imports, which take most of a start
     from paceline.runtime.lifecycle import ExitCode, die_with_parent
-    from paceline.runtime.settings import SettingsError, load_broker, process_options
+    from paceline.runtime.settings import SettingsError, load_broker, print_unchecked, process_options
     from paceline.runtime.settings.help import help_text
     from paceline.runtime.settings.keys import BrokerKeys
 
+    options = None
     try:
         options, _ = process_options(arguments)
         if options.show_help:
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             return ExitCode.OK
         settings = load_broker(arguments, environment)
     except SettingsError as failure:
+        if options is not None and options.print_config:
+            sys.stdout.write(f"{print_unchecked(BrokerKeys, arguments, environment)}\n")
         sys.stderr.write(f"{failure}\n")
         return ExitCode.USAGE
     if options.print_config:
@@ -55,7 +58,8 @@ def run(settings: "BrokerSettings") -> int:
     raise_open_file_limit()
     keep_large_buffers()
     keys = settings.keys
-    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path)
+    node = {"broker": keys.broker_id} if keys.broker_id >= 0 else {}
+    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
 
     async def process() -> ExitCode:
         return await BrokerProcess(settings, asyncio.get_running_loop()).run()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TextIO
 
 import structlog
@@ -34,7 +35,7 @@ def configure_logging(
     level: str = "info",
     state_change_path: str | None = None,
     stream: TextIO | None = None,
-    **bound: object,
+    bound: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Set up logging for the whole process; called once, before anything logs.
 
@@ -43,7 +44,7 @@ def configure_logging(
         level: least severity of our own loggers; libraries are heard from "warning" on.
         state_change_path: file of the state-change log; None writes it to the same stream.
         stream: default is standard error.
-        bound: fields on every line, for example ``broker=1``.
+        bound: fields of every JSON line, for example ``{"broker": 1}``.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -51,7 +52,7 @@ def configure_logging(
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _Bound(bound),
+        _Bound(bound if form == "json" else {}),
     ]
     structlog.configure(
         processors=[

@@ -63,7 +63,7 @@ def test_a_traceback_on_the_console_is_pythons_own_and_shows_no_values() -> None
 
 def test_json_lines_carry_the_process_and_the_callers_fields() -> None:
     stream = io.StringIO()
-    configure_logging("json", "info", stream=stream, broker=7)
+    configure_logging("json", "info", stream=stream, bound={"broker": 7})
     logging.getLogger("paceline.broker").warning("disk %s", "full")
     structlog.get_logger("paceline.x").info("started", port=5)
     logging.getLogger("paceline.broker").debug("not heard")

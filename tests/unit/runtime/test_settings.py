@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.broker.__main__ import main
 from paceline.log.log_config import TOPIC_KEYS, LogConfig
 from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
 from paceline.runtime.settings import BrokerSettings, SettingsError, load_broker, load_controller
@@ -231,3 +232,31 @@ def test_properties_are_read_as_java_reads_them() -> None:
         (6, "d", "xy"),
         (8, "e=f", "gA\t."),
     ]
+
+
+def test_every_bad_setting_is_named_in_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "bad.properties"
+    file.write_text("replica.fetch.min.byts=3\nreplica.fetch.min.bytes=many\n")
+    with pytest.raises(SettingsError) as failure:
+        load_broker(["--config", str(file), "--log-dirz=/tmp"], {"PACELINE_REPLICA_FETCH_MIN_BYTE": "1"})
+    lines = str(failure.value).splitlines()
+    wanted = [
+        "replica.fetch.min.byts; did you mean",
+        "PACELINE_REPLICA_FETCH_MIN_BYTE",
+        "--log-dirz",
+        "replica.fetch.min.bytes = 'many'",
+        "zookeeper.connect is required",
+    ]
+    for text in wanted:
+        assert [line for line in lines if text in line], (text, lines)
+
+
+def test_print_config_shows_settings_that_cannot_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "half.properties"
+    file.write_text("replica.fetch.min.bytes=3\nzookeeper.sasl.password=hunter2\n")
+    assert main(["--config", str(file), "--print-config"], {}) == 2
+    shown = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:] for line in shown.out.splitlines()}
+    assert rows["zookeeper.connect"] == ["required"]
+    assert rows["replica.fetch.min.bytes"] == ["3", "file", f"{file}:1"]
+    assert "zookeeper.connect is required" in shown.err and "hunter2" not in shown.out + shown.err

@@ -26,7 +26,15 @@ from paceline.runtime.settings.security import HIDDEN, SECRETS, Security, resolv
 from paceline.runtime.settings.sources import Setting, SettingsError, from_environment, from_file, from_flags
 from paceline.runtime.settings.zookeeper import zookeeper_problems
 
-__all__ = ["BrokerSettings", "ControllerSettings", "ProcessOptions", "SettingsError", "load_broker", "load_controller"]
+__all__ = [
+    "BrokerSettings",
+    "ControllerSettings",
+    "ProcessOptions",
+    "SettingsError",
+    "load_broker",
+    "load_controller",
+    "print_unchecked",
+]
 
 DEFAULT_CHROOT = "/paceline"
 _HOUR_MS = 3_600_000
@@ -80,14 +88,22 @@ class LoadedSettings(Generic[K]):
         """Return one line per key: name, value, origin."""
         rows = []
         for field in type(self.keys).model_fields:
-            value = getattr(self.keys, field)
-            text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            text = _text(getattr(self.keys, field))
             if key_name(field) in SECRETS and text:
                 text = HIDDEN
             rows.append((key_name(field), text, self.origins.get(key_name(field), "default")))
-        rows.sort()
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}".rstrip() for key, value, origin in rows)
+        return _columns(rows)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(
+        f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}".rstrip() for key, value, origin in sorted(rows)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,26 +217,49 @@ def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]
 def _load(
     keys_class: type[K], arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[K, dict[str, str], ProcessOptions]:
-    options, flags = process_options(arguments)
-    merged: dict[str, Setting] = {}
-    if options.config_file is not None:
-        merged.update(from_file(options.config_file))
-    merged.update(from_environment(environment))
-    merged.update(from_flags(flags))
-    mine = {key: setting for key, setting in merged.items() if KEYS[key] in keys_class.model_fields}
-    try:
-        for key in SECRETS & mine.keys():
-            setting = mine[key]
-            mine[key] = dataclasses.replace(
-                setting, text=resolve_secret(key, setting.text, setting.origin, setting.file)
-            )
-    except ValueError as failure:
-        raise SettingsError(str(failure)) from None
+    options, mine, problems = _merged(keys_class, arguments, environment)
+    for key in SECRETS & mine.keys():
+        setting = mine[key]
+        try:
+            text = resolve_secret(key, setting.text, setting.origin, setting.file)
+            mine[key] = dataclasses.replace(setting, text=text)
+        except ValueError as failure:
+            problems.append(str(failure))
     try:
         keys = _validated(keys_class, {key: setting.text for key, setting in mine.items()})
     except ValidationError as failure:
-        raise SettingsError("\n".join(_problem(error, mine) for error in failure.errors())) from None
+        problems.extend(_problem(error, mine) for error in failure.errors())
+    if problems:
+        raise SettingsError("\n".join(problems))
     return keys, {key: setting.origin for key, setting in mine.items()}, options
+
+
+def _merged(
+    keys_class: type[CommonKeys], arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[ProcessOptions, dict[str, Setting], list[str]]:
+    """Return the options, the settings of this kind of process, and a sentence per setting that is not known."""
+    options, flags = process_options(arguments)
+    problems: list[str] = []
+    merged: dict[str, Setting] = {}
+    if options.config_file is not None:
+        merged.update(from_file(options.config_file, problems))
+    merged.update(from_environment(environment, problems))
+    merged.update(from_flags(flags, problems))
+    return options, {key: each for key, each in merged.items() if KEYS[key] in keys_class.model_fields}, problems
+
+
+def print_unchecked(keys_class: type[CommonKeys], arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return one line per key as it was written, for settings that cannot be loaded."""
+    _, mine, _ = _merged(keys_class, arguments, environment)
+    rows = []
+    for field, info in keys_class.model_fields.items():
+        key = key_name(field)
+        setting = mine.get(key)
+        if setting is not None:
+            rows.append((key, HIDDEN if key in SECRETS else setting.text, setting.origin))
+        else:
+            rows.append((key, "", "required") if info.is_required() else (key, _text(info.default), "default"))
+    return _columns(rows)
 
 
 def _validated(keys_class: type[K], values: Mapping[str, str]) -> K:

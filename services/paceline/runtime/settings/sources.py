@@ -56,18 +56,14 @@ _BY_ENVIRONMENT = {environment_name(key): key for key in KEYS}
 _BY_FLAG = {flag_name(key): key for key in KEYS}
 
 
-def from_file(path: Path) -> dict[str, Setting]:
-    """Return the settings of a Java properties file.
-
-    Raises:
-        SettingsError: the file cannot be read, or has keys that are not in the table.
-    """
+def from_file(path: Path, problems: list[str]) -> dict[str, Setting]:
+    """Return the settings of a Java properties file; ``problems`` gets a sentence per key that cannot be used."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
-        raise SettingsError(f"the settings file {path} cannot be read: {failure}") from None
+        problems.append(f"the settings file {path} cannot be read: {failure}")
+        return {}
     found: dict[str, Setting] = {}
-    problems = []
     for number, key, value in parse_properties(text):
         origin = f"file {path}:{number}"
         if key not in KEYS:
@@ -76,19 +72,15 @@ def from_file(path: Path) -> dict[str, Setting]:
             problems.append(f"{origin}: {key} is there twice, first in {found[key].origin}")
         else:
             found[key] = Setting(value, origin, path)
-    if problems:
-        raise SettingsError("\n".join(problems))
     return found
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Setting]:
+def from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, Setting]:
     """Return the settings of ``PACELINE_`` variables.
 
-    Raises:
-        SettingsError: a variable is not a key but so near to one that it must be meant.
+    A variable that is no key, but so near to a key that its name must be a mistake, is added to ``problems``.
     """
     found = {}
-    problems = []
     for name in sorted(environment):
         if not name.startswith(ENVIRONMENT_PREFIX):
             continue
@@ -99,19 +91,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Setting]:
         near = difflib.get_close_matches(name, _BY_ENVIRONMENT, n=1, cutoff=_ENVIRONMENT_MISTAKE)
         if near:
             problems.append(f"environment {name}: unknown key; did you mean {near[0]}?")
-    if problems:
-        raise SettingsError("\n".join(problems))
     return found
 
 
-def from_flags(arguments: Sequence[str]) -> dict[str, Setting]:
-    """Return the settings of ``--key value`` and ``--key=value``.
-
-    Raises:
-        SettingsError: a flag is not in the table, or has no value.
-    """
+def from_flags(arguments: Sequence[str], problems: list[str]) -> dict[str, Setting]:
+    """Return the settings of ``--key value`` and ``--key=value``; bad flags are added to ``problems``."""
     found: dict[str, Setting] = {}
-    problems = []
     waiting = list(arguments)
     while waiting:
         flag, equals, value = waiting.pop(0).partition("=")
@@ -128,8 +113,6 @@ def from_flags(arguments: Sequence[str]) -> dict[str, Setting]:
             found[key] = Setting(waiting.pop(0), f"flag {flag}")
         else:
             problems.append(f"flag {flag} needs a value")
-    if problems:
-        raise SettingsError("\n".join(problems))
     return found
 
 
