@@ -80,7 +80,7 @@ def test_a_broker_writes_on_while_more_connections_come_than_it_has_descriptors(
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=LONG_S) as answer:
         text = answer.read().decode()
     assert f"process_max_fds {DESCRIPTORS}.0" in text
-    assert "paceline_offline_log_directory_count 0.0" in text
+    assert "paceline_offline_log_directories 0.0" in text
     numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("paceline_connections"))
     most = float(numbers['paceline_connections_max{listener="CLIENT"}'])
     assert 0 < float(numbers['paceline_connections{listener="CLIENT"}']) <= most < DESCRIPTORS / 2

@@ -150,8 +150,9 @@ class PartitionNumbers:
     topic: str
     partition: int
     under_replicated: int
-    """0 where this broker does not lead, as are the next three."""
-    in_sync_replicas: int
+    """0 where this broker does not lead, as are the two about min.insync.replicas."""
+    in_sync_replicas: int | None
+    """None where this broker does not lead: a smallest value over all brokers is then the true one."""
     under_min_isr: int
     at_min_isr: int
     replicas: int
@@ -181,7 +182,7 @@ def _partition_numbers(manager: "ReplicaManager", one: "Partition") -> Partition
         topic=one.topic_partition.topic,
         partition=one.topic_partition.partition,
         under_replicated=int(one.is_under_replicated),
-        in_sync_replicas=len(one.isr) if one.is_leader else 0,
+        in_sync_replicas=len(one.isr) if one.is_leader else None,
         under_min_isr=int(one.is_leader and margin < 0),
         at_min_isr=int(one.is_leader and margin == 0),
         replicas=len(one.replicas),

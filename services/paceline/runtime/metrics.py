@@ -30,10 +30,10 @@ GAUGES: Final = {
     "replica_lag_records": "Largest lag of a follower on this broker, in records",
     "under_min_isr_partitions": "Partitions led here with fewer in-sync replicas than min.insync.replicas",
     "at_min_isr_partitions": "Partitions led here with exactly min.insync.replicas in-sync replicas",
-    "offline_replica_count": "Replicas here whose log directory has failed",
+    "offline_replicas": "Replicas here whose log directory has failed",
     "reassigning_partitions": "Partitions led here that are being moved",
-    "failed_partitions_count": "Partitions that replica fetchers have given up until the next LeaderAndIsr",
-    "offline_log_directory_count": "Log directories that have failed",
+    "failed_partitions": "Partitions that replica fetchers have given up until the next LeaderAndIsr",
+    "offline_log_directories": "Log directories that have failed",
     "produce_purgatory_size": "Produce requests that wait for replication",
     "fetch_purgatory_size": "Fetches that wait for data",
     "delete_records_purgatory_size": "Deletions of records that wait for the replicas",
@@ -52,6 +52,14 @@ GAUGES: Final = {
     "hosted_partitions": "Partitions with a replica here",
     "leader_throttled_bytes_per_second": "What throttled replicas fetch from this broker, all of them together",
     "follower_throttled_bytes_per_second": "What throttled replicas on this broker fetch",
+    "fetch_sessions": "Incremental fetch sessions (KIP-227) that the broker keeps",
+    "replica_fetchers": "Replica fetchers, each of which copies partitions from a leader",
+    "damaged_logs": "Logs that lost records between their bounds, on which the broker may not lead",
+    "logs_set_aside": "Logs that were renamed because another topic of their name owns the partition now",
+    "log_cleaner_max_dirty_percent": "Dirty part of the dirtiest log that is compacted",
+    "uncleanable_partitions": "Logs whose compaction has failed",
+    "topics_with_unknown_settings": "Topics whose settings could not be read for more than a minute",
+    "broker_epoch": "Broker epoch of the registration in ZooKeeper",
 }
 FAMILIES: Final = {
     "controller_broker_queue_size": (("broker",), "Control requests a broker has not answered yet"),
@@ -108,6 +116,10 @@ COUNTERS: Final = {
     "replica_fetch_requests_total": "Fetches sent to leaders",
     "produce_expirations_total": "Produce requests that were not replicated in time",
     "fetch_expirations_total": "Fetches whose wait ended without enough data",
+    "damaged_reads_total": "Reads that found a damaged record",
+    "log_cleaner_runs_total": "Compactions of one log",
+    "log_cleaner_bytes_total": "Bytes read and written by compaction",
+    "log_cleaner_bytes_removed_total": "Bytes that compaction removed",
 }
 
 

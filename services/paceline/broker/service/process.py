@@ -255,22 +255,19 @@ class BrokerProcess:
         node = self._node
         assert node is not None
         listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
-        LOG.info(
-            "broker %d of cluster %s is ready: version=%s epoch=%s listeners=%s metrics=%s log.dirs=%s "
-            "logs=%d recovered=%d truncated_bytes=%d last_stop=%s seconds=%.2f",
-            self._broker_id,
-            node.cluster_id,
-            __version__,
-            node.broker_epoch,
-            listeners,
-            metrics_port if metrics_port is not None else "off",
-            ",".join(self._settings.log_dirs),
-            len(self._logs.all_logs()) if self._logs is not None else 0,
-            len(report.recovered),
-            report.truncated_bytes,
-            _last_stop(report),
-            seconds,
-        )
+        facts = {
+            "version": __version__,
+            "epoch": node.broker_epoch,
+            "listeners": listeners,
+            "metrics": metrics_port if metrics_port is not None else "off",
+            "log.dirs": ",".join(self._settings.log_dirs),
+            "logs": len(self._logs.all_logs()) if self._logs is not None else 0,
+            "recovered": len(report.recovered),
+            "truncated_bytes": report.truncated_bytes,
+            "last_stop": _last_stop(report),
+            "seconds": round(seconds, 2),
+        }
+        LOG.info("broker %d of cluster %s is ready", self._broker_id, node.cluster_id, extra=facts)
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
@@ -444,6 +441,10 @@ _METRIC_NAMES: Final = {
     "replica_max_lag_records": "replica_lag_records",
     "leader_count": "leader_partitions",
     "partition_count": "hosted_partitions",
+    "offline_replica_count": "offline_replicas",
+    "fetcher_count": "replica_fetchers",
+    "failed_partitions_count": "failed_partitions",
+    "offline_log_directory_count": "offline_log_directories",
 }
 """Where the core's word differs from the one in the list of metrics."""
 
