@@ -119,6 +119,21 @@ def test_a_poll_goes_on_fetching_after_answers_without_anything_for_it(cluster: 
         assert [record.value for record in found[0][ONE]] == [b"at last"]
 
 
+def test_a_second_thread_that_polls_is_refused(cluster: FakeCluster) -> None:
+    with Consumer(cluster.bootstrap, fetch_max_wait_ms=20) as consumer:
+        consumer.assign([ONE])
+        found: list[dict[TopicPartition, list[ConsumerRecord]]] = []
+        before = len(cluster.fetched_partitions)
+        poller = threading.Thread(target=lambda: found.append(consumer.poll(timeout_ms=60_000)))
+        poller.start()
+        wait_for(lambda: len(cluster.fetched_partitions) > before, timeout_s=60.0)
+        with pytest.raises(InvalidRequestError, match="another thread is in poll"):
+            consumer.poll(timeout_ms=0)
+        write(cluster, b"for the first")
+        poller.join(60.0)
+        assert [record.value for record in found[0][ONE]] == [b"for the first"]
+
+
 def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,25 @@ def test_headers_may_be_any_sequence_such_as_those_of_a_record_that_was_read(clu
         consumer.assign([("one", 0)])
         (records,) = consumer.poll(timeout_ms=60_000).values()
     assert [record.headers for record in records] == [headers, headers]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"value": "text"}, "value must be bytes or None, not str"),
+        ({"value": b"", "key": 7}, "key must be bytes or None, not int"),
+        ({"value": b"", "headers": [("name", "text")]}, "the value of header 'name' must be bytes or None, not str"),
+        ({"value": b"", "headers": ["name"]}, "headers must be pairs"),
+        ({"value": b"", "timestamp_ms": 1_795_374_049.5}, "timestamp_ms must be an int, milliseconds since 1970"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(cluster: FakeCluster, arguments: dict[str, Any], says: str) -> None:
+    with Producer(cluster.bootstrap, linger_ms=10_000) as producer:
+        for _ in range(2):  # into a new batch, and into an open one
+            with pytest.raises(TypeError, match=says):
+                producer.send("one", **arguments)
+            producer.send("one", b"right")
+    assert cluster.values("one") == {0: [b"right", b"right"]}
 
 
 def test_records_of_a_key_go_to_the_partition_kafka_would_choose(cluster: FakeCluster) -> None:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from paceline.log.record_batch import MAX_INT32
 from paceline.model.errors import (
@@ -58,7 +58,7 @@ class Consumer(GroupPartitions):
         self,
         bootstrap: str | Iterable[str],
         *,
-        auto_offset_reset: str | OffsetReset = "earliest",
+        auto_offset_reset: Literal["earliest", "latest", "error"] | OffsetReset = "earliest",
         fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = 8 * 1024 * 1024,
@@ -153,6 +153,7 @@ class Consumer(GroupPartitions):
         self._api_timeout_ms = default_api_timeout_ms
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
+        self._polling = threading.RLock()
         self._assignment = Assignment()
         self._topics: tuple[str, ...] = ()
         self._closed = False
@@ -361,8 +362,17 @@ class Consumer(GroupPartitions):
             CorruptMessageError: a batch cannot be read.
             RequestTimedOutError: a partition could not be read for ``default_api_timeout_ms``; the message has the last
                 cause. The next poll goes on trying.
+            InvalidRequestError: another thread is in `poll`.
             PacelineError: what a leader said that waiting does not cure.
         """
+        if not self._polling.acquire(blocking=False):
+            raise InvalidRequestError("another thread is in poll; one thread at a time may poll a consumer")
+        try:
+            return self._poll(timeout_ms, max_records)
+        finally:
+            self._polling.release()
+
+    def _poll(self, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:
         self._raise_if_closed()
         limit = self._max_poll_records if max_records is None else max_records
         deadline = time.monotonic() + timeout_ms / 1000

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from paceline.log.record_batch import MAX_INT32
 from paceline.model.client_io import RequiredAcks
@@ -78,7 +78,7 @@ class Producer:
         self,
         bootstrap: str | Iterable[str],
         *,
-        acks: str | int | RequiredAcks = "all",
+        acks: Literal["all", "leader", "none", -1, 0, 1] | RequiredAcks = "all",
         enable_idempotence: bool | None = None,
         compression: str | None = None,
         linger_ms: int = DEFAULT_LINGER_MS,
@@ -206,6 +206,10 @@ class Producer:
             ProducerClosedError: the producer is closed.
             ProducerFatalError: the producer cannot go on; make a new one.
         """
+        if timestamp_ms is not None and not isinstance(timestamp_ms, int):
+            raise _type_error("timestamp_ms", "an int, milliseconds since 1970", timestamp_ms)
+        if key is not None and not isinstance(key, bytes | bytearray | memoryview):
+            raise _type_error("key", "bytes or None", key)
         route = self._routes.get(topic)
         if route is None or (partition is not None and partition >= route.count):
             route = self._find_route(topic, partition)
@@ -219,13 +223,22 @@ class Producer:
             batch = queue.open
             if batch is not None:
                 index = batch.count
-                if accumulator.append_to(batch, timestamp_ms, key, value, pairs):
+                try:
+                    taken = accumulator.append_to(batch, timestamp_ms, key, value, pairs)
+                except TypeError:
+                    _check_types(value, pairs)
+                    raise
+                if taken:
                     if on_delivery is not None:
                         batch.add_callback(index, on_delivery)
                     return RecordFuture(batch, index)
                 if key is None and partition is None:
                     queue = self._next_sticky(topic, route)
-            batch, index, news = accumulator.append(queue, timestamp_ms, key, value, pairs, monotonic_ms())
+            try:
+                batch, index, news = accumulator.append(queue, timestamp_ms, key, value, pairs, monotonic_ms())
+            except TypeError:
+                _check_types(value, pairs)
+                raise
             if on_delivery is not None:
                 batch.add_callback(index, on_delivery)
             if news:
@@ -480,3 +493,22 @@ def _leave_to_the_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _check_types(value: object, headers: list[tuple[str, bytes | None]]) -> None:
+    """Name the argument that made the encoder fail.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+    """
+    if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+        raise _type_error("value", "bytes or None", value)
+    for pair in headers:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise _type_error("headers", "pairs of a name (str) and a value (bytes or None)", pair)
+        if pair[1] is not None and not isinstance(pair[1], bytes | bytearray | memoryview):
+            raise _type_error(f"the value of header {pair[0]!r}", "bytes or None", pair[1])
+
+
+def _type_error(name: str, wanted: str, found: object) -> TypeError:
+    return TypeError(f"{name} must be {wanted}, not {type(found).__name__}")

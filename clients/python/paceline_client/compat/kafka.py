@@ -1,7 +1,7 @@
 """`KafkaConsumer` and `KafkaProducer` with kafka-python's arguments: change the import and the address."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import RecordFuture, RecordMetadata
@@ -140,7 +140,7 @@ class KafkaProducer:
         bootstrap_servers: str | Iterable[str] = "localhost:9092",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        acks: int | str = "all",
+        acks: Literal["all", -1, 0, 1] = "all",
         compression_type: str | None = None,
         linger_ms: int = 5,
         client_id: str | None = None,
