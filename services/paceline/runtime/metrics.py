@@ -59,7 +59,6 @@ GAUGES: Final = {
     "log_cleaner_max_dirty_percent": "Dirty part of the dirtiest log that is compacted",
     "uncleanable_partitions": "Logs whose compaction has failed",
     "topics_with_unknown_settings": "Topics whose settings could not be read for more than a minute",
-    "broker_epoch": "Broker epoch of the registration in ZooKeeper",
 }
 FAMILIES: Final = {
     "controller_broker_queue_size": (("broker",), "Control requests a broker has not answered yet"),
