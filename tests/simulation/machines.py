@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.broker.node import BrokerNode
+from paceline.controller.brokers.broker_suspicions import Evidence
 from paceline.controller.node import ControllerNode
 from paceline.controller.standby.takeover import Takeover
 from paceline.coordination.interface import Request, SessionEvent, SessionState
@@ -379,7 +380,9 @@ class BrokerMachine:
             if life is None or network.is_cut(machine.name, self.name) or network.is_cut(self.name, machine.name):
                 continue
             self.cluster.note(machine.name, f"is refused by {self.name}, broker epoch {broker_epoch}")
-            life.scheduler.call_soon(partial(life.node.broker_connection_refused, self.broker_id, broker_epoch))
+            life.scheduler.call_soon(
+                partial(life.node.evidence_of_death, self.broker_id, broker_epoch, Evidence.REFUSED)
+            )
 
     def lose_power(self) -> None:
         """Kill the machine; what was not synced may be lost."""

@@ -46,7 +46,7 @@ from paceline.model.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from paceline.model.errors import ErrorCode, RequestTimedOutError
+from paceline.model.errors import BrokerNotAvailableError, ErrorCode, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
@@ -95,6 +95,8 @@ class DirectTransport:
         """Every fetch sent: leader id and request."""
         self.answers: list[tuple[int, ReplicaFetchResponse | Exception]] = []
         """Every answer delivered: leader id and answer."""
+        self.broken: set[int] = set()
+        """Leaders to which connections break."""
         self.closed: list[tuple[int, int]] = []
         self.hold: Callable[[int, ReplicaFetchResponse | Exception], bool] = lambda _leader, _answer: False
         """Whether an answer is kept in `held` instead of being delivered."""
@@ -141,6 +143,8 @@ class DirectTransport:
                     request, lambda answer: finish(answer) if self._reaches(leader_id) else None
                 )
 
+        if leader_id in self.broken:
+            finish(BrokerNotAvailableError("the connection broke"))
         time.call_later(self.delay_ms, arrive)
         time.call_later(timeout_ms, lambda: finish(RequestTimedOutError("no answer")))
 

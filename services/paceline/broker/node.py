@@ -143,6 +143,7 @@ class BrokerNode:
             self._topic_configs,
             self._proof,
             lambda: zookeeper.session_may_be_over,
+            lambda: self._heartbeats.beat_now(),
         )
         self._housekeeping = LogFlusher(
             log_manager,
@@ -209,7 +210,9 @@ class BrokerNode:
             lambda: self.metadata.snapshot.controller_endpoints,
             lambda: self._fence.confirmed_epoch,
             lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
+            lambda: self.replica_manager.fetchers.broken_leaders(),
         )
+        self._heard_controller_epoch = 0
         self.cluster_id: str | None = None
         self._on_ready: Callable[[], None] | None = None
         self._on_stopped: list[Callable[[], None]] = []
@@ -293,6 +296,10 @@ class BrokerNode:
         done, self._on_stopped = self._on_stopped, []
         for callback in done:
             self._scheduler.call_soon(callback)
+
+    def controller_connection_closed(self) -> None:
+        """Show the controller at once that this broker lives: it may have lost the other direction, too."""
+        self._heartbeats.beat_now()
 
     def _fatal(self, error: Exception) -> None:
         self._on_fatal(error)
@@ -395,6 +402,7 @@ class BrokerNode:
             self._emit(StateChangeKind.CONTROL_REFUSED, f"{type(request).__name__} of {request.stamp}: {refusal.name}")
             return _refused(request, refusal)
         self._unclean_restart_noted(request.stamp)
+        self._report_to_new_controller(request.stamp)
         if isinstance(request, LeaderAndIsrRequest):
             confirmed, refuted = self._without_refuted(request)
             response = self._control.leader_and_isr(confirmed)
@@ -416,6 +424,13 @@ class BrokerNode:
         if self._registration.unclean_restart and stamp.broker_epoch == self.broker_epoch:
             self._logs.unclean_restart_noted()
             self._registration.acknowledged()
+
+    def _report_to_new_controller(self, stamp: ControllerStamp) -> None:
+        """Repeat the report of broken fetch connections: the controller before may have died with their leader."""
+        if stamp.controller_epoch > self._heard_controller_epoch:
+            self._heard_controller_epoch = stamp.controller_epoch
+            if self.replica_manager.fetchers.broken_leaders():
+                self._heartbeats.beat_now()
 
     def _topic_left(self, topic: str) -> None:
         self._topic_configs.forget(topic)

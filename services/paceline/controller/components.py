@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from paceline.controller.brokers.broker_leases import BrokerLeases
-from paceline.controller.brokers.broker_suspicions import BrokerSuspicions
+from paceline.controller.brokers.broker_suspicions import BrokerSuspicions, Evidence
 from paceline.controller.channel.channel_manager import ChannelManager, OnResponse
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.channel.request_batch import RequestBatch
@@ -50,7 +50,7 @@ class ControllerComponents:
         self.enqueue = enqueue
         self.context = ControllerContext()
         self.storage = Storage(self.context)
-        self.channels = ChannelManager(config, scheduler, transport, on_response)
+        self.channels = ChannelManager(config, scheduler, transport, on_response, self._not_registered)
         self.log = StateChangeLog(
             f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )
@@ -89,6 +89,11 @@ class ControllerComponents:
             lambda partitions: self.send_update_metadata(self.context.brokers, partitions),
             self._topic_deleted,
         )
+
+    def _not_registered(self, broker_id: int, broker_epoch: int, has_answered: bool) -> None:
+        # Before its first answer it may be the registered process itself, which has not read its registration yet.
+        evidence = Evidence.NOT_REGISTERED if has_answered else Evidence.NOT_REGISTERED_UNCONNECTED
+        self.suspicions.found(broker_id, broker_epoch, evidence)
 
     def _topic_deleted(self, topic: str, was_being_reassigned: bool) -> None:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)

@@ -13,6 +13,7 @@ from paceline.controller.admin.admin_requests import AdminRequest
 from paceline.controller.brokers.broker_changes import (
     on_broker_change,
     on_broker_modifications,
+    on_connection_closed,
     on_leader_and_isr_response,
 )
 from paceline.controller.brokers.controlled_shutdown import on_controlled_shutdown
@@ -94,7 +95,7 @@ class ControllerEventHandler:
         context = self._components.context
         context.seen_in_event.clear()
         context.wrote_in_event = False
-        self._components.log.cause = event.name
+        self._components.log.because(event.name)
         self._components.publisher.event_begins()
         try:
             yield from self._dispatch(event)
@@ -238,7 +239,9 @@ class ControllerEventHandler:
             f" ({states.reason})" if states.reason else "",
         )  # fmt: skip
         self._standby.used(term.controller_epoch)
-        components.leases.grant(components.context.registered_broker_ids())
+        suspicions = components.suspicions
+        # Evidence may have come while the cluster was being loaded; its events follow this one.
+        components.leases.grant(b for b in components.context.registered_broker_ids() if not suspicions.is_suspected(b))
         self._schedule_rebalance(FIRST_REBALANCE_MS)
         self._on_takeover(takeover)
         self._on_office(True)
@@ -276,6 +279,8 @@ class ControllerEventHandler:
                 yield from on_broker_modifications(components, event.broker_id)
             case ev.BrokerLeaseChange():
                 yield from on_lease_change(components, event.broker_id)
+            case ev.BrokerConnectionClosed():
+                on_connection_closed(components, event)
             case ev.TopicChange():
                 yield from on_topic_change(components)
             case ev.PartitionModifications():

@@ -136,6 +136,15 @@ class BrokerLeaseChange(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerConnectionClosed(Event):
+    """The control connection to a broker closed, and its address accepts connects."""
+
+    broker_id: int
+    broker_epoch: int
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
 class TopicChange(Event):
     """Children of ``/brokers/topics`` changed."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from paceline.controller import events as ev
 from paceline.controller.admin.admin_calls import AdminCalls
 from paceline.controller.admin.admin_calls import once as _once
+from paceline.controller.brokers.broker_suspicions import Evidence
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, ReplicaState
 from paceline.controller.election.controller_election import ActiveController, ControllerElection
@@ -259,14 +260,28 @@ class ControllerNode:
             return BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, context.epoch)
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
-        self._components.suspicions.heartbeat_received(request.broker_id)
+        if request.broker_epoch > broker.broker_epoch:
+            # A new registration, whose event is on its way. It says nothing for the old one, and confirms its death.
+            return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
+        self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
 
-    def broker_connection_refused(self, broker_id: int, broker_epoch: int) -> None:
-        """Take evidence that a broker's process is dead: its connection closed and two connects were refused."""
+    def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
+        """Take evidence that the process of a registration is dead."""
         if not self._stopped and self.is_active:
-            self._components.suspicions.connection_refused(broker_id, broker_epoch)
+            self._components.suspicions.found(broker_id, broker_epoch, evidence)
+
+    def broker_connected(self, broker_id: int, broker_epoch: int) -> None:
+        """Note that a connection to the broker is established."""
+        broker = self._components.context.brokers.get(broker_id)
+        if broker is not None and broker.broker_epoch == broker_epoch:
+            self._components.suspicions.connected(broker_id)
+
+    def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
+        """Send a request to a broker whose connection closed: a process that has restarted answers it differently."""
+        if not self._stopped and self.is_active:
+            self._queue.put(ev.BrokerConnectionClosed(broker_id, broker_epoch))
 
     def follow_state(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
         """Stream the partition states to a controller that stands by; return what ends the stream.
@@ -346,8 +361,8 @@ class ControllerNode:
         return TopicDescription(name, context.topic_ids.get(name) or "", tuple(partitions))
 
     @property
-    def elections(self) -> Mapping[str, int]:
-        """Leaders elected by this process since it started, by kind."""
+    def elections(self) -> Mapping[tuple[str, str], int]:
+        """Leaders elected by this process since it started, by kind and cause."""
         return self._components.partitions.elections
 
     def gauges(self) -> Gauges:

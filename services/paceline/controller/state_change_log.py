@@ -1,15 +1,25 @@
-"""Transitions, told to whoever keeps the state-change log."""
+"""Report transitions of the controller to the state-change log and the event stream."""
 
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, StrEnum
 
 from paceline.controller.context import ControllerContext
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChange, StateChangeKind
 
 
+class Cause(StrEnum):
+    """Why a broker lost its leaderships; label of the election metric and first word of the cause in events."""
+
+    SESSION = "session"
+    LEASE = "lease"
+    SUSPICION = "suspicion"
+    SHUTDOWN = "shutdown"
+    OTHER = "other"
+
+
 class StateChangeLog:
-    """LoopFairness transitions into `StateChange` records; `cause` is the event being handled."""
+    """Turn transitions into `StateChange` records."""
 
     def __init__(
         self,
@@ -23,6 +33,13 @@ class StateChangeLog:
         self._wall_ms = wall_ms
         self._sink = sink
         self.cause = "Startup"
+        """The event being handled, or, where a broker lost its leaderships, a `Cause` and the evidence for it."""
+        self.cause_of_election = Cause.OTHER
+
+    def because(self, cause: str, evidence: str = "") -> None:
+        """Set the cause of the changes that follow; it ends with the event."""
+        self.cause = f"{cause}: {evidence}" if evidence else cause
+        self.cause_of_election = cause if isinstance(cause, Cause) else Cause.OTHER
 
     def record(
         self,

@@ -170,6 +170,8 @@ class BrokerHeartbeatRequest:
 
     broker_id: int
     broker_epoch: int
+    broken_leaders: tuple[int, ...] = ()
+    """Leaders to which its fetch connection broke and has not worked since."""
 
 
 @dataclass(frozen=True, slots=True)

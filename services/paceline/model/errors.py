@@ -7,7 +7,7 @@ whether the caller routed by metadata that is out of date. The protos carry the 
 """
 
 from enum import IntEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 
 class ErrorCode(IntEnum):
@@ -174,6 +174,10 @@ class BrokerNotAvailableError(PacelineError):
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True
     refresh_metadata = True
+
+
+NOT_REGISTERED: Final = {"registered": "no"}
+"""Metadata of an error by which a process says that it has not registered as a broker since it started."""
 
 
 class ReplicaNotAvailableError(PacelineError):

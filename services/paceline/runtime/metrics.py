@@ -169,7 +169,9 @@ class Metrics:
             self._gauges[name] = self._made(Gauge, name, note)
         for name, note in COUNTERS.items():
             self._counters[name] = (self._made(Counter, name, note), 0.0)
-        self.leader_elections = self._made(Counter, "leader_elections_total", "Leader elections by kind", ("kind",))
+        self.leader_elections = self._made(
+            Counter, "leader_elections_total", "Leader elections by kind and cause", ("kind", "cause")
+        )
         self.leader_election_seconds = self._made(
             Histogram, "leader_election_seconds", "Time of one round of elections", buckets=_SLOW
         )

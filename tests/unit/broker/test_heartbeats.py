@@ -91,3 +91,74 @@ def test_there_are_none_without_a_lease_and_none_after_the_stop() -> None:
     addresses(cluster)
     cluster.time.run_for(5 * PERIOD_MS)
     assert addresses(cluster) == []
+
+
+def following() -> BrokerCluster:
+    """Broker 1 follows a partition that broker 2 leads, and has just sent a heartbeat."""
+    cluster = BrokerCluster((1, 2))
+    registration = znodes.ControllerRegistration(CONTROLLER_ID, (CONTROL_ADDRESS,), 0)
+    cluster.zk(Create(znodes.controller_path(CONTROLLER_ID), znodes.encode_controller_registration(registration)))
+    active = znodes.encode_active_controller(znodes.ActiveController(CONTROLLER_ID, 0))
+    cluster.zk(Create(znodes.CONTROLLER, active))
+    cluster.decide(2, 0, (2, 1), is_new=True)
+    cluster.time.run_for(PERIOD_MS + 500)
+    cluster[1].transport.heartbeats.clear()
+    return cluster
+
+
+def reports(cluster: BrokerCluster) -> list[tuple[int, ...]]:
+    return [request.broken_leaders for _, request in cluster[1].transport.heartbeats]
+
+
+def test_a_fetch_connection_that_breaks_is_reported_at_once_and_until_it_works() -> None:
+    cluster = following()
+    cluster[1].transport.broken.add(2)
+    cluster.time.run_for(600)
+    assert reports(cluster) == [(2,)]
+    cluster.time.run_for(PERIOD_MS)
+    assert reports(cluster) == [(2,), (2,)]
+    cluster[1].transport.broken.clear()
+    cluster.time.run_for(2 * PERIOD_MS)
+    assert reports(cluster)[-1] == ()
+
+
+def test_a_leader_that_does_not_answer_in_time_is_not_reported() -> None:
+    cluster = following()
+    cluster.cuts.add((1, 2))
+    cluster.time.run_for(40_000)
+    assert set(reports(cluster)) == {()}
+
+
+def test_a_report_that_a_dead_controller_missed_is_repeated_soon() -> None:
+    cluster = following()
+    cluster[1].transport.heartbeat_answer = ConnectionError("gone")
+    cluster[1].transport.broken.add(2)
+    cluster.time.run_for(1_500)
+    assert len(reports(cluster)) >= 4
+    cluster[1].transport.heartbeat_answer = None
+    cluster.time.run_for(500)
+    cluster[1].transport.heartbeats.clear()
+    cluster.time.run_for(PERIOD_MS - 1_000)
+    assert reports(cluster) == [], "heard: the next one is due in a period"
+
+
+def test_a_new_controller_hears_at_once_of_broken_connections() -> None:
+    cluster = following()
+    cluster[1].transport.broken.add(2)
+    cluster.time.run_for(600)
+    cluster[1].transport.heartbeats.clear()
+    cluster.set_controller_epoch(cluster.controller_epoch + 1)
+    cluster.handle(1, UpdateMetadataRequest(cluster.stamp(1), cluster.live(), (), (CONTROL_ADDRESS,)))
+    cluster.time.run_for(100)
+    assert reports(cluster) == [(2,)]
+
+
+def test_a_heartbeat_goes_out_at_once_when_the_connection_to_the_controller_closes() -> None:
+    cluster = with_controller_in_zookeeper()
+    cluster.time.run_for(PERIOD_MS + 500)
+    cluster[1].transport.heartbeats.clear()
+    cluster[1].node.controller_connection_closed()
+    cluster.time.run_for(100)
+    assert len(cluster[1].transport.heartbeats) == 1
+    cluster.time.run_for(PERIOD_MS - 200)
+    assert len(cluster[1].transport.heartbeats) == 1, "and the next one a period later"

@@ -38,7 +38,7 @@ from paceline.model.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from paceline.model.errors import ErrorCode
+from paceline.model.errors import NOT_REGISTERED, BrokerNotAvailableError, ErrorCode
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Scheduler
@@ -67,6 +67,8 @@ class FakeBrokers:
     silent: set[int] = field(default_factory=set)
     """Brokers that do not answer; what they are sent waits in `held`."""
     unreachable: set[int] = field(default_factory=set)
+    unregistered: set[int] = field(default_factory=set)
+    """Brokers whose process says that it is not registered."""
     failed_dirs: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
     undeletable: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
     held: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
@@ -85,6 +87,10 @@ class FakeBrokers:
         broker_id = broker.broker_id
         if broker_id in self.unreachable:
             self.scheduler.call_soon(lambda: on_done(ConnectionError(f"broker {broker_id} cannot be reached")))
+            return
+        if broker_id in self.unregistered:
+            error = BrokerNotAvailableError("not registered").with_metadata(**NOT_REGISTERED)
+            self.scheduler.call_soon(lambda: on_done(error))
             return
         self.received.append((broker_id, request))
 
@@ -403,12 +409,15 @@ class Cluster:
         assert isinstance(answers[0], ControlledShutdownResponse), answers
         return answers[0]
 
-    def heartbeat(self, *broker_ids: int, broker_epoch: int | None = None) -> list[BrokerHeartbeatResponse]:
+    def heartbeat(
+        self, *broker_ids: int, broker_epoch: int | None = None, broken_leaders: tuple[int, ...] = ()
+    ) -> list[BrokerHeartbeatResponse]:
         answers = []
         for broker_id in broker_ids:
             stat = self.zk(GetData(znodes.broker_path(broker_id))).stat
             assert stat is not None
-            request = BrokerHeartbeatRequest(broker_id, stat.czxid if broker_epoch is None else broker_epoch)
+            epoch = stat.czxid if broker_epoch is None else broker_epoch
+            request = BrokerHeartbeatRequest(broker_id, epoch, broken_leaders)
             answers.append(self.controller.broker_heartbeat(request))
         return answers
 

@@ -1,7 +1,10 @@
 """Suspicion: refused connects stand for a dead process until the broker is heard from again."""
 
-from paceline.controller.brokers.broker_suspicions import FIRST_DAMPING_MS
+import pytest
+
+from paceline.controller.brokers.broker_suspicions import FIRST_DAMPING_MS, Evidence
 from paceline.controller.topics.topic_validation import NewTopic
+from paceline.model.state_change import StateChangeKind
 from tests.unit.controller.cluster import Cluster
 
 
@@ -16,7 +19,11 @@ def started(*topics: tuple[str, tuple[int, ...]], brokers: int = 3, **config: st
 
 
 def refuse(cluster: Cluster, broker_id: int) -> None:
-    cluster.controller.broker_connection_refused(broker_id, cluster.broker_epoch(broker_id))
+    found(cluster, broker_id, Evidence.REFUSED)
+
+
+def found(cluster: Cluster, broker_id: int, evidence: Evidence) -> None:
+    cluster.controller.evidence_of_death(broker_id, cluster.broker_epoch(broker_id), evidence)
     cluster.settle()
 
 
@@ -62,7 +69,7 @@ def test_a_heartbeat_ends_a_suspicion_and_damps_the_next_one() -> None:
 
 def test_evidence_about_an_earlier_registration_is_ignored() -> None:
     cluster = started(("a", (1, 2, 3)))
-    cluster.controller.broker_connection_refused(1, cluster.broker_epoch(1) - 1)
+    cluster.controller.evidence_of_death(1, cluster.broker_epoch(1) - 1, Evidence.REFUSED)
     cluster.settle()
     assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
 
@@ -101,3 +108,116 @@ def test_no_suspicion_without_leases_because_no_heartbeat_could_refute_it() -> N
     cluster.create(NewTopic("a", assignments=((1, 2),)))
     refuse(cluster, 1)
     assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
+
+
+def report(cluster: Cluster, follower: int, *leaders: int) -> None:
+    cluster.heartbeat(follower, broken_leaders=leaders)
+    cluster.settle()
+
+
+def causes(cluster: Cluster) -> list[str | None]:
+    return [change.cause for change in cluster.state_changes if change.kind is StateChangeKind.LEADER_ELECTED]
+
+
+@pytest.mark.parametrize("evidence", [one for one in Evidence if not one.is_conclusive])
+@pytest.mark.parametrize("report_comes_first", [True, False])
+def test_weak_evidence_counts_together_with_the_report_of_a_follower(
+    evidence: Evidence, report_comes_first: bool
+) -> None:
+    cluster = started(("a", (1, 2, 3)))
+    if report_comes_first:
+        report(cluster, 2, 1)
+    found(cluster, 1, evidence)
+    cluster.settle()
+    if not report_comes_first:
+        assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0", "not without the report"
+        report(cluster, 2, 1)
+    assert cluster.state("a-0") == "2/1 isr [2, 3] ce 1 v1"
+    assert causes(cluster)[-1] == f"suspicion: {evidence.value}, and the fetch connection of broker 2 to it broke"
+
+
+def test_reports_of_followers_alone_move_nothing() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    report(cluster, 2, 1)
+    report(cluster, 3, 1)
+    assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
+
+
+def test_a_report_ends_with_the_next_heartbeat_without_it() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    report(cluster, 2, 1)
+    report(cluster, 2)
+    found(cluster, 1, Evidence.UNREACHABLE)
+    cluster.settle()
+    assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
+
+
+def test_a_brokers_report_about_itself_counts_for_nothing() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    report(cluster, 1, 1)
+    found(cluster, 1, Evidence.UNREACHABLE)
+    cluster.settle()
+    assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
+
+
+def test_the_report_of_a_suspected_follower_counts_for_nothing() -> None:
+    cluster = started(("a", (1, 2, 3)), brokers=6)
+    report(cluster, 2, 1)
+    refuse(cluster, 2)
+    found(cluster, 1, Evidence.UNREACHABLE)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("1/")
+
+
+@pytest.mark.parametrize("sign", ["heartbeat", "connection"])
+def test_a_sign_of_life_drops_evidence_that_waits_for_a_follower(sign: str) -> None:
+    cluster = started(("a", (1, 2, 3)))
+    found(cluster, 1, Evidence.UNREACHABLE)
+    if sign == "heartbeat":
+        cluster.heartbeat(1)
+    else:
+        cluster.controller.broker_connected(1, cluster.broker_epoch(1))
+    report(cluster, 2, 1)
+    assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
+
+
+def test_a_restarted_process_that_is_not_registered_proves_the_death_of_the_registered_one() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    cluster.brokers.unregistered.add(1)
+    cluster.controller.broker_connection_closed(1, cluster.broker_epoch(1))
+    cluster.settle()
+    assert cluster.state("a-0") == "2/1 isr [2, 3] ce 1 v1"
+    assert causes(cluster)[-1] == f"suspicion: {Evidence.NOT_REGISTERED.value}"
+
+
+def test_a_broker_that_has_not_read_its_registration_yet_is_not_suspected() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    cluster.brokers.unregistered.add(4)
+    cluster.start_broker(4)
+    cluster.settle()
+    assert not any(change.kind is StateChangeKind.BROKER_SUSPECTED for change in cluster.state_changes)
+
+
+def test_the_heartbeat_of_the_next_registration_confirms_a_suspicion_and_damps_nothing() -> None:
+    cluster = started(("a", (1, 2, 3)))
+    refuse(cluster, 1)
+    cluster.bounce_broker(1)
+    cluster.heartbeat(1)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 3, 1])
+    cluster.settle()
+    refuse(cluster, 1)
+    assert cluster.state("a-0").startswith("2/2 isr [2, 3]"), "suspected again, without damping"
+
+
+def test_each_cause_of_an_election_has_its_word_and_its_series() -> None:
+    cluster = started(("a", (1, 2, 3)), ("b", (2, 3, 1)))
+    refuse(cluster, 1)
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.kill_broker(2)
+    cluster.settle()
+    words = [(cause or "").partition(":")[0] for cause in causes(cluster)]
+    assert words.count("suspicion") == 1 and words.count("session") == 2
+    counted = {labels: count for labels, count in cluster.controller.elections.items() if count}
+    assert counted == {("controlled_shutdown", "suspicion"): 1, ("offline", "session"): 2}

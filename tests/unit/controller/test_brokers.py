@@ -229,7 +229,7 @@ def test_every_transition_is_reported_with_its_cause() -> None:
     assert (change.who, change.topic_partition, change.cause) == (
         f"controller-{CONTROLLER_ID}",
         tp("a-0"),
-        "BrokerChange",
+        "session: the broker's registration has ended",
     )
     assert (change.from_state, change.to_state) == ("OfflinePartition", "OnlinePartition")
     assert (change.leader, change.leader_epoch, change.isr, change.zk_version) == (2, 1, (2,), 1)

@@ -123,7 +123,7 @@ def test_an_unclean_election_takes_who_is_there_and_says_so() -> None:
     (result,) = elect(cluster, UNCLEAN, "a-0")
     assert (result.error, result.leader, result.unclean) == (None, 2, True)
     assert cluster.state("a-0").startswith(f"2/{result.leader_epoch} isr [2]")
-    assert cluster.controller.elections["unclean"] == 1
+    assert cluster.controller.elections["unclean", "other"] == 1
 
 
 def test_a_forecast_names_the_leader_and_elects_nobody() -> None:

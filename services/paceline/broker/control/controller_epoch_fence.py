@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from paceline.model.control import ControllerStamp
-from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.errors import NOT_REGISTERED, ErrorCode, PacelineError
 
 ReadControllerEpoch = Callable[[Callable[[int | None], None]], None]
 """Reads ``/controller_epoch`` and calls back with its value, None when it could not be read."""
@@ -49,7 +49,9 @@ class ControllerEpochFence:
             ControlRequestDeferredError: not registered yet; or ZooKeeper is being asked about the request's epoch.
         """
         if own_broker_epoch < 0:
-            raise ControlRequestDeferredError("the broker is not registered yet, send it again")
+            raise ControlRequestDeferredError("the broker is not registered yet, send it again").with_metadata(
+                **NOT_REGISTERED
+            )
         if stamp.broker_epoch is not None and -1 != stamp.broker_epoch < own_broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         epoch = stamp.controller_epoch

@@ -121,6 +121,10 @@ class FetcherManager:
         self._closed_requests += fetcher.request_count
         fetcher.close()
 
+    def broken_leaders(self) -> tuple[int, ...]:
+        """Return the leaders to which a connection broke and has not worked since."""
+        return tuple(sorted({fetcher.leader.broker_id for fetcher in self._fetchers.values() if fetcher.is_broken}))
+
     def max_lag(self) -> int:
         """Return the largest known lag in records, 0 when nothing is fetched."""
         lags = (state.lag or 0 for fetcher in self._fetchers.values() for state in fetcher.states.values())

@@ -16,7 +16,13 @@ from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.model.control import LiveBroker
-from paceline.model.errors import CorruptMessageError, ErrorCode, InvalidRecordError, KafkaStorageError
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    CorruptMessageError,
+    ErrorCode,
+    InvalidRecordError,
+    KafkaStorageError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
     EpochEnd,
@@ -78,6 +84,9 @@ class FetcherHost(Protocol):
 
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> object:
         """This replica's own log is damaged."""
+
+    def fetch_connection_broke(self) -> None:
+        """A fetcher has lost the connection to its leader."""
 
     def fetching_failed(self, partition: Partition, reason: str) -> None:
         """The partition is not fetched any more until the next LeaderAndIsr names it."""
@@ -164,6 +173,9 @@ class ReplicaFetcher:
         self._paused = False
         self._closed = False
         self._answered_ms = scheduler.now_ms()
+        self._was_answered = False
+        self.is_broken = False
+        """Whether the connection broke after the leader had answered, and no answer has come since."""
         self._read_until_ms: int | None = None
         """Until when clients are expected to read here."""
         self.request_count = 0
@@ -301,6 +313,7 @@ class ReplicaFetcher:
         if self._closed or self._in_flight != sequence:
             return
         self._in_flight = None
+        self._note_connection(answer)
         if isinstance(answer, Exception) or answer.error is not ErrorCode.NONE:
             self._request_failed(request, None if isinstance(answer, Exception) else answer.error)
         else:
@@ -310,6 +323,13 @@ class ReplicaFetcher:
             self._host.make_log_starts_durable()
             self._host.deliver_news()
         self.run()
+
+    def _note_connection(self, answer: ReplicaFetchResponse | Exception) -> None:
+        if not isinstance(answer, Exception):
+            self._was_answered, self.is_broken = True, False
+        elif isinstance(answer, BrokerNotAvailableError) and self._was_answered and not self.is_broken:
+            self.is_broken = True
+            self._host.fetch_connection_broke()
 
     def _request_failed(self, request: ReplicaFetchRequest, error: ErrorCode | None) -> None:
         """Start over with a full fetch: at once when only the session was lost, else after the back-off."""

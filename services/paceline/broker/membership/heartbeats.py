@@ -1,10 +1,11 @@
-"""Heartbeats to the active controller, three per lease.
+"""Heartbeats to the active controller, three per lease, and one at once when a connection breaks.
 
-They keep the lease, and their answers are half of this broker's contact with those that may depose it
-(`replication.leadership_proof`).
+They keep the lease, end a false suspicion, and report leaders to which a follower has lost its connection. Their
+answers are half of this broker's contact with those that may depose it (`replication.leadership_proof`).
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.membership.controlled_shutdown import CONTROL_LISTENER, FoundController, find_controller
@@ -16,6 +17,10 @@ from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
 
 Endpoints = Callable[[], tuple[Endpoint, ...]]
+
+REPORT_RETRY_MS: Final = 200
+REPORT_RETRIES: Final = 25
+"""While fetch connections are broken, a heartbeat that fails is sent again soon: the controller may have died, too."""
 
 
 class ControllerHeartbeats:
@@ -35,6 +40,7 @@ class ControllerHeartbeats:
         controller_endpoints: Endpoints,
         highest_controller_epoch: Callable[[], int],
         on_contact: Callable[[int], None],
+        broken_leaders: Callable[[], tuple[int, ...]] = lambda: (),
     ) -> None:
         """Prepare; nothing is sent while ``broker_epoch`` is negative, before the first registration.
 
@@ -51,6 +57,8 @@ class ControllerHeartbeats:
         self._controller_endpoints = controller_endpoints
         self._highest_controller_epoch = highest_controller_epoch
         self._on_contact = on_contact
+        self._broken_leaders = broken_leaders
+        self._retries = 0
         self._search: FlowRun[FoundController] | None = None
         self._ask_zookeeper = False
         self._attempt = 0
@@ -68,6 +76,13 @@ class ControllerHeartbeats:
             if pending is not None:
                 pending.cancel()
         self._timer = self._search = None
+
+    def beat_now(self) -> None:
+        """Send a heartbeat at once: a connection broke, or another controller has taken over."""
+        if self._timer is not None:
+            self._retries = 0
+            self._timer.cancel()
+            self._beat()
 
     def _beat(self) -> None:
         self._timer = self._scheduler.call_later(self._period_ms, self._beat)
@@ -101,6 +116,7 @@ class ControllerHeartbeats:
             self._send(attempt, found.endpoint)
         elif not found.is_named:
             self._on_contact(asked_ms)
+            self._retry_report()
 
     def _not_found(self, attempt: int) -> None:
         if attempt == self._attempt:
@@ -110,7 +126,7 @@ class ControllerHeartbeats:
         asked_ms = self._scheduler.now_ms()
         self._transport.broker_heartbeat(
             controller,
-            BrokerHeartbeatRequest(self._broker_id, self._broker_epoch()),
+            BrokerHeartbeatRequest(self._broker_id, self._broker_epoch(), self._broken_leaders()),
             self._period_ms,
             lambda answer: self._answered(attempt, asked_ms, answer),
         )
@@ -127,3 +143,12 @@ class ControllerHeartbeats:
             or answer.error not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH)
             or is_overtaken
         )
+        if self._ask_zookeeper:
+            self._retry_report()
+
+    def _retry_report(self) -> None:
+        """Send again soon what a controller that is gone, or not ready, has not heard."""
+        if self._timer is not None and self._broken_leaders() and self._retries < REPORT_RETRIES:
+            self._retries += 1
+            self._timer.cancel()
+            self._timer = self._scheduler.call_later(min(REPORT_RETRY_MS, self._period_ms), self._beat)

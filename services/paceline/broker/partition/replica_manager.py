@@ -70,8 +70,10 @@ class ReplicaManager:
         topic_configs: TopicConfigs,
         proof: LeadershipProof,
         session_may_be_over: Callable[[], bool],
+        on_fetch_connection_broke: Callable[[], None] = lambda: None,
     ) -> None:
         """``proof`` and ``session_may_be_over`` tell whether this broker is in touch with those that may depose it."""
+        self._on_fetch_connection_broke = on_fetch_connection_broke
         self.config = config
         self.scheduler = scheduler
         self.logs = logs
@@ -338,6 +340,10 @@ class ReplicaManager:
     def fetching_failed(self, partition: Partition, reason: str) -> None:
         """A partition is not fetched any more until the next LeaderAndIsr names it."""
         self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
+
+    def fetch_connection_broke(self) -> None:
+        """Have the loss reported: together with the controller's own evidence it shows that the leader is dead."""
+        self._on_fetch_connection_broke()
 
     def deliver_news(self) -> None:
         """Complete the operations that wait for what has happened since the last call.

@@ -23,7 +23,7 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.control import ControlRequest, ControlResponse
-from paceline.model.errors import BrokerNotAvailableError, PacelineError
+from paceline.model.errors import NOT_REGISTERED, BrokerNotAvailableError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
@@ -114,5 +114,5 @@ class CoreHandle:
             BrokerNotAvailableError: it does not exist yet.
         """
         if self._core is None:
-            raise BrokerNotAvailableError("the broker is starting")
+            raise BrokerNotAvailableError("the broker is starting").with_metadata(**NOT_REGISTERED)
         return self._core

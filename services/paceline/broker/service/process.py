@@ -89,7 +89,7 @@ class BrokerProcess:
         self._servers = BrokerServers(
             settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub, self._security
         )
-        self._transport = GrpcBrokerTransport(self._scheduler.post, self._security)
+        self._transport = GrpcBrokerTransport(self._scheduler.post, self._security, self._controller_lost)
         self._state_changes = StateChangeWriter()
         self._broker_id = settings.keys.broker_id
         self._over: asyncio.Future[str | Exception] = loop.create_future()
@@ -240,6 +240,10 @@ class BrokerProcess:
             background=ExecutorWork(self._loop, "flush"),
             cleaner_background=ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
         )
+
+    def _controller_lost(self) -> None:
+        if self._node is not None:
+            self._node.controller_connection_closed()
 
     def _serve_metrics(self) -> int | None:
         keys = self._settings.keys

@@ -51,8 +51,15 @@ _DEADLINE_CHECK_S = 0.5
 class GrpcBrokerTransport:
     """Implements `broker.ports.BrokerTransport`; its methods are called on the event loop."""
 
-    def __init__(self, post: Post, security: TransportSecurity = PLAINTEXT) -> None:
+    def __init__(
+        self,
+        post: Post,
+        security: TransportSecurity = PLAINTEXT,
+        on_controller_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_controller_lost`` runs on the event loop when the connection that heartbeats use has closed."""
         self._post = post
+        self._on_controller_lost = on_controller_lost
         self._security = security
         self._fetchers: dict[tuple[int, int], _Fetcher] = {}
         self._deadlines: _Deadlines | None = None
@@ -163,7 +170,9 @@ class GrpcBrokerTransport:
             self._heart.close()
             self._heart = None
         if self._heart is None:
-            self._heart = _Caller("heartbeat", self._control_channel(controller), controller.address, self._post)
+            channel = self._control_channel(controller)
+            self._heart = _Caller("heartbeat", channel, controller.address, self._post)
+            self._report_end_of(channel)
         self._heart.submit(call, on_done)
 
     def close(self) -> None:
@@ -184,6 +193,19 @@ class GrpcBrokerTransport:
     def _control_channel(self, controller: Endpoint) -> Any:
         tls = self._security.credentials(CONTROL)
         return open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
+
+    def _report_end_of(self, channel: Any) -> None:
+        """Tell when an established connection closes; gRPC shows it at once, the next heartbeat only when it is due."""
+        was_ready = False
+
+        def changed(state: grpc.ChannelConnectivity) -> None:
+            nonlocal was_ready
+            lost = was_ready and state is not grpc.ChannelConnectivity.SHUTDOWN
+            was_ready = state is grpc.ChannelConnectivity.READY
+            if lost and not was_ready:
+                self._post(self._on_controller_lost)
+
+        channel.subscribe(changed)
 
     def _fetcher(self, leader: LiveBroker, fetcher_id: int, on_done: Callable[[Any], None]) -> "_Fetcher | None":
         """Return the fetcher's connection; None, and ``on_done`` is told, when the leader cannot be called at all."""

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election.unclean_restart import distrust_unclean_brokers, tell_other_replicas
-from paceline.controller.events import LeaderAndIsrResponseReceived
+from paceline.controller.events import BrokerChange, BrokerConnectionClosed, LeaderAndIsrResponseReceived
 from paceline.controller.reassignment.reassignment import resume_reassignments
+from paceline.controller.state_change_log import Cause
 from paceline.controller.topics.dropped_topic_ids import note_log_topic_ids
 from paceline.coordination.flow import Flow
 from paceline.model.control import LiveBroker
@@ -56,13 +57,16 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
         context.brokers.update({broker_id: current[broker_id] for broker_id in new})
         yield from on_broker_startup(components, new)
     if bounced:
+        components.log.because(Cause.SESSION, "the broker has registered again")
         _remove(components, bounced)
         yield from on_broker_failure(components, bounced)
         context.brokers.update({broker_id: current[broker_id] for broker_id in bounced})
         for broker_id in held_back:
             components.channels.add_broker(current[broker_id])
+        components.log.because(BrokerChange.__name__)
         yield from on_broker_startup(components, bounced)
     if dead:
+        components.log.because(Cause.SESSION, "the broker's registration has ended")
         _remove(components, dead)
         yield from on_broker_failure(components, dead)
     moved = [b for b in both if b not in bounced and _has_moved(known[b], current[b])]
@@ -80,6 +84,13 @@ def on_broker_modifications(components: ControllerComponents, broker_id: int) ->
         yield from on_broker_change(components)
     elif known is not None and found is not None and _has_moved(known, found):
         _update(components, [found])
+
+
+def on_connection_closed(components: ControllerComponents, event: BrokerConnectionClosed) -> None:
+    """Send the list of brokers: a successor of the registered process answers that it is not registered."""
+    known = components.context.brokers.get(event.broker_id)
+    if known is not None and known.broker_epoch == event.broker_epoch:
+        components.send_update_metadata((event.broker_id,), ())
 
 
 def _has_moved(known: LiveBroker, found: LiveBroker) -> bool:

@@ -47,7 +47,8 @@ class BrokerLeases:
 
     def expire(self, broker_id: int) -> None:
         """End a broker's lease at once, on evidence that its process is dead; its next heartbeat renews it."""
-        if self._deadlines_ms.pop(broker_id, None) is not None:
+        self._deadlines_ms.pop(broker_id, None)
+        if broker_id not in self._expired:
             self._expired.add(broker_id)
             self._on_change(broker_id)
 

@@ -8,6 +8,7 @@ import logging
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.state_change_log import Cause
 from paceline.coordination.flow import Flow
 from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse
 from paceline.model.errors import ErrorCode
@@ -28,6 +29,7 @@ def on_controlled_shutdown(
     if request.broker_epoch < broker.broker_epoch:
         return ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
     LOG.info("broker %d is shutting down", broker_id)
+    components.log.because(Cause.SHUTDOWN, "the broker asked for it")
     context.shutting_down.add(broker_id)
     replicated = [
         topic_partition

@@ -10,6 +10,7 @@ from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.reassignment.reassignment import resume_reassignments
+from paceline.controller.state_change_log import Cause
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.state_change import StateChangeKind
@@ -40,11 +41,14 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
     """
     context = components.context
     suspected = components.suspicions.is_suspected(broker_id)
-    cause = "suspicion" if suspected else "lease"
-    LOG.warning("leaders move away from a broker: broker=%d cause=%s", broker_id, cause)
-    context.without_lease.add(broker_id)
     silent_ms = components.leases.silent_ms(broker_id)
-    components.log.note(StateChangeKind.BROKER_SUSPECTED, broker_id, cause, silent_ms=silent_ms)
+    if suspected:
+        components.log.because(Cause.SUSPICION, components.suspicions.evidence_against(broker_id))
+    else:
+        components.log.because(Cause.LEASE, "no heartbeat for too long")
+    LOG.warning("leaders move away from a broker: broker=%d cause=%r", broker_id, components.log.cause)
+    context.without_lease.add(broker_id)
+    components.log.note(StateChangeKind.BROKER_SUSPECTED, broker_id, silent_ms=silent_ms)
     led = [
         topic_partition
         for topic_partition in _hosted(context, broker_id)

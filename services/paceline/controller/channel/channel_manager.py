@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from paceline.controller.interfaces import ControlTransport
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
+from paceline.model.errors import NOT_REGISTERED, PacelineError
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import ControllerConfig
 
@@ -20,6 +21,9 @@ LOG = logging.getLogger(__name__)
 
 OnResponse = Callable[[int, ControlRequest, ControlResponse], None]
 """Called with broker id, request and answer."""
+OnNotRegistered = Callable[[int, int, bool], None]
+"""Called with broker id, broker epoch, and whether the registered process has answered before, when the process at the
+broker's address says that it is not registered."""
 
 
 class BrokerChannel:
@@ -32,7 +36,10 @@ class BrokerChannel:
         scheduler: Scheduler,
         transport: ControlTransport,
         on_response: OnResponse,
+        on_not_registered: OnNotRegistered,
     ) -> None:
+        self._on_not_registered = on_not_registered
+        self._has_answered = False
         self._broker = broker
         self._config = config
         self._scheduler = scheduler
@@ -99,9 +106,12 @@ class BrokerChannel:
             answered = True
             if isinstance(answer, Exception):
                 self._warn(request, answer)
+                if isinstance(answer, PacelineError) and NOT_REGISTERED.items() <= answer.metadata.items():
+                    self._on_not_registered(self._broker.broker_id, self._broker.broker_epoch, self._has_answered)
                 self._retry = self._scheduler.call_later(self._config.send_retry_backoff_ms, self._send)
                 return
             self._in_flight, self._failed = None, False
+            self._has_answered = True
             self._on_response(self._broker.broker_id, request, answer)
             self._send_next()
 
@@ -127,11 +137,13 @@ class ChannelManager:
         scheduler: Scheduler,
         transport: ControlTransport,
         on_response: OnResponse,
+        on_not_registered: OnNotRegistered = lambda *_: None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._transport = transport
         self._on_response = on_response
+        self._on_not_registered = on_not_registered
         self._channels: dict[int, BrokerChannel] = {}
 
     @property
@@ -160,7 +172,7 @@ class ChannelManager:
         """Open a channel; a broker that has one already keeps it."""
         if broker.broker_id not in self._channels:
             self._channels[broker.broker_id] = BrokerChannel(
-                broker, self._config, self._scheduler, self._transport, self._on_response
+                broker, self._config, self._scheduler, self._transport, self._on_response, self._on_not_registered
             )
 
     def update_broker(self, broker: LiveBroker) -> None:

@@ -188,7 +188,7 @@ class ControllerProcess:
             settings, self._handle, self._scheduler, self._metrics, self._hub, self._security
         )
         suspect_ms = settings.config.broker_suspect_ms
-        self._transport = GrpcControlTransport(self._scheduler.post, self._security, self._broker_refused, suspect_ms)
+        self._transport = GrpcControlTransport(self._scheduler.post, self._security, lambda: self._node, suspect_ms)
         self._standby_transport = GrpcStandbyTransport(self._scheduler.post, self._security, suspect_ms)
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str | Exception] = loop.create_future()
@@ -380,10 +380,6 @@ class ControllerProcess:
         self._state_changes.put(change)
         self._hub.put(change)
 
-    def _broker_refused(self, broker_id: int, broker_epoch: int) -> None:
-        if self._node is not None:
-            self._node.broker_connection_refused(broker_id, broker_epoch)
-
     def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
         self._metrics.controller_queue_seconds.observe(queued_ms / 1000)
         self._metrics.controller_event_seconds.labels(event.name).observe(handled_ms / 1000)
@@ -404,9 +400,9 @@ class ControllerProcess:
             await asyncio.sleep(_REFRESH_S)
             cluster_id = self._check_cluster_id(cluster_id)
             await self._tell_readiness()
-            for kind, count in self._node.elections.items():
-                self._metrics.leader_elections.labels(kind).inc(count - counted[kind])
-                counted[kind] = count
+            for labels, count in self._node.elections.items():
+                self._metrics.leader_elections.labels(*labels).inc(count - counted.get(labels, 0))
+                counted[labels] = count
             gauges = self._node.gauges()
             self._metrics.refresh(
                 {

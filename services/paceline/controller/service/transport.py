@@ -9,12 +9,12 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 
-from paceline.controller.brokers.broker_suspicions import Refused
-from paceline.controller.service.death_watch import DeathWatch
+from paceline.controller.brokers.broker_suspicions import Evidence
+from paceline.controller.service.death_watch import DeathWatch, Reachability
 from paceline.internal.v1 import replica_manager_service_pb2 as pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import (
@@ -40,6 +40,19 @@ _CLOSE_WAIT_S: Final = 2.0
 OnDone = Callable[[ControlResponse | Exception], None]
 
 
+class ConnectionListener(Protocol):
+    """Receives, on the event loop, signs of life and death about one registration of a broker."""
+
+    def broker_connected(self, broker_id: int, broker_epoch: int) -> None:
+        """A connection to the broker's CONTROL address is established."""
+
+    def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
+        """A connection closed, and the address accepts connects."""
+
+    def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
+        """A connection closed, or none could be made, and the address does not accept connects."""
+
+
 class GrpcControlTransport:
     """Implements `controller.ports.ControlTransport`; its methods are called on the event loop."""
 
@@ -47,7 +60,7 @@ class GrpcControlTransport:
         self,
         post: Callable[[Callable[[], None]], None],
         security: TransportSecurity = PLAINTEXT,
-        on_refused: Refused = lambda *_: None,
+        listener: Callable[[], ConnectionListener | None] = lambda: None,
         suspect_ms: int = 0,
     ) -> None:
         """Create the transport.
@@ -55,13 +68,12 @@ class GrpcControlTransport:
         Args:
             post: runs a callable on the event loop.
             security: certificates of the CONTROL listener, if it has any.
-            on_refused: receives brokers whose established connection closed and whose address then refused two
-                connects, ``suspect_ms`` apart; 0 for never.
-            suspect_ms: pause between the two connects.
+            listener: returns the receiver of what connections tell, None while there is none.
+            suspect_ms: pause between the two connects that test an address; 0 to test none.
         """
         self._post = post
         self._tls = security.credentials(CONTROL)
-        self._on_refused = on_refused
+        self._listener = listener
         self._suspect_ms = suspect_ms
         self._senders: dict[int, _Sender] = {}
         self._closing: list[_Sender] = []
@@ -80,10 +92,24 @@ class GrpcControlTransport:
         if self._suspect_ms <= 0:
             return
 
-        def refused() -> None:
-            self._post(lambda: self._on_refused(broker.broker_id, broker.broker_epoch))
+        def tell(call: Callable[[ConnectionListener], None]) -> None:
+            listener = self._listener()
+            if listener is not None:
+                self._post(lambda: call(listener))
 
-        channel.subscribe(DeathWatch(address, self._suspect_ms, refused).connectivity_changed)
+        def tested(was_connected: bool, outcome: Reachability) -> None:
+            if outcome is Reachability.ACCEPTED:
+                tell(lambda listener: listener.broker_connection_closed(broker.broker_id, broker.broker_epoch))
+            elif outcome in (Reachability.REFUSED, Reachability.UNREACHABLE):
+                evidence = Evidence.UNREACHABLE
+                if outcome is Reachability.REFUSED:
+                    evidence = Evidence.REFUSED if was_connected else Evidence.REFUSED_UNCONNECTED
+                tell(lambda listener: listener.evidence_of_death(broker.broker_id, broker.broker_epoch, evidence))
+
+        def connected() -> None:
+            tell(lambda listener: listener.broker_connected(broker.broker_id, broker.broker_epoch))
+
+        channel.subscribe(DeathWatch(address, self._suspect_ms, connected, tested).connectivity_changed)
 
     def close(self, broker_id: int) -> None:
         """End the broker's thread and connection; a call in flight is cancelled."""

@@ -25,7 +25,7 @@ from paceline.controller.election.leader_election import (
 from paceline.controller.election.unclean_config import UncleanElectionConfig
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.state_writer import StateWrite, StateWriter
-from paceline.controller.state_change_log import StateChangeLog
+from paceline.controller.state_change_log import Cause, StateChangeLog
 from paceline.controller.zk_store import Storage
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import TopicPartition
@@ -79,8 +79,9 @@ class PartitionStateMachine:
         self._batch = batch
         self._unclean_config = unclean_config
         self._log = log
-        self.elections: dict[str, int] = dict.fromkeys([*_KINDS.values(), UNCLEAN], 0)
-        """Leaders elected since the process started, by kind."""
+        kinds = dict.fromkeys([*_KINDS.values(), UNCLEAN])
+        self.elections = {(kind, cause.value): 0 for kind in kinds for cause in Cause}
+        """Leaders elected since the process started, by kind and cause."""
 
     def start(self) -> Flow[None]:
         """Give every partition its state after a failover, then elect where a leader is missing.
@@ -244,7 +245,7 @@ class PartitionStateMachine:
             outcome = yield from self._committer.commit(writes, limit)
             for topic_partition, state in outcome.written.items():
                 kind = UNCLEAN if elections[topic_partition].unclean else _KINDS[strategy]
-                self.elections[kind] += 1
+                self.elections[kind, self._log.cause_of_election.value] += 1
                 self._elected(topic_partition, state, elections[topic_partition])
                 results[topic_partition] = state
             remaining = []

@@ -69,17 +69,25 @@ class BrokerHeartbeatRequest(google.protobuf.message.Message):
 
     BROKER_ID_FIELD_NUMBER: builtins.int
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    BROKEN_LEADERS_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Broker that lives."""
     broker_epoch: builtins.int
     """Its broker epoch."""
+    @property
+    def broken_leaders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Leaders to which the caller's fetch connection broke and has not worked since. A broker sends a heartbeat at once when
+        a connection breaks. Together with what the controller sees itself, a report shows that a leader's process is dead.
+        """
+
     def __init__(
         self,
         *,
         broker_id: builtins.int = ...,
         broker_epoch: builtins.int = ...,
+        broken_leaders: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_leaders", b"broken_leaders", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id"]) -> None: ...
 
 global___BrokerHeartbeatRequest = BrokerHeartbeatRequest
 

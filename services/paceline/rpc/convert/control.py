@@ -351,7 +351,9 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
 
 def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
     """Return the message."""
-    return controller_pb.BrokerHeartbeatRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
+    return controller_pb.BrokerHeartbeatRequest(
+        broker_id=request.broker_id, broker_epoch=request.broker_epoch, broken_leaders=request.broken_leaders
+    )
 
 
 def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:
@@ -361,7 +363,9 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
         InvalidRequestError: a number is negative.
     """
     return BrokerHeartbeatRequest(
-        at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, 0, "broker epoch")
+        at_least(message.broker_id, 0, "broker id"),
+        at_least(message.broker_epoch, 0, "broker epoch"),
+        tuple(at_least(leader, 0, "broker id") for leader in message.broken_leaders),
     )
 
 

@@ -213,6 +213,6 @@ def failovers(events: Iterable[EventRow]) -> Failovers:
         ]
         result.negative_spans += sum(span is not None and span < 0 for span in spans)
         clean = [None if span is None or span < 0 else span for span in spans]
-        cause = "broker failure" if notice is not None else election.cause or "unknown"
+        cause = "broker failure" if notice is not None else election.cause.partition(":")[0] or "unknown"
         result.all.append(Failover(key[0], key[1], cause, election.time_ms, *clean))
     return result
