@@ -19,7 +19,7 @@ from paceline.log.record_batch import (
     set_timestamp,
     stamp,
 )
-from tests.unit.log.helpers import NOW_MS, TP, crash, manager, new_log
+from tests.unit.log.helpers import NOW_MS, TP, crash, manager, new_log, records_of
 from tests.unit.log.memory_files import MemoryFiles
 
 CONFIG = LogConfig(
@@ -57,21 +57,6 @@ def append(
         log.append_as_leader(encode_batch(
             records, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
         ), 3, NOW_MS)  # fmt: skip
-
-
-def records_of(log: PartitionLog) -> list[Record]:
-    """Every data record, read batch after batch as a consumer does."""
-    found: list[Record] = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        data = log.read(offset, 1 << 20, log.log_end_offset)
-        assert data
-        for position, header in iterate_headers(data):
-            assert header.last_offset >= offset
-            offset = header.last_offset + 1
-            if not header.is_control:
-                found.extend(decode_batch(data[position : position + header.size]))
-    return found
 
 
 def commit(log: PartitionLog) -> None:
