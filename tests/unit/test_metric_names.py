@@ -46,8 +46,11 @@ BROKER = """
     BytesRejectedPerSec TotalProduceRequestsPerSec TotalFetchRequestsPerSec FailedProduceRequestsPerSec
     FailedFetchRequestsPerSec ReplicationBytesInPerSec ReplicationBytesOutPerSec ReassignmentBytesInPerSec
     ReassignmentBytesOutPerSec InvalidMessageCrcRecordsPerSec PurgatorySize NumDelayedOperations ExpiresPerSec byte-rate
+    NumGroups NumGroupsPreparingRebalance NumGroupsCompletingRebalance NumGroupsStable NumGroupsEmpty NumGroupsDead
+    NumOffsets offset-commit-rate offset-expiration-rate group-completed-rebalance-rate partition-load-time-avg
+    partition-load-time-max
 """
-"""Kafka 2.8's metrics of the controller, the replica manager, partitions, fetchers and the log."""
+"""Kafka 2.8's metrics of the controller, the replica manager, partitions, fetchers, the log and group coordinators."""
 
 
 def section(title: str) -> str:

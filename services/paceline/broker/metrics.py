@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from paceline.broker.traffic import FOLLOWING, LEADING, Traffic
 
 if TYPE_CHECKING:
+    from paceline.broker.groups.coordinator import GroupCoordinator
     from paceline.broker.partition.partition import Partition
     from paceline.broker.partition.replica_manager import ReplicaManager
 
@@ -83,11 +84,24 @@ class MetricsSnapshot:
     """Logs whose compaction has failed; they grow until the broker starts again."""
     topics_with_unknown_settings: int
     """Topics whose settings have been unknown, or unreadable, for more than a minute: nothing of them is deleted."""
+    group_members: int
+    """Members of the groups coordinated here."""
+    committed_offsets: int
+    group_partitions_loading: int
+    """Partitions of the offsets topic whose groups are being read."""
+    offset_commits_total: int
+    """Offsets committed, one for each partition of a commit."""
+    offset_expirations_total: int
+    group_rebalances_total: int
+    """Generations begun."""
+    group_loads_total: int
+    group_load_seconds_total: float
     broker_epoch: int
 
 
-def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
-    """Return the numbers of a broker at this moment; looks at every partition once."""
+def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> MetricsSnapshot:
+    """Return the numbers of a broker at this moment; looks at every partition and group once."""
+    group_numbers = groups.numbers()
     led = manager.led_partitions()
     traffic = manager.traffic.all
     margins = [len(one.isr) - one.log.config.min_insync_replicas for one in led if one.log is not None]
@@ -139,6 +153,14 @@ def snapshot_of(manager: "ReplicaManager") -> MetricsSnapshot:
         log_cleaner_max_dirty_percent=manager.metrics.log_cleaner_max_dirty_percent,
         uncleanable_partitions=manager.metrics.uncleanable_partitions,
         topics_with_unknown_settings=len(manager.topic_configs.long_unknown()),
+        group_members=group_numbers.members,
+        committed_offsets=group_numbers.offsets,
+        group_partitions_loading=groups.storage.loading_count,
+        offset_commits_total=groups.metrics.offset_commits,
+        offset_expirations_total=groups.metrics.offset_expirations,
+        group_rebalances_total=groups.metrics.rebalances,
+        group_loads_total=groups.metrics.loads,
+        group_load_seconds_total=groups.metrics.load_ms / 1000,
         broker_epoch=manager.broker_epoch,
     )
 

@@ -590,7 +590,7 @@ class BrokerNode:
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """Return all numbers at this moment."""
-        return snapshot_of(self.replica_manager)
+        return snapshot_of(self.replica_manager, self.groups)
 
     # ISR
 

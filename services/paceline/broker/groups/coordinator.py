@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.joining import Joining
+from paceline.broker.groups.metrics import GroupMetrics, GroupNumbers, numbers_of
 from paceline.broker.groups.offset_expiration import OffsetExpiration
 from paceline.broker.groups.offsets_topic import OffsetsTopic
 from paceline.broker.groups.rebalance import Rebalances
@@ -55,10 +56,11 @@ class GroupCoordinator:
         self._config = config
         self._scheduler = scheduler
         self._topic = topic
-        self.storage = GroupStorage(config, scheduler, topic, self._loaded)
-        self._rebalances = Rebalances(config, scheduler, self.storage)
+        self.metrics = GroupMetrics()
+        self.storage = GroupStorage(config, scheduler, topic, self._loaded, self.metrics)
+        self._rebalances = Rebalances(config, scheduler, self.storage, self.metrics)
         self._joining = Joining(config, scheduler, self.storage, self._rebalances, new_member_suffix)
-        self._expiration = OffsetExpiration(config, scheduler, self.storage)
+        self._expiration = OffsetExpiration(config, scheduler, self.storage, self.metrics)
 
     def start(self) -> None:
         """Begin to look for offsets that have expired."""
@@ -287,6 +289,10 @@ class GroupCoordinator:
         if partitions is None:
             return {one: kept.value for one, kept in offsets.items()}
         return {one: kept.value if (kept := offsets.get(one)) is not None else None for one in partitions}
+
+    def numbers(self) -> GroupNumbers:
+        """Return how many groups are coordinated here in which state, with how many members and offsets."""
+        return numbers_of(self.storage.loaded_groups())
 
     # Operators
 

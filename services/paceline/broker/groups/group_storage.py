@@ -12,6 +12,7 @@ from typing import Final
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.loaded import LoadedGroups
+from paceline.broker.groups.metrics import GroupMetrics
 from paceline.broker.groups.offsets_topic import OffsetsTopic, partition_for
 from paceline.broker.groups.records import (
     OffsetValue,
@@ -56,10 +57,11 @@ AppendReply = Callable[[int | PacelineError], None]
 class OwnedPartition:
     """A partition of ``__consumer_offsets`` that this broker leads."""
 
-    __slots__ = ("groups", "leader_epoch", "loaded")
+    __slots__ = ("groups", "leader_epoch", "loaded", "since_ms")
 
-    def __init__(self, leader_epoch: int) -> None:
+    def __init__(self, leader_epoch: int, now_ms: float) -> None:
         self.leader_epoch = leader_epoch
+        self.since_ms = now_ms
         self.loaded = False
         self.groups: dict[str, Group] = {}
 
@@ -73,11 +75,13 @@ class GroupStorage:
         scheduler: Scheduler,
         topic: OffsetsTopic,
         on_loaded: Callable[[Group], None],
+        metrics: GroupMetrics,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._topic = topic
         self._on_loaded = on_loaded
+        self._metrics = metrics
         self._owned: dict[int, OwnedPartition] = {}
 
     # Leadership
@@ -92,7 +96,7 @@ class GroupStorage:
                 known.leader_epoch = leader_epoch
                 return
             self.become_follower(partition)
-        owned = self._owned[partition] = OwnedPartition(leader_epoch)
+        owned = self._owned[partition] = OwnedPartition(leader_epoch, self._scheduler.now_ms())
         LOG.info("loading groups: partition=%d leader_epoch=%d", partition, leader_epoch)
         self._scheduler.call_soon(lambda: self._begin_load(partition, owned))
 
@@ -149,6 +153,8 @@ class GroupStorage:
         for group in found.groups(partition, now_ms):
             owned.groups[group.group_id] = group
         owned.loaded = True
+        self._metrics.loads += 1
+        self._metrics.load_ms += self._scheduler.now_ms() - owned.since_ms
         LOG.info("loaded groups: partition=%d count=%d records=%d", partition, len(owned.groups), found.record_count)
         for group in tuple(owned.groups.values()):
             self._on_loaded(group)
@@ -236,7 +242,12 @@ class GroupStorage:
     @property
     def is_loading(self) -> bool:
         """Whether some partition is being loaded."""
-        return any(not owned.loaded for owned in self._owned.values())
+        return self.loading_count > 0
+
+    @property
+    def loading_count(self) -> int:
+        """How many partitions are being loaded."""
+        return sum(not owned.loaded for owned in self._owned.values())
 
     # Keeping
 
@@ -257,6 +268,7 @@ class GroupStorage:
             group.pending_commits.subtract(offsets.keys())
             group.pending_commits += type(group.pending_commits)()
             if not isinstance(answer, PacelineError):
+                self._metrics.offset_commits += len(offsets)
                 for place, (topic_partition, value) in enumerate(offsets.items()):
                     group.keep_offset(topic_partition, value, answer + place)
             on_done(answer)

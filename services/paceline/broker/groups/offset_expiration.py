@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
+from paceline.broker.groups.metrics import GroupMetrics
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -16,8 +17,9 @@ LOG = logging.getLogger("paceline.broker.groups")
 class OffsetExpiration:
     """Looks through the groups every ``offsets.retention.check.interval.ms``."""
 
-    def __init__(self, config: GroupConfig, scheduler: Scheduler, storage: GroupStorage) -> None:
+    def __init__(self, config: GroupConfig, scheduler: Scheduler, storage: GroupStorage, metrics: GroupMetrics) -> None:
         self._config = config
+        self._metrics = metrics
         self._scheduler = scheduler
         self._storage = storage
         self._timer: Cancellable | None = None
@@ -36,7 +38,9 @@ class OffsetExpiration:
         self.start()
         now_ms = self._scheduler.wall_ms()
         for group in self._storage.loaded_groups():
-            self._delete(group, group.expired_offsets(now_ms, self._config.offsets_retention_ms))
+            expired = group.expired_offsets(now_ms, self._config.offsets_retention_ms)
+            self._metrics.offset_expirations += len(expired)
+            self._delete(group, expired)
 
     def partitions_deleted(self, partitions: frozenset[TopicPartition]) -> None:
         """Delete the offsets of partitions that were deleted."""

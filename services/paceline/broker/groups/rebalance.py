@@ -17,6 +17,7 @@ from typing import Final
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.member import Member
+from paceline.broker.groups.metrics import GroupMetrics
 from paceline.broker.groups.requests import SyncResult
 from paceline.model.errors import PacelineError, RebalanceInProgressError, UnknownMemberIdError
 from paceline.model.scheduler import Scheduler
@@ -31,8 +32,9 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 class Rebalances:
     """Begins and ends the rebalances of all groups."""
 
-    def __init__(self, config: GroupConfig, scheduler: Scheduler, storage: GroupStorage) -> None:
+    def __init__(self, config: GroupConfig, scheduler: Scheduler, storage: GroupStorage, metrics: GroupMetrics) -> None:
         self._config = config
+        self._metrics = metrics
         self._scheduler = scheduler
         self._storage = storage
 
@@ -154,6 +156,7 @@ class Rebalances:
             self._wait_for_members(group)
             return
         group.next_generation(self._scheduler.wall_ms())
+        self._metrics.rebalances += 1
         LOG.info(
             "generation begins: group=%s generation=%d members=%d protocol=%s",
             group.group_id,

@@ -413,6 +413,7 @@ class BrokerProcess:
             try:
                 self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
                 self._refresh_families(self._node.replica_manager)
+                self._metrics.families.set("groups", self._node.groups.numbers().by_state)
             except Exception:  # a number that cannot be told must not end readiness
                 LOG.exception("the metrics could not be refreshed")
             if self._node.ready != serving:
