@@ -150,7 +150,8 @@ class Admin(Client):
         if topic in self.cluster.checks.records.topic_ids:
             return
         profile = self.cluster.profile
-        new = NewTopic(topic, self.wanted[topic], profile.replication_factor)
+        configs = {"cleanup.policy": "delete"} if profile.compacts_by_default else {}
+        new = NewTopic(topic, self.wanted[topic], profile.replication_factor, configs=configs)
 
         def done(answer: object) -> None:
             self.cluster.note(self.name, f"creating {topic}: {answer!r}"[:160])

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request
+from paceline.log.compaction.cleaner import CleanedSegment
 from paceline.log.retention import SegmentExtent
 from paceline.model.client_io import (
     DeleteRecordsQuery,
@@ -20,10 +22,12 @@ from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.client_checks import ClientChecks
+from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.control_checks import ControlChecks
 from tests.simulation.cut_checks import CutChecks
 from tests.simulation.deletion_checks import DeletionChecks
 from tests.simulation.deposed_checks import DeposedChecks
+from tests.simulation.group_checks import GroupChecks
 from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -40,10 +44,26 @@ if TYPE_CHECKING:
 class BrokerLogWatcher:
     """Hears of the logs of one life of one broker."""
 
-    def __init__(self, checks: ReplicaChecks, cuts: CutChecks, life: "BrokerLife") -> None:
+    def __init__(
+        self, checks: ReplicaChecks, cuts: CutChecks, compaction: CompactionChecks, life: "BrokerLife"
+    ) -> None:
         self._checks = checks
         self._cuts = cuts
+        self._compaction = compaction
         self._life = life
+
+    def originals(self, log: ObservedLog) -> Mirror | None:
+        return self._checks.originals(log)
+
+    def written(self, log: ObservedLog, data: bytes) -> None:
+        if log.topic_partition.topic == OFFSETS_TOPIC:
+            self._compaction.written(data)
+
+    def replaces(self, log: ObservedLog, cleaned: CleanedSegment) -> None:
+        self._compaction.replaces(self._life, log, cleaned)
+
+    def replaced(self, log: ObservedLog) -> None:
+        self._checks.compacted(self._life, log)
 
     def appended(self, log: ObservedLog, first: int, as_leader: bool) -> None:
         self._checks.appended(self._life, log, first, as_leader)
@@ -76,7 +96,9 @@ class Checks:
         self.verdicts = Verdicts()
         self.history = History()
         self.records = PartitionRecords(cluster.profile.min_insync_replicas)
-        self.replicas = ReplicaChecks(cluster, self.verdicts, self.records)
+        self.compaction = CompactionChecks(self.verdicts, self.records)
+        self.replicas = ReplicaChecks(cluster, self.verdicts, self.records, self.compaction)
+        self.groups = GroupChecks(cluster, self.verdicts, self.records, self.compaction)
         self.zookeeper = ZooKeeperChecks(cluster, self.verdicts, self.records)
         self.control = ControlChecks(cluster, self.verdicts, self.records)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
@@ -153,7 +175,7 @@ class Checks:
         )
 
     def log_watcher(self, life: "BrokerLife") -> BrokerLogWatcher:
-        return BrokerLogWatcher(self.replicas, self.cuts, life)
+        return BrokerLogWatcher(self.replicas, self.cuts, self.compaction, life)
 
     def broker_started(self, life: "BrokerLife") -> None:
         self.replicas.started(life)
@@ -225,7 +247,8 @@ class Checks:
 
     def end_told(self, reading: Reading, offset: int) -> None:
         # ListOffsets names no topic id: after a deletion the answer may be about the next topic of that name.
-        if self.records.topic_ids.get(reading.topic_partition.topic) == reading.topic_id:
+        topic = reading.topic_partition.topic
+        if self.records.topic_ids.get(topic) == reading.topic_id and topic not in self.records.spoiled_configs:
             self.clients.end_told(reading, offset)
 
     def out_of_order(self, send: Send, message: str) -> None:

@@ -25,7 +25,7 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.errors import ErrorCode, FencedLeaderEpochError, PacelineError
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tests.simulation.history import Outcome, Poll, Reading, Send
 from tests.simulation.network import Peer
 from tests.simulation.world import NodeScheduler, Skew
@@ -104,7 +104,7 @@ class Client:
                 self._forget(topic)
         for topic, partitions in snapshot.topics.items():
             topic_id = snapshot.topic_id(topic)
-            if topic_id is None:
+            if topic_id is None or topic in INTERNAL_TOPICS:
                 continue
             if self.topic_ids.get(topic) != topic_id:
                 if topic_id in dead:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline.log.files import DirectoryEntry, FileKind
+from paceline.log.segment_names import CLEANED_SUFFIX
 
 _BLOCK = 512
 
@@ -22,6 +23,10 @@ class _File:
     durable: bytes = b""
     modified_ms: int = 0
     locked: bool = False
+
+
+class ProcessKilled(BaseException):
+    """The process has died in the middle of its work."""
 
 
 class _Lock:
@@ -50,6 +55,24 @@ class SimulatedDisk:
         self.fail_next_sync = False
         self.fail_next_write = False
         self.lost_bytes = 0
+        self.steps_until_death: int | None = None
+        """Changes of files that the process survives, counted from its next compaction; None for all of them."""
+        self._is_counting = False
+
+    def _step(self, path: str) -> None:
+        """Count a change; kill the process when it has made as many as it may."""
+        if self.steps_until_death is None:
+            return
+        self._is_counting = self._is_counting or path.endswith(CLEANED_SUFFIX)
+        if self._is_counting:
+            if not self.steps_until_death:
+                raise ProcessKilled
+            self.steps_until_death -= 1
+
+    def disarm(self) -> None:
+        """Let processes live."""
+        self.steps_until_death = None
+        self._is_counting = False
 
     # --- Files -----------------------------------------------------------------------------------------------------
 
@@ -83,6 +106,7 @@ class SimulatedDisk:
             self._durable_directories.add("/" + "/".join(parts[:depth]))
 
     def create(self, path: str) -> None:
+        self._step(path)
         self._need_directory(path)
         if path in self._files:
             file = self._files[path]
@@ -93,6 +117,7 @@ class SimulatedDisk:
         file.modified_ms = self._wall_ms()
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
+        self._step(path)
         if path not in self._files:
             self.create(path)
         file = self._files[path]
@@ -107,11 +132,13 @@ class SimulatedDisk:
         return bytes(self._file(path).data[position : position + length])
 
     def truncate(self, path: str, size: int) -> None:
+        self._step(path)
         file = self._file(path)
         del file.data[size:]
         file.modified_ms = self._wall_ms()
 
     def rename(self, source: str, target: str) -> None:
+        self._step(source)
         if source in self._files:
             file = self._files.pop(source)
             self._files[target] = file
@@ -150,6 +177,7 @@ class SimulatedDisk:
         }
 
     def remove(self, path: str) -> None:
+        self._step(path)
         self._file(path)
         del self._files[path]
         self._changed({path: None})
@@ -163,6 +191,7 @@ class SimulatedDisk:
         ]
 
     def remove_tree(self, path: str) -> None:
+        self._step(path)
         self._forget_pending(path)
         gone: dict[str, _File | None] = dict.fromkeys(self._removed_below(path))
         for name in sorted(self._files):
@@ -176,6 +205,7 @@ class SimulatedDisk:
         self._changed(gone, directory=path)
 
     def sync(self, path: str) -> None:
+        self._step(path)
         file = self._file(path)
         if self.fail_next_sync:
             self.fail_next_sync = False
@@ -183,6 +213,7 @@ class SimulatedDisk:
         file.durable = bytes(file.data)
 
     def sync_directory(self, path: str) -> None:
+        self._step(path)
         kept = []
         for directory, changes in self._pending_names:
             if directory == path:

@@ -47,6 +47,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
+    faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
     faults += _draw(world, profile, "false suspicion", ("suspect-broker",), profile.false_suspicions)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
@@ -92,6 +93,7 @@ class FaultInjector(Operations):
         cluster.server.start()
         for broker in cluster.brokers.values():
             broker.disk.heal()
+            broker.disk.disarm()
             broker.disk_is_slow = False
         self._operator.lift_throttles()
         for machine in cluster.machines:
@@ -168,6 +170,18 @@ class FaultInjector(Operations):
         machine = self._broker(fault)
         machine.lose_power()
         self._after(fault, machine.start)
+
+    def _die_in_compaction(self, fault: Fault) -> None:
+        machine = self._broker(fault)
+
+        def die() -> None:
+            if fault.other % 2:
+                machine.crash()
+            else:
+                machine.lose_power()
+            self._after(fault, machine.start)
+
+        machine.die_in_compaction(fault.pick // 8 % 40, die)
 
     def _stop_broker(self, fault: Fault) -> None:
         self._broker(fault).stop(restart_after_ms=fault.duration_ms)

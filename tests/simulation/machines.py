@@ -16,7 +16,7 @@ from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.model.control import Endpoint
 from paceline.model.errors import KafkaStorageError
 from paceline.model.state_change import StateChange
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import ProcessKilled, SimulatedDisk
 from tests.simulation.network import Peer
 from tests.simulation.observed_log import ObservedLogManager
 from tests.simulation.transports import (
@@ -91,7 +91,7 @@ class Life:
         self.link = link
         self.ended = False
         self.stopping = False
-        self.scheduler = NodeScheduler(cluster.world, skew, self._failed, name)
+        self.scheduler = NodeScheduler(cluster.world, skew, self._failed, name, self._killed)
         self.peer = Peer(name, self.scheduler)
 
     def _open_zookeeper(self) -> AuditedZooKeeper:
@@ -102,6 +102,9 @@ class Life:
 
     def _failed(self, error: Exception) -> None:
         self.cluster.checks.unexpected(self.name, error)
+
+    def _killed(self) -> None:
+        """The process has died in the middle of its work."""
 
     def end(self) -> None:
         """Be gone: nothing of this life happens any more."""
@@ -198,9 +201,9 @@ class ControllerMachine:
 class DiskThread:
     """Background work that takes its time: whoever asked for it goes on meanwhile."""
 
-    def __init__(self, life: "BrokerLife") -> None:
+    def __init__(self, life: "BrokerLife", name: str = "disk thread") -> None:
         self._life = life
-        self._chance = life.cluster.world.chance(f"{life.name}/{life.number}/disk thread")
+        self._chance = life.cluster.world.chance(f"{life.name}/{life.number}/{name}")
 
     def run(self, work: "Callable[[], None]", on_done: "Callable[[Exception | None], None]") -> None:
         """Do it some time from now, and say so some time after that."""
@@ -257,7 +260,11 @@ class BrokerLife(Life):
             self._fatal,
             unclean_restart=self.unclean,
             background=DiskThread(self) if cluster.profile.slow_disks else None,
+            cleaner_background=DiskThread(self, "cleaner thread") if cluster.profile.compacts else None,
         )
+
+    def _killed(self) -> None:
+        self.machine.died()
 
     def _changed(self, change: StateChange) -> None:
         self.cluster.checks.broker_changed(self, change)
@@ -287,6 +294,9 @@ class BrokerMachine:
         self.disk_is_slow = False
         self._noticed_after_ms = cluster.world.chance(f"refused connects/{self.name}").randint(100, 400)
         self._dead_life: BrokerLife
+        self._how_to_die: Callable[[], None]
+        self.has_died_at_work = False
+        """Whether the last life has died in the middle of a change of its files."""
         self.life: BrokerLife | None = None
         self._lives = 0
         self._directories_lost = False
@@ -327,6 +337,7 @@ class BrokerMachine:
             return
         self._lives += 1
         self._is_clean = False
+        self.disk.disarm()
         try:
             life = self.life = BrokerLife(self, self._lives)
         except KafkaStorageError as error:
@@ -337,6 +348,7 @@ class BrokerMachine:
             life = self.life = BrokerLife(self, self._lives)
         self.cluster.note(self.name, f"starts, life {self._lives}{', unclean' if life.unclean else ''}")
         self.cluster.checks.broker_started(life)
+        self.has_died_at_work = False
         self.cluster.network.attach(life.peer)
         life.node.start(lambda: None)
 
@@ -384,6 +396,18 @@ class BrokerMachine:
                 partial(life.node.evidence_of_death, self.broker_id, broker_epoch, Evidence.REFUSED)
             )
 
+    def die_in_compaction(self, steps: int, how: "Callable[[], None]") -> None:
+        """Have the process die after so many changes of files, counted from its next compaction."""
+        if self.life is not None:
+            self._how_to_die = how
+            self.disk.steps_until_death = steps
+
+    def died(self) -> None:
+        """The process has died where `die_in_compaction` wanted."""
+        self.cluster.note(self.name, "dies in a compaction")
+        self.has_died_at_work = True
+        self._how_to_die()
+
     def lose_power(self) -> None:
         """Kill the machine; what was not synced may be lost."""
         life, self.life = self.life, None
@@ -418,4 +442,7 @@ class BrokerMachine:
             if then is not None:
                 then()
 
-        life.node.stop(done)
+        try:
+            life.node.stop(done)
+        except ProcessKilled:
+            self.died()

@@ -15,12 +15,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation import mutations as broken
+from tests.simulation import mutations_of_groups as broken_groups
 from tests.simulation import mutations_of_replicas as also_broken
-from tests.simulation.profile import Profile, draw_profile
+from tests.simulation.profile import Profile, draw_base_profile
 from tests.simulation.run import Run
 from tests.simulation.world import World
 
-_NEW_REGIMES_OFF: dict[str, Any] = {"evictions": 0, "retention_bytes": -1, "retention_ms": -1, "slow_disks": 0}
+_NEW_REGIMES_OFF: dict[str, Any] = {
+    "evictions": 0,
+    "retention_bytes": -1,
+    "retention_ms": -1,
+    "slow_disks": 0,
+}
 """What was drawn for the seeds of mutants that were hunted before there was more to draw."""
 
 
@@ -56,7 +62,7 @@ class Mutant:
 
     def profile(self, seed: int) -> Profile:
         """Return the profile of a seed, with the aim taken."""
-        return replace(draw_profile(World(seed)), **{**_NEW_REGIMES_OFF, **self.aimed})
+        return replace(draw_base_profile(World(seed)), **{**_NEW_REGIMES_OFF, **self.aimed})
 
 
 def _aim(*kinds: str, count: int = 10, **fields: Any) -> dict[str, Any]:
@@ -108,6 +114,28 @@ _CUTS = _LEADERS_DIVERGE | {
     "index_interval_bytes": 100,
 }
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
+_GROUPS = {"groups": 2, "group_members": 3, "cleaner_backoff_ms": 100, "partitions": 3, "send_every_ms": 80}
+_COORDINATORS_CHANGE = _aim("kill-leader", "bounce-broker", "zk-expire", "isolate-broker", count=14) | _THREE | _GROUPS
+_COORDINATORS_ARE_CUT_OFF = (
+    _aim("isolate-broker", "cut-control", "pause-broker", "zk-cut", "bad-network", count=14) | _THREE | _GROUPS
+)
+_MEMBERS_FAIL = _aim("bad-network", "kill-leader", count=6) | _THREE | _GROUPS | {"member_faults": 14}
+_COMPACTION = _aim("bounce-broker", "kill-leader", count=6, segment_bytes=1_000, checkpoint_interval_ms=500) | _GROUPS
+_DEATHS_IN_COMPACTION = (
+    _aim("power-loss", count=2, segment_bytes=1_000, checkpoint_interval_ms=500, deaths_in_compaction=12)
+    | _THREE
+    | _GROUPS
+)
+_SETTINGS_ARE_LOST = _aim(
+    "bounce-broker",
+    operation_kinds=("spoil-settings",),
+    operation_count=6,
+    compacts_by_default=True,
+    cleaner_backoff_ms=100,
+    segment_bytes=1_000,
+    checkpoint_interval_ms=500,
+    flush_messages=1,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     # controller
@@ -372,6 +400,101 @@ MUTANTS: tuple[Mutant, ...] = (
         _SENDS_ARE_REPEATED,
     ),
     Mutant("sequences are not checked", broken.no_sequences, ("C4", "C11"), 150, _SENDS_ARE_REPEATED),
+    # broker: consumer groups
+    Mutant(
+        "a commit counts when the leader has it",
+        broken_groups.commit_of_the_leader_alone,
+        ("C14", "C15"),
+        60,
+        _COORDINATORS_CHANGE,
+    ),
+    Mutant(
+        "a coordinator loads up to the high watermark",
+        broken_groups.load_to_high_watermark,
+        ("C14", "C15"),
+        60,
+        _COORDINATORS_CHANGE,
+    ),
+    Mutant(
+        "a coordinator tells of what it has loaded before it is committed",
+        broken_groups.load_ends_uncommitted,
+        ("C14", "C15"),
+        300,
+        _COORDINATORS_ARE_CUT_OFF,
+    ),
+    Mutant(
+        "a coordinator keeps groups from an earlier leadership",
+        broken_groups.groups_kept_from_earlier_leaderships,
+        ("C14", "C15", "C13", "X1"),
+        60,
+        _COORDINATORS_CHANGE,
+    ),
+    Mutant(
+        "a coordinator that was replaced still answers",
+        broken_groups.answers_without_proof,
+        ("C14", "C15"),
+        60,
+        _COORDINATORS_ARE_CUT_OFF,
+    ),
+    Mutant("requests of earlier generations count", broken_groups.any_generation, ("C15",), 60, _MEMBERS_FAIL),
+    Mutant(
+        "assignments are given out before they are kept",
+        broken_groups.assignments_given_out_before_they_are_kept,
+        ("C15",),
+        300,
+        _COORDINATORS_CHANGE | {"member_faults": 14},
+    ),
+    Mutant(
+        "a commit is told to others before it is kept",
+        broken_groups.offsets_taken_over_before_they_are_kept,
+        ("C14",),
+        300,
+        _COORDINATORS_ARE_CUT_OFF | {"member_faults": 14},
+    ),
+    # broker: compaction
+    Mutant("compaction takes what is not committed", broken_groups.compact_uncommitted, ("R22",), 60, _COMPACTION),
+    Mutant(
+        "compaction keeps the first record of a key",
+        broken_groups.first_record_of_a_key_kept,
+        ("R22", "C14"),
+        10,
+        _COMPACTION,
+    ),
+    Mutant(
+        "compaction removes tombstones at once",
+        broken_groups.tombstones_removed_at_once,
+        ("R22", "C14"),
+        60,
+        _COMPACTION | {"member_faults": 10, "offsets_retention_ms": 1_000},
+    ),
+    Mutant(
+        "compacted segments are not durable",
+        broken_groups.compacted_segments_not_synced,
+        ("R22", "C14", "R14"),
+        60,
+        _DEATHS_IN_COMPACTION,
+    ),
+    Mutant(
+        "a load ignores compacted segments that were put in place",
+        broken_groups.swap_files_ignored,
+        ("R22", "R14", "C14"),
+        60,
+        _DEATHS_IN_COMPACTION,
+    ),
+    Mutant(
+        "segments stay beside the one that replaces them",
+        broken_groups.old_segments_kept_beside_compacted_ones,
+        ("R22", "C14", "X1", "R14", "C5"),
+        60,
+        _COMPACTION,
+    ),
+    Mutant(
+        "a topic is compacted under unknown settings",
+        broken_groups.compaction_under_unknown_settings,
+        ("R22", "C1", "C5"),
+        60,
+        _SETTINGS_ARE_LOST,
+    ),
     # pairs: one guard covers for the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(

@@ -1,8 +1,9 @@
 """The real log, with a mirror beside it: what it holds, batch by batch, for the checks to compare replicas by.
 
 The mirror costs a few numbers per batch and is never read by the log. A batch is known by its checksum, which covers
-all but base offset and leader epoch; a prefix is known by a chain of hashes over (base, end, epoch, checksum), so two
-replicas agree up to an offset when their chains agree there. The mirror keeps what lies below the log start for as long
+all but base offset and leader epoch; one that was compacted stands in the mirror as it was appended. A prefix is known
+by a chain of hashes over (base, end, epoch, checksum), so two replicas agree up to an offset when their chains agree
+there. The mirror keeps what lies below the log start for as long
 as the process lives; one that begins later, after a restart or at a leader's log start, takes over the chain that the
 checks know for where it begins (`Mirror.root`).
 """
@@ -13,6 +14,8 @@ from itertools import takewhile
 from typing import Protocol
 
 from paceline.log.append_info import AppendInfo
+from paceline.log.compaction.cleaner import CleanedSegment
+from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
@@ -54,6 +57,21 @@ class Mirror:
         self.crcs.append(crc)
         self.chains.append(chain)
         return chain
+
+    def add_compacted(self, header: BatchHeader, originals: "Mirror") -> None:
+        """Append a batch of a compacted log, and before it the batches that compaction has removed, as they once were.
+
+        A batch that compaction has rewritten keeps its offsets and epoch, so it is known by these.
+        """
+        for index in range(originals.first_above(self.end), len(originals.ends)):
+            base, end, epoch = originals.bases[index], originals.ends[index], originals.epochs[index]
+            is_same = (base, end, epoch) == (header.base_offset, header.last_offset + 1, header.leader_epoch)
+            if base < self.end or (end > header.base_offset and not is_same):
+                break
+            self.add(base, end, epoch, originals.crcs[index])
+            if is_same:
+                return
+        self.add(header.base_offset, header.last_offset + 1, header.leader_epoch, header.crc)
 
     def begin_at(self, start: int) -> None:
         """Let an empty mirror begin elsewhere, with nothing known of what lies below."""
@@ -156,6 +174,18 @@ class LogWatcher(Protocol):
     def retained(self, log: "ObservedLog", offset: int, goes: list[SegmentExtent], wall_ms: int) -> None:
         """What lies below ``offset``, these segments, is about to go by the topic's settings."""
 
+    def originals(self, log: "ObservedLog") -> Mirror | None:
+        """Return the committed batches of a compacted topic as they were appended, None for any other topic."""
+
+    def written(self, log: "ObservedLog", data: bytes) -> None:
+        """A leader has appended this batch."""
+
+    def replaces(self, log: "ObservedLog", cleaned: CleanedSegment) -> None:
+        """A compacted segment is about to take the place of others."""
+
+    def replaced(self, log: "ObservedLog") -> None:
+        """A compacted segment has taken the place of others."""
+
     def set_aside(self, log: "ObservedLog") -> None:
         """The log is kept under another name and belongs to nobody any more."""
 
@@ -182,7 +212,9 @@ class ObservedLog(PartitionLog):
                 headers.extend(header for _, header in segment.headers(0))
         except CorruptMessageError:
             pass  # What lies behind the damage cannot be told from it; the checks miss it.
-        self.mirror = Mirror(headers[0].base_offset if headers else self._log_start_offset)
+        originals = self._originals()
+        start = headers[0].base_offset if headers else self._log_start_offset
+        self.mirror = Mirror(start if originals is None else min(start, self._log_start_offset))
         self._note_all(headers)
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
@@ -192,6 +224,7 @@ class ObservedLog(PartitionLog):
             crc = int.from_bytes(data[_CRC_AT : _CRC_AT + 4], "big")
             self.mirror.add(info.base_offset, info.last_offset + 1, leader_epoch, crc)
             if self.watcher is not None:
+                self.watcher.written(self, data)
                 self.watcher.appended(self, first, True)
         return info
 
@@ -265,8 +298,24 @@ class ObservedLog(PartitionLog):
             self.watcher.high_watermark_moved(self, high_watermark_before)
 
     def _note_all(self, headers: Iterable[BatchHeader]) -> None:
+        originals = self._originals()
         for header in headers:
-            self.mirror.add(header.base_offset, header.last_offset + 1, header.leader_epoch, header.crc)
+            if originals is not None:
+                self.mirror.add_compacted(header, originals)
+            else:
+                self.mirror.add(header.base_offset, header.last_offset + 1, header.leader_epoch, header.crc)
+
+    def _originals(self) -> Mirror | None:
+        return None if self.watcher is None else self.watcher.originals(self)
+
+    def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:
+        is_current = task.is_current()
+        if is_current and self.watcher is not None:
+            self.watcher.replaces(self, cleaned)
+        removed = super().replace_segments(task, cleaned)
+        if is_current and self.watcher is not None:
+            self.watcher.replaced(self)
+        return removed
 
 
 class ObservedLogManager(LogManager):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.controller.admin.admin_values import ElectionType
 from paceline.coordination import znodes
 from paceline.model.client_io import DeleteRecordsQuery
-from paceline.model.identifiers import TopicPartition, new_id
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition, new_id
 from tests.simulation.operator import FOREIGN, Operator
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.world import MILLISECOND
@@ -57,6 +57,10 @@ class Operations:
 
     def _chance(self, fault: "Fault") -> "Random":
         return self._cluster.world.chance(f"operation/{fault.kind}/{fault.pick}/{fault.other}")
+
+    def _topics(self) -> list[str]:
+        """Return the topics that operators work on: all but the cluster's own."""
+        return sorted(self._cluster.checks.records.topic_ids.keys() - INTERNAL_TOPICS)
 
     def _record(self, fault: "Fault") -> PartitionRecord | None:
         living = self._cluster.checks.records.living()
@@ -131,7 +135,7 @@ class Operations:
     # Topics
 
     def _grow_topic(self, fault: "Fault") -> None:
-        topics = sorted(self._cluster.checks.records.topic_ids)
+        topics = self._topics()
         if topics:
             topic = topics[fault.pick % len(topics)]
             known = self._cluster.checks.records.partitions_of(topic)
@@ -139,7 +143,7 @@ class Operations:
                 self._admin.grow(topic, min(MAX_PARTITIONS, known + 1 + fault.other % 2))
 
     def _recreate_topic(self, fault: "Fault") -> None:
-        topics = sorted(self._cluster.checks.records.topic_ids)
+        topics = self._topics()
         if topics:
             self._admin.recreate(topics[fault.pick % len(topics)])
 
@@ -169,8 +173,7 @@ class Operations:
 
     def _delete_topic_by_node(self, fault: "Fault") -> None:
         """Of an extra topic for good; a marker for what does not exist goes by itself."""
-        records = self._cluster.checks.records
-        extra = [topic for topic in sorted(records.topic_ids) if topic not in self._admin.wanted]
+        extra = [topic for topic in self._topics() if topic not in self._admin.wanted]
         if not extra:
             self._operator.mark_for_deletion("nowhere")
             return
@@ -197,10 +200,12 @@ class Operations:
                 self._operator.throttle(broker_id, chance.choice((0, 200, 2_000, 20_000)))
 
     def _configure(self, fault: "Fault", overrides: dict[str, str]) -> None:
-        topics = sorted(self._cluster.checks.records.topic_ids)
+        topics = self._topics()
         if not topics:
             return
         topic = topics[fault.pick % len(topics)]
+        if self._cluster.profile.compacts_by_default:
+            overrides = {**overrides, "cleanup.policy": "delete"}
         if self._chance(fault).random() < 0.5:
             self._admin.configure(topic, overrides)
         else:
@@ -238,7 +243,7 @@ class Operations:
         """Foreign data where Kafka's is expected: it harms the topic it names, and nothing else."""
         chance = self._chance(fault)
         data = chance.choice(FOREIGN)
-        extra = [topic for topic in sorted(self._cluster.checks.records.topic_ids) if topic not in self._admin.wanted]
+        extra = [topic for topic in self._topics() if topic not in self._admin.wanted]
         kind = chance.randrange(10)
         if kind == 0 or (kind <= 3 and not extra):
             self._spoil(znodes.topic_path("spoilt"), data)
@@ -263,6 +268,15 @@ class Operations:
             self._spoil(znodes.CONTROLLER_JOURNAL, data)
         else:
             self._spoil(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
+
+    def _spoil_settings(self, fault: "Fault") -> None:
+        """Foreign data in place of a topic's settings, and soon a broker that has to do without them."""
+        topics = self._topics()
+        if topics:
+            topic = topics[fault.pick % len(topics)]
+            self._spoil(znodes.topic_config_path(topic), self._chance(fault).choice(FOREIGN))
+            machine = list(self._cluster.brokers.values())[fault.other % len(self._cluster.brokers)]
+            machine.stop(restart_after_ms=100)
 
     def _spoil(self, path: str, data: bytes, sequential: bool = False) -> None:
         self._cluster.checks.verdicts.exercise("H26")

@@ -7,7 +7,7 @@ lies the committed log, taken from valid leaders as they moved it.
 from dataclasses import dataclass, field
 
 from paceline.model.assignment import ReplicaAssignment
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.simulation.observed_log import Mirror, ObservedLog
 
@@ -64,6 +64,11 @@ class PartitionRecord:
 
     def __str__(self) -> str:
         return f"{self.topic_partition}({self.topic_id[:4]})"
+
+    @property
+    def is_unknowable(self) -> bool:
+        """Whether nothing is known of a log's batches: it was compacted, and which of them were committed is lost."""
+        return bool(self.voided) and self.topic_partition.topic in INTERNAL_TOPICS
 
     def succeeded_us(self, broker_id: int, leader_epoch: int) -> int | None:
         """Return when another broker was elected after this leadership, None while none was."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from paceline.log.log_config import LogConfig
-from paceline.model.settings import BrokerConfig, ControllerConfig
+from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
 from tests.simulation.operations import OPERATION_WEIGHTS
 from tests.simulation.world import World
 
@@ -95,6 +95,19 @@ class Profile:
     false_suspicions: int = 0
     """How often a controller suspects a live broker, as after a reset by a middlebox."""
 
+    groups: int = 0
+    """How many consumer groups there are; with some, ``__consumer_offsets`` is compacted all the time."""
+    group_members: int = 0
+    """Members of each group."""
+    member_faults: int = 0
+    """How often a member crashes, pauses or leaves."""
+    deaths_in_compaction: int = 0
+    """How often a broker dies between two steps of a compaction, by a kill or a loss of power."""
+    offsets_retention_ms: int = 604_800_000
+    cleaner_backoff_ms: int = 15_000
+    compacts_by_default: bool = False
+    """Whether brokers compact a topic unless its settings say otherwise; then every topic says otherwise."""
+
     @property
     def broker_ids(self) -> tuple[int, ...]:
         """Ids of the brokers."""
@@ -106,9 +119,15 @@ class Profile:
         return tuple(range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers))
 
     @property
+    def compacts(self) -> bool:
+        """Whether some topic is compacted."""
+        return bool(self.groups) or self.compacts_by_default
+
+    @property
     def recovery_bound_ms(self) -> int:
         """How long the cluster may take to be whole again once every fault is over (C13)."""
-        return 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
+        base_ms = 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
+        return base_ms + (20_000 if self.groups else 0)
 
     @property
     def deposed_bound_ms(self) -> int:
@@ -147,6 +166,23 @@ class Profile:
             isr_propagation_quiet_ms=700,
             isr_propagation_max_wait_ms=5_000,
             controller_broker_lease_ms=self.lease_ms,
+            log_cleaner_backoff_ms=self.cleaner_backoff_ms,
+            groups=self.group_config(),
+        )
+
+    def group_config(self) -> GroupConfig:
+        """Settings of the group coordinators."""
+        if not self.groups:
+            return GroupConfig()
+        return GroupConfig(
+            group_min_session_timeout_ms=1_000,
+            group_initial_rebalance_delay_ms=200,
+            offsets_topic_replication_factor=self.replication_factor,
+            offsets_topic_num_partitions=2,
+            offsets_topic_segment_bytes=self.segment_bytes,
+            offsets_commit_timeout_ms=1_000,
+            offsets_retention_ms=self.offsets_retention_ms,
+            offsets_retention_check_interval_ms=1_000,
         )
 
     def controller_config(self, controller_id: int) -> ControllerConfig:
@@ -169,11 +205,46 @@ class Profile:
             min_insync_replicas=self.min_insync_replicas,
             retention_bytes=self.retention_bytes,
             retention_ms=self.retention_ms,
+            **({"min_cleanable_dirty_ratio": 0.1} if self.compacts else {}),
+            **({"cleanup_policy": frozenset({"compact"})} if self.compacts_by_default else {}),
         )
 
 
 def draw_profile(world: World) -> Profile:
     """Return the profile of the world's seed."""
+    return with_groups(world, draw_base_profile(world), (0, 0, 0, 0, 0, 0, 1, 2))
+
+
+def with_groups(world: World, profile: Profile, groups: tuple[int, ...]) -> Profile:
+    """Return a profile with one of these numbers of groups, and in few runs with compaction as the default."""
+    compacts_by_default = world.chance("compaction by default").random() < 0.04
+    if compacts_by_default:
+        # Topics that say nothing of compaction would be compacted, and be it their settings that were replaced.
+        kinds = tuple(one for one in profile.operation_kinds if one not in _LEAVE_TOPICS_WITHOUT_POLICY)
+        profile = replace(
+            profile,
+            operation_kinds=(*kinds, "spoil-settings"),
+            operation_count=max(4, profile.operation_count),
+            cleaner_backoff_ms=500,
+            compacts_by_default=True,
+        )
+    chance = world.chance("groups")
+    drawn = chance.choice(groups)
+    if not drawn:
+        return profile
+    return replace(
+        profile,
+        groups=drawn,
+        group_members=chance.choice((1, 2, 3, 4)),
+        member_faults=chance.choice((0, 2, 6)),
+        deaths_in_compaction=chance.choice((0, 2, 5)),
+        offsets_retention_ms=chance.choice((604_800_000, 604_800_000, 5_000)),
+        cleaner_backoff_ms=chance.choice((100, 500, 2_000)),
+    )
+
+
+def draw_base_profile(world: World) -> Profile:
+    """Return the profile of the world's seed without groups."""
     chance = world.chance("profile")
     brokers = chance.choices((1, 2, 3, 4, 5), (1, 3, 10, 3, 2))[0]
     replication_factor = min(brokers, chance.choices((1, 2, 3), (1, 3, 8))[0])
@@ -217,15 +288,19 @@ def draw_profile(world: World) -> Profile:
     )
 
 
+_LEAVE_TOPICS_WITHOUT_POLICY = ("create-topic-by-node", "spoil-node")
+"""Operations that make, or need, topics without settings."""
+
+
 def draw_wild_profile(world: World) -> Profile:
     """Return a profile with many more faults and operations in less time, and with fewer clients.
 
     Such a run shows a bug some ten times sooner for the same work; what needs quiet to happen it does not show.
     """
-    drawn = draw_profile(world)
+    drawn = draw_base_profile(world)
     chance = Random(world.seed * 7919 + 1)
     faults, operations = chance.randint(2, 7), chance.randint(2, 7)
-    return replace(
+    wild = replace(
         drawn,
         fault_kinds=_joined(drawn.fault_kinds, _pick(chance, FAULT_WEIGHTS, faults)),
         operation_kinds=_joined(drawn.operation_kinds, _pick(chance, OPERATION_WEIGHTS, operations)),
@@ -240,6 +315,7 @@ def draw_wild_profile(world: World) -> Profile:
         slow_disks=world.chance("slow disks").choices((0, 2, 8), (4, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 2, 6), (4, 1, 1))[0],
     )
+    return with_groups(world, wild, (0, 1, 2))
 
 
 def _joined(some: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.partition.partition import Partition
 from paceline.log.retention import SegmentExtent
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChange, StateChangeKind
+from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.verdicts import Verdicts
@@ -18,10 +20,17 @@ if TYPE_CHECKING:
 class ReplicaChecks:
     """R1, R3b, R4, R5, R5b, R6, R7, R8, R9, R14, R16, C3 and C5."""
 
-    def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
+    def __init__(
+        self,
+        cluster: "SimulatedCluster",
+        verdicts: Verdicts,
+        records: PartitionRecords,
+        compaction: CompactionChecks,
+    ) -> None:
         self._cluster = cluster
         self._verdicts = verdicts
         self._records = records
+        self._compaction = compaction
         self.batch_topics: dict[int, str] = {}
         """Topic id by checksum of every batch that clients made."""
 
@@ -35,7 +44,7 @@ class ReplicaChecks:
         if record is None:
             return
         record.logs[life.broker_id] = log
-        if life.broker_id in record.flipped:
+        if life.broker_id in record.flipped or record.is_unknowable:
             return  # What it had may read differently since; whoever reads it finds out.
         if mirror.seed is None:
             record.root(mirror)
@@ -91,6 +100,20 @@ class ReplicaChecks:
                 f"{record}: {life.name} truncates from {end_before} to {log.log_end_offset}, "
                 f"committed up to {record.thw}",
             )
+
+    # Compaction
+
+    def originals(self, log: ObservedLog) -> Mirror | None:
+        """Return the committed batches of a compacted topic as they were appended, None for any other topic."""
+        record = self._records.of_log(log) if log.topic_partition.topic == OFFSETS_TOPIC else None
+        return None if record is None or record.voided else record.committed
+
+    def compacted(self, life: "BrokerLife", log: ObservedLog) -> None:
+        """A compacted segment was put in place."""
+        record = self._records.of_log(log)
+        if record is not None:
+            self._cluster.note(life.name, f"{record} has a compacted segment")
+            self._compaction.contents(life, record, log)
 
     # Log starts
 
@@ -380,6 +403,7 @@ class ReplicaChecks:
             self._starts_where_promised(life, record, log)
             self._compare(life, record, log, before)
             self._high_watermark_is_true(life, record, log)
+            self._compaction.contents(life, record, log)
             if life.broker_id not in record.flipped:
                 self.epochs_agree(life.name, record, log)
         if len(life.logs.live_log_dirs) < len(life.logs.log_dirs):
@@ -415,11 +439,12 @@ class ReplicaChecks:
     def _compare(
         self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog, before: ObservedLog | None
     ) -> None:
-        if before is None or before is log:
+        if before is None or before is log or record.is_unknowable:
             return
         kept = before.mirror.same_history(log.mirror)
-        if before.directory.is_offline:
-            # What failed on storage, an append or a truncation, may have reached the file: it was answered as in doubt.
+        if before.directory.is_offline or life.machine.has_died_at_work:
+            # An append or a truncation that failed on storage, or was under way when the process died, may have
+            # reached the file: it was answered as in doubt.
             common = min(before.mirror.end, log.mirror.end)
             kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
         # Where an empty log begins is durable before anybody counts on it.
@@ -457,12 +482,19 @@ class ReplicaChecks:
 
     def epochs_agree(self, who: str, record: PartitionRecord, log: ObservedLog) -> None:
         """Check that the epoch cache has the first offset of each epoch present, and maybe one empty epoch more."""
+        if record.is_unknowable:
+            return
         mirror = log.mirror
         wanted: dict[int, int] = {}
         start = log.log_start_offset
         for index in range(mirror.first_above(start), len(mirror.ends)):
             wanted.setdefault(mirror.epochs[index], max(mirror.bases[index], start))
         entries = {entry.epoch: entry.start_offset for entry in log.epochs.entries}
+        if record.topic_partition.topic == OFFSETS_TOPIC:
+            # A follower of a compacted log may meet an epoch later than it began, or not at all.
+            wanted = {
+                epoch: max(first, entries.get(epoch, first)) for epoch, first in wanted.items() if epoch in entries
+            }
         extra = {epoch: start for epoch, start in entries.items() if epoch not in wanted}
         missing = {epoch: first for epoch, first in wanted.items() if entries.get(epoch) != first}
         if wanted and len(missing) == 1:

@@ -5,13 +5,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.model.client_io import RequiredAcks
-from paceline.model.identifiers import TopicPartition
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tests.simulation.admin import Admin
 from tests.simulation.clients import Producer, Reader
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Fault, FaultInjector, draw_faults
 from tests.simulation.health import leftovers, stays_below_min_isr, strays, why_not_quiet, why_not_whole
+from tests.simulation.members import Groups
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.profile import Profile, draw_profile, draw_wild_profile
 from tests.simulation.verdicts import Verdict
@@ -77,6 +79,7 @@ class Run:
         self.cluster = SimulatedCluster(self.world, self.profile, tell)
         self.admin = Admin(self.cluster)
         self.injector = FaultInjector(self.cluster, self.admin)
+        self.groups = Groups(self.cluster)
         self.producers: list[Producer] = []
         self.readers: list[Reader] = []
         self.recovered_after_ms: int | None = None
@@ -109,8 +112,10 @@ class Run:
             return
         self._start_clients()
         self.injector.schedule(self.faults)
+        self.groups.schedule_faults()
         self._for(self.profile.fault_ms + 500)
         self.injector.heal()
+        self.groups.heal()
         if self._recover():
             self._finish()
 
@@ -127,6 +132,7 @@ class Run:
             producer.start()
         for reader in self.readers:
             reader.start()
+        self.groups.start()
 
     def _recover(self) -> bool:
         """Wait until the cluster is whole and takes fresh records; False when that took too long."""
@@ -143,7 +149,7 @@ class Run:
             if reason is not None:
                 return reason
             dead = [tp for tp in self._writable_partitions() if tp not in prober.succeeded]
-            return f"no fresh send has succeeded in {dead}" if dead else None
+            return f"no fresh send has succeeded in {dead}" if dead else self.groups.why_not_settled()
 
         recovered = self._until(lambda: why_not() is None, bound_ms)
         checks.verdicts.check("C13", recovered, f"{bound_ms} ms after healing: {why_not()}" if not recovered else "")
@@ -151,6 +157,7 @@ class Run:
             self.recovered_after_ms = (self.world.now_us - begun_us) // MILLISECOND
         for client in (*self.producers, *self.readers):
             client.stop()
+        self.groups.stop()
         self._until(lambda: not any(producer.open for producer in self.producers), _DRAIN_MS)
 
         def unsettled() -> str | None:
@@ -186,11 +193,17 @@ class Run:
                 continue  # What lies on a damaged disk says nothing; what is read from it is checked all the time.
             leader = logs[record.zk.leader]
             for broker_id, log in logs.items():
-                agree = log.mirror.same_history(leader.mirror)
+                agree = record.is_unknowable or log.mirror.same_history(leader.mirror)
                 checks.verdicts.check(
                     "R3", agree, f"{record}: broker {broker_id} differs from leader {record.zk.leader}"
                 )
-            checks.clients.finish(record, leader, list(logs.values()))
+            if record.topic_partition.topic == OFFSETS_TOPIC:
+                for life in self.cluster.running_brokers():
+                    if life.broker_id in logs:
+                        checks.compaction.contents(life, record, logs[life.broker_id])
+            else:
+                checks.clients.finish(record, leader, list(logs.values()))
+        checks.groups.finish()
 
     def _writable_partitions(self) -> list[TopicPartition]:
         """Return the led partitions that must take records with acks=all.
@@ -202,7 +215,7 @@ class Run:
         return [
             record.topic_partition
             for record in led
-            if record.topic_partition.topic not in records.spoiled_configs
+            if record.topic_partition.topic not in records.spoiled_configs | INTERNAL_TOPICS
             and not stays_below_min_isr(self.cluster, record)
         ]
 

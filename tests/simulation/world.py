@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.simulation.disk import ProcessKilled
+
 MILLISECOND = 1_000
 _EPOCH_WALL_MS = 1_700_000_000_000
 
@@ -120,11 +122,17 @@ class NodeScheduler:
     """
 
     def __init__(
-        self, world: World, skew: Skew, on_error: Callable[[Exception], None] | None = None, name: str = ""
+        self,
+        world: World,
+        skew: Skew,
+        on_error: Callable[[Exception], None] | None = None,
+        name: str = "",
+        on_killed: Callable[[], None] | None = None,
     ) -> None:
         self._world = world
         self._skew = skew
         self._on_error = on_error
+        self._on_killed = on_killed
         self._held: list[Timer] = []
         self._soon: deque[Callable[[], None]] = deque()
         self.name = name
@@ -180,6 +188,9 @@ class NodeScheduler:
             return
         try:
             callback()
+        except ProcessKilled:
+            assert self._on_killed is not None
+            self._on_killed()
         except Exception as error:
             self._on_error(error)
 

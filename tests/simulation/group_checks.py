@@ -1,0 +1,218 @@
+"""C14 and C15: committed offsets, and owners of partitions.
+
+The order of commits is that of their records in the committed log of ``__consumer_offsets``, which the checks know from
+the leaders' appends. At the end of a run every answer is compared with it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from paceline.broker.groups.records import OffsetKey, OffsetValue, decode_key, decode_offset_value
+from paceline.model.identifiers import TopicPartition
+from tests.simulation.compaction_checks import CompactionChecks
+from tests.simulation.health import stays_below_min_isr
+from tests.simulation.partition_record import PartitionRecord, PartitionRecords
+from tests.simulation.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+NO_MARK = ""
+"""Stands for a deleted offset."""
+Slot = tuple[str, TopicPartition]
+"""A group and a partition: where an offset is committed."""
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit of a client: one mark, some partitions."""
+
+    group_id: str
+    mark: str
+    begun_us: int
+
+
+@dataclass(slots=True)
+class OffsetFetch:
+    """A fetch of committed offsets."""
+
+    group_id: str
+    begun_us: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """A client knows that an offset is committed: by an acknowledgement, or by a fetch."""
+
+    begun_us: int
+    ended_us: int
+    mark: str
+    by_fetch: bool
+
+
+@dataclass(slots=True)
+class GroupHistory:
+    """What clients of all groups were told."""
+
+    seen: dict[Slot, list[Seen]] = field(default_factory=dict)
+    owners: dict[tuple[str, int], dict[TopicPartition, str]] = field(default_factory=dict)
+    """Member id by partition, by group and generation."""
+    latest: dict[str, int] = field(default_factory=dict)
+    """Newest generation that a member was given partitions in, by group."""
+
+
+class GroupChecks:
+    """C14 and C15."""
+
+    def __init__(
+        self,
+        cluster: "SimulatedCluster",
+        verdicts: Verdicts,
+        records: PartitionRecords,
+        compaction: CompactionChecks,
+    ) -> None:
+        self._cluster = cluster
+        self._verdicts = verdicts
+        self._records = records
+        self._compaction = compaction
+        self.history = GroupHistory()
+
+    # Owners
+
+    def assigned(
+        self, group_id: str, generation: int, member_id: str, name: str, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """A coordinator gives a member its partitions."""
+        self._verdicts.exercise("C15")
+        if self._is_voided(group_id):
+            return
+        owners = self.history.owners.setdefault((group_id, generation), {})
+        for one in partitions:
+            owner = owners.setdefault(one, member_id)
+            if owner != member_id:
+                self._verdicts.fail("C15", f"{group_id}: {owner} and {name} own {one} in generation {generation}")
+        self.history.latest[group_id] = max(generation, self.latest_generation(group_id))
+
+    def latest_generation(self, group_id: str) -> int:
+        """Return the newest generation in which partitions were given out, -1 before the first."""
+        return self.history.latest.get(group_id, -1)
+
+    def took_from_earlier_generation(self, group_id: str, name: str, generation: int) -> None:
+        """A coordinator accepted a commit after a later generation had been given its partitions."""
+        if not self._is_voided(group_id):
+            latest = self.latest_generation(group_id)
+            self._verdicts.fail("C15", f"{group_id}: {name} commits in generation {generation} of {latest}")
+
+    # Offsets
+
+    def commit_begins(self, group_id: str, mark: str) -> Commit:
+        """A member sends a commit."""
+        return Commit(group_id, mark, self._cluster.world.now_us)
+
+    def committed(self, commit: Commit, kept: Iterable[TopicPartition]) -> None:
+        """A member was told that its commit is kept for these partitions."""
+        now_us = self._cluster.world.now_us
+        for one in kept:
+            seen = self.history.seen.setdefault((commit.group_id, one), [])
+            seen.append(Seen(commit.begun_us, now_us, commit.mark, by_fetch=False))
+
+    def fetch_begins(self, group_id: str) -> OffsetFetch:
+        """A member asks for committed offsets."""
+        return OffsetFetch(group_id, self._cluster.world.now_us)
+
+    def fetched(self, fetch: OffsetFetch, offsets: Mapping[TopicPartition, OffsetValue | None]) -> None:
+        """A member was told committed offsets."""
+        now_us = self._cluster.world.now_us
+        for one, value in offsets.items():
+            mark = NO_MARK if value is None else value.metadata
+            seen = self.history.seen.setdefault((fetch.group_id, one), [])
+            seen.append(Seen(fetch.begun_us, now_us, mark, by_fetch=True))
+
+    # At the end
+
+    def finish(self) -> None:
+        """Compare what clients were told with the log, and with what the last coordinators hold."""
+        for group_id in sorted({group_id for group_id, _ in self.history.seen}):
+            record = self._record(group_id)
+            if record is None or self._is_excused(record):
+                continue
+            places = self._places(record, group_id)
+            for (owner, partition), seen in sorted(self.history.seen.items()):
+                if owner == group_id:
+                    self._in_order(f"{group_id} {partition}", seen, places.get(partition, {}))
+            self._coordinator_agrees(group_id, record, places)
+
+    def _in_order(self, where: str, seen: list[Seen], places: Mapping[str, list[int]]) -> None:
+        """Check that no client is told of a commit that was overtaken before it asked."""
+        for one in seen:
+            if one.mark and one.mark not in places:
+                how = "is told" if one.by_fetch else "has acknowledged"
+                self._verdicts.fail("C14", f"{where}: a client {how} {one.mark}, which is not in the log")
+                return
+        ended = sorted((one for one in seen if one.mark), key=lambda one: one.ended_us)
+        floor, taken = -1, 0
+        for one in sorted((one for one in seen if one.by_fetch), key=lambda one: one.begun_us):
+            while taken < len(ended) and ended[taken].ended_us <= one.begun_us:
+                floor = max(floor, min(places[ended[taken].mark]))
+                taken += 1
+            self._verdicts.exercise("C14")
+            latest = max(places.get(one.mark, [-1]))
+            if latest < floor:
+                self._verdicts.fail(
+                    "C14", f"{where}: a client is told {one.mark or 'nothing'} at {latest}, {floor} was known before"
+                )
+
+    def _coordinator_agrees(
+        self, group_id: str, record: PartitionRecord, places: Mapping[TopicPartition, Mapping[str, list[int]]]
+    ) -> None:
+        """Check that the coordinator holds the last record of each offset."""
+        leader = None if record.zk is None else self._cluster.broker_named(f"broker-{record.zk.leader}")
+        if leader is None:
+            return
+        group = leader.node.groups.storage.find(group_id)
+        held = {} if group is None else {one: kept.value.metadata for one, kept in group.offsets.items()}
+        for partition, marks in places.items():
+            last = max(marks, key=lambda mark: max(marks[mark]))
+            self._verdicts.check(
+                "C14",
+                held.get(partition, NO_MARK) == last,
+                f"{group_id} {partition}: {leader.name} holds {held.get(partition)!r}, the log ends with {last!r}",
+            )
+
+    def _places(self, record: PartitionRecord, group_id: str) -> dict[TopicPartition, dict[str, list[int]]]:
+        """Return where marks of a group lie in the committed log, by partition and mark."""
+        found: dict[TopicPartition, dict[str, list[int]]] = {}
+        for one in self._compaction.originals(record):
+            assert one.key is not None
+            key = decode_key(one.key)
+            if isinstance(key, OffsetKey) and key.group_id == group_id:
+                mark = NO_MARK if one.value is None else decode_offset_value(one.value).metadata
+                found.setdefault(key.topic_partition, {}).setdefault(mark, []).append(one.offset)
+        return found
+
+    # Excuses
+
+    def _record(self, group_id: str) -> PartitionRecord | None:
+        count = self._records.partitions_of(OFFSETS_TOPIC)
+        if not count:
+            return None
+        return self._records.current(TopicPartition(OFFSETS_TOPIC, partition_for(group_id, count)))
+
+    def can_commit(self, group_id: str) -> bool:
+        """Whether a group has to work after every fault is over."""
+        record = self._record(group_id)
+        if record is None:
+            return True
+        if record.zk is None or not record.zk.has_leader or self._is_excused(record):
+            return False
+        return not stays_below_min_isr(self._cluster, record)
+
+    def _is_voided(self, group_id: str) -> bool:
+        record = self._record(group_id)
+        return record is not None and self._is_excused(record)
+
+    @staticmethod
+    def _is_excused(record: PartitionRecord) -> bool:
+        return bool(record.voided or record.flipped or record.led_damaged or record.harmed)

@@ -1,0 +1,474 @@
+"""Members of consumer groups: each life of one joins, assigns, polls, commits, and crashes, pauses or leaves.
+
+A member reads no records: it counts positions up and commits them, and marks every commit with a text of its own, so
+that `group_checks` can find it again in the log of ``__consumer_offsets``.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline.broker.groups.coordinator import GroupCoordinator
+from paceline.broker.groups.records import OffsetValue
+from paceline.broker.groups.requests import (
+    CommitRequest,
+    CommitResults,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    Protocol,
+    SyncRequest,
+    SyncResult,
+)
+from paceline.model.consumer_protocol import (
+    Assignment,
+    Subscription,
+    by_topic,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.assignors import Assignor, CooperativeStickyAssignor, GroupMember, RangeAssignor
+from tests.simulation.clients import Client
+from tests.simulation.world import MILLISECOND, Timer
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+TOPIC = "t"
+_RETRY_MS = 100
+_CALL_TIMEOUT_MS = 1_500
+SESSION_TIMEOUT_MS = 2_500
+REBALANCE_TIMEOUT_MS = 2_500
+_HEARTBEAT_MS = 300
+_LOST = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+_MOVED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+class Member(Client):
+    """One life of one member."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
+        super().__init__(cluster, name)
+        self.group_id = group_id
+        self._assignor = assignor
+        self._coordinator: str | None = None
+        self._member_id = ""
+        self.generation = -1
+        self.assigned: tuple[TopicPartition, ...] = ()
+        self._positions: dict[TopicPartition, int] = {}
+        """Positions of assigned partitions whose committed offset is known."""
+        self._assigned_by: int | None = None
+        """By how many partitions this member has assigned, None when it does not lead its group."""
+        self._is_joining = False
+        self._is_committing = False
+        self._commits = 0
+        self.committed_us: dict[TopicPartition, int] = {}
+        """When the last acknowledged commit began, by partition."""
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the member knows its partitions in the generation it believes in."""
+        return self.generation >= 0 and not self._is_joining
+
+    def start(self) -> None:
+        """Begin."""
+        self.look_around()
+        self._join_later(self.chance.uniform(0, 500))
+        self._beat()
+        self._poll_later()
+
+    def end(self) -> None:
+        """Kill the process."""
+        self.stopped = True
+        self.scheduler.kill()
+        self.cluster.network.detach(self.name)
+
+    def leave(self) -> None:
+        """Leave the group and end."""
+        leaving = [LeavingMember(self._member_id, None)]
+        self._ask(lambda coordinator, reply: reply(coordinator.leave(self.group_id, leaving)), lambda _answer: None)
+        self.stop()
+        self.scheduler.call_later(50, self.end)
+
+    # Calls
+
+    def _ask(
+        self,
+        ask: Callable[[GroupCoordinator, Callable[[Any], None]], object],
+        done: Callable[[Any], None],
+        timeout_ms: int = _CALL_TIMEOUT_MS,
+        target: str | None = None,
+    ) -> None:
+        """Call the coordinator, or the broker named; ``done`` gets the answer or the error."""
+        name = target or self._coordinator
+        if name is None:
+            self._find_coordinator()
+            self.scheduler.call_later(_RETRY_MS, lambda: done(TimeoutError("the coordinator is not known")))
+            return
+
+        def handle(reply: Callable[[Any], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is None:
+                return
+            try:
+                ask(life.node.group_coordinator(), reply)
+            except PacelineError as error:
+                reply(error)
+
+        def answered(answer: Any) -> None:
+            is_failure = isinstance(answer, Exception)
+            if is_failure and (not isinstance(answer, PacelineError) or answer.code in _MOVED):
+                self._coordinator = None
+            done(answer)
+
+        self.cluster.network.call(self.peer, name, handle, timeout_ms, answered)
+
+    def _find_coordinator(self) -> None:
+        name = f"broker-{self.chance.choice(self.cluster.profile.broker_ids)}"
+
+        def found(answer: Any) -> None:
+            if not isinstance(answer, Exception):
+                self._coordinator = f"broker-{answer}"
+
+        self._ask(lambda coordinator, reply: reply(coordinator.find_coordinator(self.group_id)), found, target=name)
+
+    # Joining
+
+    def _join_later(self, delay_ms: float = 0) -> None:
+        if not self._is_joining and not self.stopped:
+            self._is_joining = True
+            self.scheduler.call_later(delay_ms, self._join)
+
+    def _join_again(self, error: Exception) -> None:
+        """Repeat the join after a pause, as a new member when the coordinator does not know this one."""
+        if self.stopped:
+            return
+        delay_ms = _RETRY_MS * self.chance.uniform(0.5, 2)
+        if isinstance(error, PacelineError):
+            if error.code is ErrorCode.MEMBER_ID_REQUIRED:
+                self._member_id, delay_ms = error.metadata["member_id"], 0
+            elif error.code in _LOST:
+                self._lose(forget_member=error.code is ErrorCode.UNKNOWN_MEMBER_ID)
+        self.scheduler.call_later(delay_ms, self._join)
+
+    def _lose(self, forget_member: bool) -> None:
+        self.generation = -1
+        self.assigned = ()
+        self._positions.clear()
+        if forget_member:
+            self._member_id = ""
+
+    def _join(self) -> None:
+        if not self._assignor.cooperative:
+            self.assigned = ()
+            self._positions.clear()
+        subscription = Subscription(
+            (TOPIC,),
+            self._assignor.user_data(self.assigned, self.generation),
+            by_topic((one.topic, one.partition) for one in self.assigned),
+            self.generation if self.assigned else None,
+        )
+        request = JoinRequest(
+            self.group_id,
+            self._member_id,
+            None,
+            self.name,
+            self.name,
+            REBALANCE_TIMEOUT_MS,
+            SESSION_TIMEOUT_MS,
+            "consumer",
+            (Protocol(self._assignor.name, encode_subscription(subscription)),),
+        )
+
+        def joined(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                self._join_again(answer)
+            else:
+                self._sync(answer)
+
+        timeout_ms = 2 * REBALANCE_TIMEOUT_MS + _CALL_TIMEOUT_MS
+        self._ask(lambda coordinator, reply: coordinator.join(request, reply), joined, timeout_ms)
+
+    def _sync(self, joined: JoinResult) -> None:
+        self._member_id, generation = joined.member_id, joined.generation
+        assignments: dict[str, bytes] = {}
+        self._assigned_by = None
+        if joined.leader == joined.member_id:
+            assignments = self._assign(joined)
+        request = SyncRequest(
+            self.group_id, generation, self._member_id, None, "consumer", joined.protocol, assignments
+        )
+        checks, name = self.cluster.checks.groups, self.name
+
+        def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
+            def answer(result: SyncResult | PacelineError) -> None:
+                if isinstance(result, SyncResult):
+                    checks.assigned(self.group_id, generation, joined.member_id, name, _partitions(result))
+                reply(result)
+
+            coordinator.sync(request, answer)
+
+        def synced(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                self._join_again(answer)
+            else:
+                self._take(generation, _partitions(answer))
+
+        self._ask(ask, synced, REBALANCE_TIMEOUT_MS + _CALL_TIMEOUT_MS)
+
+    def _assign(self, joined: JoinResult) -> dict[str, bytes]:
+        members = []
+        for one in joined.members:
+            said = decode_subscription(one.metadata)
+            owned = tuple(
+                TopicPartition(topic, index) for topic, some in said.owned_partitions.items() for index in some
+            )
+            generation = -1 if said.generation_id is None else said.generation_id
+            members.append(GroupMember(one.member_id, frozenset(said.topics), owned, generation, "", said.user_data))
+        self._assigned_by = known = self._known_partitions()
+        shares = self._assignor.assign(members, {TOPIC: known} if known else {})
+        return {
+            member_id: encode_assignment(Assignment(by_topic((one.topic, one.partition) for one in partitions)))
+            for member_id, partitions in shares.items()
+        }
+
+    def _known_partitions(self) -> int:
+        return sum(1 for one in self.leaders if one.topic == TOPIC)
+
+    def _take(self, generation: int, assigned: tuple[TopicPartition, ...]) -> None:
+        self._is_joining = False
+        revoked = [one for one in self.assigned if one not in assigned]
+        self.generation, self.assigned = generation, assigned
+        self._positions = {one: at for one, at in self._positions.items() if one in assigned}
+        self.cluster.note(self.name, f"has {len(assigned)} partitions in generation {generation}")
+        if revoked:
+            self._join_later()
+        self._fetch_offsets()
+
+    # Between rebalances
+
+    def _beat(self) -> None:
+        if self.stopped:
+            return
+        self.scheduler.call_later(_HEARTBEAT_MS, self._beat)
+        if self.generation < 0 or self._is_joining:
+            return
+        if self._assigned_by not in (None, self._known_partitions()):
+            self._join_later()
+            return
+        generation, member_id = self.generation, self._member_id
+
+        def done(answer: Any) -> None:
+            if isinstance(answer, PacelineError) and generation == self.generation:
+                self._refused(answer)
+
+        def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
+            coordinator.heartbeat(self.group_id, generation, member_id, None)
+            reply(None)
+
+        self._ask(ask, done)
+
+    def _refused(self, error: PacelineError) -> None:
+        if error.code in _LOST:
+            self._lose(forget_member=error.code is ErrorCode.UNKNOWN_MEMBER_ID)
+            self._join_later()
+        elif error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self._join_later()
+
+    def _fetch_offsets(self) -> None:
+        """Ask for the committed offsets of partitions that have no position yet."""
+        wanted = [one for one in self.assigned if one not in self._positions]
+        if not wanted or self.stopped:
+            return
+        generation = self.generation
+        fetch = self.cluster.checks.groups.fetch_begins(self.group_id)
+
+        def done(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                if generation == self.generation:
+                    self.scheduler.call_later(_RETRY_MS, self._fetch_offsets)
+                return
+            self.cluster.checks.groups.fetched(fetch, answer)
+            if generation == self.generation:
+                for one, value in answer.items():
+                    if one in self.assigned:
+                        self._positions[one] = 0 if value is None else value.offset
+
+        self._ask(lambda coordinator, reply: reply(coordinator.fetch_offsets(self.group_id, wanted)), done)
+
+    def _poll_later(self) -> None:
+        if not self.stopped:
+            self.scheduler.call_later(self.chance.uniform(0.3, 1.7) * self.cluster.profile.send_every_ms, self._poll)
+
+    def _poll(self) -> None:
+        """Move positions on, now and then back, and commit them."""
+        self._poll_later()
+        for one in self._positions:
+            self._positions[one] += self.chance.randint(0, 3)
+            if self.chance.random() < 0.02:
+                self._positions[one] //= 2
+        if self._positions and not self._is_committing and self.chance.random() < 0.7:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._is_committing = True
+        generation, begun_us = self.generation, self.cluster.world.now_us
+        self._commits += 1
+        mark = f"{self.name}/{self._commits}"
+        now_ms = self.scheduler.wall_ms()
+        offsets = {one: OffsetValue(at, -1, mark, now_ms) for one, at in self._positions.items()}
+        request = CommitRequest(self.group_id, generation, self._member_id, None, offsets)
+        checks = self.cluster.checks.groups
+        commit = checks.commit_begins(self.group_id, mark)
+
+        def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
+            overtaken = checks.latest_generation(self.group_id) > generation
+
+            def answer(result: CommitResults | PacelineError) -> None:
+                if not isinstance(result, PacelineError) and overtaken and None in result.values():
+                    checks.took_from_earlier_generation(self.group_id, self.name, generation)
+                reply(result)
+
+            coordinator.commit(request, answer)
+
+        def done(answer: Any) -> None:
+            self._is_committing = False
+            error = answer if isinstance(answer, PacelineError) else None
+            if not isinstance(answer, Exception):
+                kept = [one for one, failure in answer.items() if failure is None]
+                checks.committed(commit, kept)
+                self.committed_us.update(dict.fromkeys(kept, begun_us))
+                error = next((failure for failure in answer.values() if failure is not None), None)
+            if error is not None and error.code in _MOVED:
+                self._coordinator = None
+            if error is not None and generation == self.generation:
+                self._refused(error)
+
+        self._ask(ask, done)
+
+
+def _partitions(result: SyncResult) -> tuple[TopicPartition, ...]:
+    assigned = decode_assignment(result.assignment).partitions
+    return tuple(TopicPartition(topic, index) for topic, indexes in assigned.items() for index in indexes)
+
+
+class MemberSlot:
+    """A place where members of one group run, one life after the other."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.group_id = group_id
+        self._assignor = assignor
+        self.member: Member | None = None
+        self._lives = 0
+
+    def start(self) -> None:
+        """Start a member, unless one runs."""
+        if self.member is None:
+            self._lives += 1
+            self.member = Member(self._cluster, f"{self.name}/{self._lives}", self.group_id, self._assignor)
+            self.member.start()
+
+    def crash(self) -> None:
+        """Kill the member."""
+        member, self.member = self.member, None
+        if member is not None:
+            self._cluster.note(member.name, "crashes")
+            member.end()
+
+    def leave(self) -> None:
+        """Let the member leave its group."""
+        member, self.member = self.member, None
+        if member is not None:
+            self._cluster.note(member.name, "leaves")
+            member.leave()
+
+    def pause(self) -> None:
+        """Stop the process for a while."""
+        if self.member is not None:
+            self.member.scheduler.pause()
+
+    def resume(self) -> None:
+        """Let the process continue."""
+        if self.member is not None and self.member.scheduler.paused:
+            self.member.scheduler.resume()
+
+
+class Groups:
+    """The groups of one run, and the faults of their members."""
+
+    def __init__(self, cluster: "SimulatedCluster") -> None:
+        self._cluster = cluster
+        self._begun_us = 0
+        self._healed_us: int | None = None
+        chance = cluster.world.chance("group members")
+        self.slots: list[MemberSlot] = []
+        for number in range(cluster.profile.groups):
+            assignor = chance.choice((RangeAssignor(), CooperativeStickyAssignor()))
+            for place in range(cluster.profile.group_members):
+                self.slots.append(MemberSlot(cluster, f"member-{number}-{place}", f"group-{number}", assignor))
+
+    def start(self) -> None:
+        """Start every member."""
+        for slot in self.slots:
+            slot.start()
+
+    def stop(self) -> None:
+        """Have members begin nothing more."""
+        for slot in self.slots:
+            if slot.member is not None:
+                slot.member.stop()
+
+    def schedule_faults(self) -> None:
+        """Crash, pause and send away members while faults go on."""
+        world, profile = self._cluster.world, self._cluster.profile
+        for index in range(profile.member_faults if self.slots else 0):
+            chance = world.chance(f"member fault/{index}")
+            slot, kind = chance.choice(self.slots), chance.choice(("crash", "pause", "leave"))
+            at_ms, for_ms = chance.randint(0, profile.fault_ms), chance.choice((50, 500, 2_000, 6_000))
+            world.after(at_ms * MILLISECOND, self._doing(slot, kind, for_ms))
+
+    def _doing(self, slot: MemberSlot, kind: str, for_ms: int) -> Callable[[], None]:
+        def do() -> None:
+            if self._healed_us is None:
+                getattr(slot, kind)()
+                self._timer(for_ms, slot.resume if kind == "pause" else slot.start)
+
+        return do
+
+    def _timer(self, delay_ms: int, do: Callable[[], None]) -> Timer:
+        return self._cluster.world.after(delay_ms * MILLISECOND, lambda: None if self._healed_us is not None else do())
+
+    def heal(self) -> None:
+        """Let every member run."""
+        self._healed_us = self._cluster.world.now_us
+        for slot in self.slots:
+            slot.resume()
+            slot.start()
+
+    def why_not_settled(self) -> str | None:
+        """Return which group does not work yet, None when every partition has an owner that has committed."""
+        count = self._cluster.checks.records.partitions_of(TOPIC)
+        wanted = [TopicPartition(TOPIC, index) for index in range(count)]
+        for group_id in sorted({slot.group_id for slot in self.slots}):
+            if not self._cluster.checks.groups.can_commit(group_id):
+                continue
+            members = [slot.member for slot in self.slots if slot.group_id == group_id and slot.member is not None]
+            if len({one.generation for one in members}) > 1 or not all(one.is_stable for one in members):
+                return f"{group_id}: its members are in generations {[one.generation for one in members]}"
+            owned = sorted(partition for one in members for partition in one.assigned)
+            if owned != wanted:
+                return f"{group_id}: its members own {owned}"
+            late = [
+                partition
+                for one in members
+                for partition in one.assigned
+                if one.committed_us.get(partition, -1) < (self._healed_us or 0)
+            ]
+            if late:
+                return f"{group_id}: no commit of {late}"
+        return None

@@ -1,0 +1,199 @@
+"""The single breakages of group coordinators and of compaction behind `mutants`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.broker.groups.group import Group
+from paceline.broker.groups.group_storage import GroupStorage
+from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.log.compaction.cleaner import Cleaner, _Output
+from paceline.log.compaction.offset_map import OffsetMap
+from paceline.log.log_loader import _Loader
+from paceline.log.partition_log import PartitionLog
+from paceline.model.client_io import RequiredAcks
+
+if TYPE_CHECKING:
+    from tests.simulation.mutants import Patches
+
+# Coordinators
+
+
+def commit_of_the_leader_alone(patches: "Patches") -> None:
+    """A write to the offsets topic counts as kept when the leader has it."""
+    real = HostedOffsetsTopic.append
+
+    def append(self: HostedOffsetsTopic, *arguments: Any) -> None:
+        produce = self._append
+        self._append = lambda _acks, *rest: produce(RequiredAcks.LEADER, *rest)  # type: ignore[assignment]
+        try:
+            real(self, *arguments)
+        finally:
+            self._append = produce
+
+    patches.set(HostedOffsetsTopic, "append", append)
+
+
+def load_to_high_watermark(patches: "Patches") -> None:
+    """A load ends at the high watermark, which a new leader learns late."""
+    real = HostedOffsetsTopic.bounds
+
+    def bounds(self: HostedOffsetsTopic, partition: int) -> tuple[int, int, int]:
+        start, high_watermark, _ = real(self, partition)
+        return start, high_watermark, high_watermark
+
+    patches.set(HostedOffsetsTopic, "bounds", bounds)
+
+
+def load_ends_uncommitted(patches: "Patches") -> None:
+    """A load ends when everything is read, committed or not."""
+    real = HostedOffsetsTopic.bounds
+
+    def bounds(self: HostedOffsetsTopic, partition: int) -> tuple[int, int, int]:
+        start, _, end = real(self, partition)
+        return start, end, end
+
+    patches.set(HostedOffsetsTopic, "bounds", bounds)
+
+
+def groups_kept_from_earlier_leaderships(patches: "Patches") -> None:
+    """A partition that is led again is not loaded again."""
+    real = GroupStorage.become_leader
+
+    def become_leader(self: GroupStorage, partition: int, leader_epoch: int) -> None:
+        known = self._owned.get(partition)
+        if known is not None and known.loaded:
+            known.leader_epoch = max(known.leader_epoch, leader_epoch)
+        else:
+            real(self, partition, leader_epoch)
+
+    patches.set(GroupStorage, "become_leader", become_leader)
+    patches.set(GroupStorage, "become_follower", lambda _self, _partition: None)
+
+
+def answers_without_proof(patches: "Patches") -> None:
+    """A coordinator answers though it cannot prove that its partition has no other leader."""
+
+    def leads(self: HostedOffsetsTopic, partition: int, leader_epoch: int) -> bool:
+        return True
+
+    patches.set(HostedOffsetsTopic, "leads", leads)
+
+
+def any_generation(patches: "Patches") -> None:
+    """Requests of earlier generations count."""
+    patches.set(Group, "check_generation", lambda _self, _generation: None)
+
+
+def assignments_given_out_before_they_are_kept(patches: "Patches") -> None:
+    """Members learn their partitions before the group's log has them."""
+    real = GroupStorage.keep_group
+
+    def keep_group(
+        self: GroupStorage, group: Group, assignments: Mapping[str, bytes], on_done: Callable[[Any], None]
+    ) -> None:
+        real(self, group, assignments, lambda _answer: None)
+        on_done(0)
+
+    patches.set(GroupStorage, "keep_group", keep_group)
+
+
+def offsets_taken_over_before_they_are_kept(patches: "Patches") -> None:
+    """A commit is told to others before the group's log has it."""
+    real = GroupStorage.keep_offsets
+
+    def keep_offsets(self: GroupStorage, group: Group, offsets: Any, on_done: Callable[[Any], None]) -> None:
+        for topic_partition, value in offsets.items():
+            group.keep_offset(topic_partition, value, 0)
+            group.offsets[topic_partition].value = value
+        real(self, group, offsets, on_done)
+
+    patches.set(GroupStorage, "keep_offsets", keep_offsets)
+
+
+# Compaction
+
+
+def compact_uncommitted(patches: "Patches") -> None:
+    """Everything below the active segment may be compacted."""
+    patches.set(PartitionLog, "last_stable_offset", property(lambda self: self.log_end_offset))
+
+
+def first_record_of_a_key_kept(patches: "Patches") -> None:
+    """Of two records with a key the first one stays."""
+
+    def add_batch(self: OffsetMap, keys: dict[bytes, int], end_offset: int) -> bool:
+        self._offsets = {**keys, **self._offsets}
+        self.end_offset = end_offset
+        return True
+
+    patches.set(OffsetMap, "add_batch", add_batch)
+
+
+def tombstones_removed_at_once(patches: "Patches") -> None:
+    """A tombstone goes with the records it deletes, and not after ``delete.retention.ms``."""
+    real = Cleaner._choose
+    patches.set(Cleaner, "_choose", lambda self, header, data, _expired: real(self, header, data, True))
+
+
+def compacted_segments_not_synced(patches: "Patches") -> None:
+    """A compacted segment takes the place of others before it is durable."""
+    real = _Output.finish
+
+    class _NoSync:
+        def __init__(self, files: Any) -> None:
+            self._files = files
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._files, name)
+
+        def sync(self, path: str) -> None:
+            """Leave the file to the page cache."""
+
+    def finish(self: _Output, sources: Any) -> None:
+        files, self._files = self._files, _NoSync(self._files)  # type: ignore[assignment]
+        try:
+            real(self, sources)
+        finally:
+            self._files = files
+
+    patches.set(_Output, "finish", finish)
+
+
+def swap_files_ignored(patches: "Patches") -> None:
+    """A load removes compacted segments that were about to take their place."""
+
+    def finish_swaps(self: _Loader, swaps: list[tuple[int, str, str]], _smallest_cleaned: int | None) -> None:
+        for _, _, path in swaps:
+            self._files.remove(path)
+
+    patches.set(_Loader, "_finish_swaps", finish_swaps)
+
+
+def old_segments_kept_beside_compacted_ones(patches: "Patches") -> None:
+    """The segments that a compacted one replaces stay when there are several."""
+
+    real = PartitionLog.replace_segments
+
+    def replace_segments(self: PartitionLog, task: Any, cleaned: Any) -> list[str]:
+        return real(self, task, replace(cleaned, sources=cleaned.sources[:1]))
+
+    patches.set(PartitionLog, "replace_segments", replace_segments)
+
+
+def compaction_under_unknown_settings(patches: "Patches") -> None:
+    """What a topic's settings say is taken for known before they were read."""
+    patches.set(ReplicaManager, "deletion_is_known", lambda _self, _topic: True)
+
+
+def cleaning_goes_on_after_truncation(patches: "Patches") -> None:
+    """A cleaning continues although the log was truncated or replaced meanwhile."""
+    real = PartitionLog.begin_cleaning
+
+    def begin(self: PartitionLog, *arguments: Any) -> Any:
+        task = real(self, *arguments)
+        task.is_current = lambda: True
+        return task
+
+    patches.set(PartitionLog, "begin_cleaning", begin)

@@ -1,0 +1,217 @@
+"""The checkers of groups and of compaction report small bad histories and accept good ones."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
+from paceline.broker.groups.records import OffsetValue, encode_offset_key, encode_offset_value
+from paceline.log.record_batch import NewRecord, encode_batch, parse_header
+from paceline.model.identifiers import TopicPartition
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.compaction_checks import CompactionChecks
+from tests.simulation.observed_log import Mirror
+from tests.simulation.partition_record import PartitionRecord
+from tests.simulation.profile import draw_profile
+from tests.simulation.world import World
+
+GROUP = "g"
+SALES = TopicPartition("t", 0)
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+TOPIC_ID = "id-of-offsets-22-chars"
+
+
+@pytest.fixture
+def cluster() -> SimulatedCluster:
+    world = World(1)
+    found = SimulatedCluster(world, draw_profile(world))
+    found.checks.records.topic_ids[OFFSETS_TOPIC] = TOPIC_ID
+    found.checks.records.get(TOPIC_ID, OFFSETS)
+    return found
+
+
+def record_of(cluster: SimulatedCluster) -> PartitionRecord:
+    return cluster.checks.records.get(TOPIC_ID, OFFSETS)
+
+
+def write(cluster: SimulatedCluster, mark: str | None) -> None:
+    """Append and commit a batch with one committed offset, or a tombstone."""
+    value = None if mark is None else encode_offset_value(OffsetValue(7, -1, mark, 0))
+    data = encode_batch([NewRecord(0, encode_offset_key(GROUP, SALES), value)])
+    cluster.checks.compaction.written(data)
+    record = record_of(cluster)
+    record.committed.add(record.thw, record.thw + 1, 0, parse_header(data).crc)
+    record.thw += 1
+
+
+def see(cluster: SimulatedCluster, mark: str, at: int, fetched: bool) -> None:
+    checks, value = cluster.checks.groups, OffsetValue(7, -1, mark, 0)
+    cluster.world.now_us = at
+    commit, fetch = checks.commit_begins(GROUP, mark), checks.fetch_begins(GROUP)
+    cluster.world.now_us = at + 5
+    if fetched:
+        checks.fetched(fetch, {SALES: value if mark else None})
+    else:
+        checks.committed(commit, [SALES])
+
+
+def violated(cluster: SimulatedCluster) -> tuple[str, ...]:
+    cluster.checks.groups.finish()
+    return cluster.checks.verdicts.violated
+
+
+def test_commits_told_in_the_order_of_the_log_are_not_reported(cluster: SimulatedCluster) -> None:
+    for mark in ("a", "b", "c"):
+        write(cluster, mark)
+    see(cluster, "a", 10, fetched=False)
+    see(cluster, "a", 20, fetched=True)
+    see(cluster, "c", 30, fetched=True)
+    assert violated(cluster) == ()
+
+
+@pytest.mark.parametrize("told", ["a", ""])
+def test_an_offset_that_goes_back_behind_an_acknowledged_commit_is_reported(
+    cluster: SimulatedCluster, told: str
+) -> None:
+    write(cluster, "a")
+    write(cluster, "b")
+    see(cluster, "b", 10, fetched=False)
+    see(cluster, told, 20, fetched=True)
+    assert violated(cluster) == ("C14",)
+
+
+def test_an_offset_that_goes_back_behind_one_that_was_fetched_is_reported(cluster: SimulatedCluster) -> None:
+    write(cluster, "a")
+    write(cluster, "b")
+    see(cluster, "b", 10, fetched=True)
+    see(cluster, "a", 20, fetched=True)
+    assert violated(cluster) == ("C14",)
+
+
+def test_an_acknowledgement_that_overlaps_a_fetch_is_no_reason_to_report(cluster: SimulatedCluster) -> None:
+    write(cluster, "a")
+    write(cluster, "b")
+    see(cluster, "b", 10, fetched=False)
+    see(cluster, "a", 12, fetched=True)
+    assert violated(cluster) == ()
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_commit_that_is_not_in_the_log_is_reported(cluster: SimulatedCluster, fetched: bool) -> None:
+    write(cluster, "a")
+    see(cluster, "lost", 10, fetched)
+    assert violated(cluster) == ("C14",)
+
+
+def test_no_offset_after_its_tombstone_is_right(cluster: SimulatedCluster) -> None:
+    write(cluster, "a")
+    write(cluster, None)
+    see(cluster, "a", 10, fetched=False)
+    see(cluster, "", 20, fetched=True)
+    assert violated(cluster) == ()
+
+
+def test_lost_commits_are_excused_when_too_many_replicas_lost_data(cluster: SimulatedCluster) -> None:
+    record_of(cluster).voided = "power"
+    see(cluster, "lost", 10, fetched=False)
+    assert violated(cluster) == ()
+
+
+def test_two_owners_in_a_generation_are_reported(cluster: SimulatedCluster) -> None:
+    checks = cluster.checks.groups
+    checks.assigned(GROUP, 1, "one", "one", [SALES])
+    checks.assigned(GROUP, 1, "one", "one", [SALES])
+    checks.assigned(GROUP, 2, "two", "two", [SALES])
+    assert violated(cluster) == ()
+    checks.assigned(GROUP, 2, "one", "one", [SALES])
+    assert violated(cluster) == ("C15",)
+
+
+def test_a_commit_of_an_earlier_generation_is_reported(cluster: SimulatedCluster) -> None:
+    checks = cluster.checks.groups
+    checks.assigned(GROUP, 2, "two", "two", [SALES])
+    assert checks.latest_generation(GROUP) == 2
+    checks.took_from_earlier_generation(GROUP, "one", 1)
+    assert violated(cluster) == ("C15",)
+
+
+# Compaction
+
+
+class FakeLog:
+    """A log with whole batches in memory."""
+
+    def __init__(self, batches: list[bytes], end: int, mirror: Mirror) -> None:
+        self.topic_partition = OFFSETS
+        self.log_start_offset = 0
+        self.log_end_offset = end
+        self.mirror = mirror
+        self.directory = SimpleNamespace(is_offline=False)
+        self._batches = batches
+
+    def read(self, offset: int, _max_bytes: int, _limit_offset: int) -> bytes:
+        return b"".join(one for one in self._batches if parse_header(one).last_offset >= offset)
+
+
+def batch(offset: int, key: bytes, value: bytes | None) -> bytes:
+    return encode_batch([NewRecord(0, key, value)], base_offset=offset)
+
+
+WRITTEN = [batch(0, b"a", b"1"), batch(1, b"b", b"2"), batch(2, b"a", b"3"), batch(3, b"b", None)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (WRITTEN, ()),
+        (WRITTEN[2:], ()),
+        (WRITTEN[1:], ()),
+        (WRITTEN[:2] + WRITTEN[3:], ("R22",)),
+        (WRITTEN[2:3], ("R22",)),
+        ([*WRITTEN[2:3], batch(3, b"b", b"2")], ("R22",)),
+        ([batch(0, b"c", b"1"), *WRITTEN[2:]], ("R22",)),
+    ],
+    ids=["all", "last of each", "more", "last one lost", "tombstone lost", "changed", "foreign"],
+)
+def test_a_compacted_log_has_the_last_record_of_each_key(
+    cluster: SimulatedCluster, kept: list[bytes], expected: tuple[str, ...]
+) -> None:
+    checks: CompactionChecks = cluster.checks.compaction
+    record, mirror = record_of(cluster), Mirror()
+    for position, data in enumerate(WRITTEN):
+        checks.written(data)
+        record.committed.add(position, position + 1, 0, parse_header(data).crc)
+        mirror.add(position, position + 1, 0, parse_header(data).crc)
+    record.thw = len(WRITTEN)
+    log: Any = FakeLog(kept, len(WRITTEN), mirror)
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1")
+    checks.contents(life, record, log)
+    assert cluster.checks.verdicts.violated == expected
+
+
+def test_compaction_above_the_high_watermark_or_of_another_topic_is_reported(cluster: SimulatedCluster) -> None:
+    record = record_of(cluster)
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1")
+    cleaned: Any = SimpleNamespace(sources=[SimpleNamespace(end_offset=lambda: 5)])
+    log: Any = SimpleNamespace(topic_id=TOPIC_ID, topic_partition=OFFSETS, high_watermark=5)
+    cluster.checks.compaction.replaces(life, log, cleaned)
+    assert cluster.checks.verdicts.violated == ()
+    log.high_watermark = 4
+    cluster.checks.compaction.replaces(life, log, cleaned)
+    assert cluster.checks.verdicts.all["R22"].violations == 1
+    log.high_watermark, log.topic_partition = 5, SALES
+    cluster.checks.compaction.replaces(life, log, cleaned)
+    assert cluster.checks.verdicts.all["R22"].violations == 2 and record.thw == 0
+
+
+def test_a_mirror_of_a_compacted_log_shows_the_batches_as_they_were_appended() -> None:
+    originals, rewritten, divergent = Mirror(), Mirror(), Mirror()
+    headers = [parse_header(data)._replace(leader_epoch=0) for data in WRITTEN]
+    for header in headers:
+        originals.add(header.base_offset, header.last_offset + 1, 0, header.crc)
+    rewritten.add_compacted(headers[2]._replace(crc=9), originals)
+    rewritten.add_compacted(headers[3], originals)
+    assert rewritten.same_history(originals)
+    divergent.add_compacted(headers[2]._replace(crc=9, leader_epoch=1), originals)
+    assert divergent.chain_at(2) == originals.chain_at(2) and divergent.chain_at(3) != originals.chain_at(3)
