@@ -2,7 +2,7 @@
 
 A record starts with its length, so the place of a record is known only after the one before. One numpy step therefore
 decodes the i-th length of every batch; when fewer than `LOCKSTEP_MIN_BATCHES` batches are left, such a step costs more
-than a plain loop over them.
+than a plain loop over them. The loop skips runs of records of one size, which many topics have.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,10 @@ from paceline.model.errors import CorruptMessageError
 from paceline.pipeline.decode.varints import Bytes, Int64s, read_varint, read_varints
 
 LOCKSTEP_MIN_BATCHES: Final = 32
+FIRST_LOOK: Final = 16
+"""After so many records the scan looks whether a run has begun; after each vain look, it waits for twice as many."""
+EQUAL_BEFORE_RUN: Final = 4
+"""So many records of one size in a row make it worth looking for more of them at once."""
 RECORD_MIN_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, two lengths and the header count take a byte each."""
 
@@ -99,14 +103,41 @@ def _lockstep(view: Bytes, cursor: Int64s, slot: Int64s, count: Int64s, starts: 
 def _scan_rest(
     payload: bytes | bytearray, cursor: Int64s, slot: Int64s, left: Int64s, end: Int64s, starts: Int64s
 ) -> None:
+    view = np.frombuffer(payload, dtype=np.uint8)
     for row in np.flatnonzero(left).tolist():
-        first, count = int(slot[row]), int(left[row])
-        found, cursor[row] = _scan_one(payload, int(cursor[row]), int(end[row]), count)
-        starts[first : first + count] = found
+        first, last = int(slot[row]), int(slot[row] + left[row])
+        cursor[row] = _scan_one(payload, view, int(cursor[row]), int(end[row]), starts[first:last])
 
 
-def _scan_one(payload: bytes | bytearray, position: int, end: int, count: int) -> tuple[list[int], int]:
-    """Return where ``count`` records start, and the position behind the last."""
+def _scan_one(payload: bytes | bytearray, view: Bytes, position: int, end: int, starts: Int64s) -> int:
+    """Write where the records of one batch start; return the position behind the last.
+
+    When the last few records have the same size, `_equal_run` finds the next ones of that size without a loop.
+    """
+    found, count, ahead = 0, len(starts), FIRST_LOOK
+    while found < count:
+        some, position = _scan_some(payload, position, end, min(ahead, count - found))
+        starts[found : found + len(some)] = some
+        found += len(some)
+        size = position - some[-1]
+        if size < RECORD_MIN_BYTES or some[-EQUAL_BEFORE_RUN:] != _every(size, position):
+            ahead *= 2
+            continue
+        ahead = FIRST_LOOK
+        run = _equal_run(view, some[-1], size, min(count - found, (end - position) // size))
+        starts[found : found + run] = position + size * np.arange(run)
+        found += run
+        position += run * size
+    return position
+
+
+def _every(size: int, position: int) -> list[int]:
+    """Return where the last `EQUAL_BEFORE_RUN` records before ``position`` start if all have this size."""
+    return list(range(position - size * EQUAL_BEFORE_RUN, position, size))
+
+
+def _scan_some(payload: bytes | bytearray, position: int, end: int, count: int) -> tuple[list[int], int]:
+    """Return where the next ``count`` records start, and the position behind the last."""
     starts: list[int] = []
     for _ in range(count):
         if not 0 <= position < end:
@@ -122,6 +153,26 @@ def _scan_one(payload: bytes | bytearray, position: int, end: int, count: int) -
             length, position = read_varint(payload, position, end)
             position += length
     return starts, position
+
+
+def _equal_run(view: Bytes, begin: int, size: int, most: int) -> int:
+    """Return how many of the next ``most`` records behind the one at ``begin`` have the same length bytes as it."""
+    prefix = 1
+    while view[begin + prefix - 1] >= 0x80:
+        prefix += 1
+    behind = begin + size
+    run, window = 0, 64
+    while run < most:
+        window = min(window, most - run)
+        rows = np.lib.stride_tricks.as_strided(
+            view[behind + run * size :], (window, prefix), (size, 1), writeable=False
+        )
+        same = (rows == view[begin : begin + prefix]).all(axis=1)
+        if not same.all():
+            return run + int(np.argmin(same))
+        run += window
+        window *= 8
+    return run
 
 
 def _check_places(length: Int64s, cursor: Int64s, end: Int64s) -> None:

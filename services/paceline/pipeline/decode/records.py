@@ -9,6 +9,7 @@ Source: Kafka 2.8 DefaultRecordBatch and DefaultRecord.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -39,6 +40,8 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 GROUP_BYTES: Final = 32 * 1024 * 1024
 """Decompressed payload decoded together; above it another RecordBatch is made, so one answer cannot fill the memory."""
 
+REPEATED_ROWS: Final = 1 << 16
+"""Rows of the topic column that is made once and then cut to the length of each batch."""
 _MAX_TIMESTAMP_MS: Final = 1 << 53
 """Milliseconds times 1000 must fit 64 bits."""
 _DATA_COLUMNS = frozenset({"key", "value", "headers"})
@@ -212,8 +215,8 @@ def gather_binary(
     memory; ``take`` makes the one copy.
     """
     count = len(is_null)
-    if not count:
-        return pa.array([], type=pa.binary())
+    if is_null.all():
+        return pa.nulls(count, pa.binary())
     source = pa.BinaryArray.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
     )
@@ -229,7 +232,7 @@ def _plain_arrays(index: BatchIndex, fields: _Fields, columns: Sequence[str]) ->
         arrays["topic"] = _topic_column(index, batch)
     if "partition" in columns:
         partitions = np.array([piece.partition for piece in index.slices], dtype=np.int32)
-        arrays["partition"] = pa.array(partitions[index.slice_number][batch])
+        arrays["partition"] = pa.array(partitions[index.slice_number].take(batch))
     if "offset" in columns:
         arrays["offset"] = pa.array(fields.offset)
     if "timestamp" in columns:
@@ -245,10 +248,16 @@ def _plain_arrays(index: BatchIndex, fields: _Fields, columns: Sequence[str]) ->
 def _topic_column(index: BatchIndex, batch: Int64s) -> pa.StringArray:
     names = sorted({piece.topic for piece in index.slices})
     if len(names) == 1:
-        return pa.repeat(pa.scalar(names[0], pa.string()), len(batch))
+        count = len(batch)
+        return _repeated(names[0], max(count, REPEATED_ROWS)).slice(0, count)
     number_of = {name: number for number, name in enumerate(names)}
     numbers = np.array([number_of[piece.topic] for piece in index.slices], dtype=np.int32)
     return pa.array(names, type=pa.string()).take(pa.array(numbers[index.slice_number][batch]))
+
+
+@lru_cache(maxsize=2)
+def _repeated(name: str, count: int) -> pa.StringArray:
+    return pa.repeat(pa.scalar(name, pa.string()), count)
 
 
 def _timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.bool_]) -> Int64s:

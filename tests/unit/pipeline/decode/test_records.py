@@ -128,6 +128,29 @@ def test_few_long_batches_and_many_short_ones_decode_alike() -> None:
     assert decoded(few) == decoded(many) == decoded(mixed) == records
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_of_records_of_one_size_in_a_long_batch_are_read_like_any_others(seed: int) -> None:
+    """Runs are skipped at once; they begin and end anywhere, also with the batch, and sizes repeat by chance."""
+    rng = random.Random(seed)
+    sizes: list[int] = []
+    while len(sizes) < 3_000:
+        sizes += [rng.choice((0, 1, 50, 51, 52, 100, 9_000))] * rng.choice((1, 1, 2, 4, 5, 6, 7, 70, 600))
+    records = [
+        Expected(None, rng.randbytes(size), offset, 1_000 + rng.choice((0, 0, 0, 70)), 0, ())
+        for offset, size in enumerate(sizes)
+    ]
+    assert decoded(encode(records)) == records
+
+
+@pytest.mark.parametrize("size", [6, 7, 63, 64, 200])
+def test_a_run_that_claims_more_records_than_its_batch_holds_is_refused(size: int) -> None:
+    body = b"\0" * size
+    payload = record(body) * 40
+    for cut in (1, len(record(body)), len(record(body)) + 1):
+        with pytest.raises(CorruptMessageError):
+            decoded(with_payload(payload[:-cut], 40))
+
+
 # --- where a read starts and ends
 
 
