@@ -211,7 +211,12 @@ def _timestamp(entry: Any) -> datetime:
 
 
 def _json(entry: Any) -> str:
-    return _encodable(json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
+    try:
+        return _encodable(json.dumps(entry, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    except BadValueError:
+        raise
+    except ValueError as error:  # 1e999 was read as infinity, which JSON cannot write
+        raise BadValueError("out-of-range", "holds a number that is too large for a double") from error
 
 
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {

@@ -13,7 +13,9 @@
 A field with presence that is not set is null.
 """
 
+import base64
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -149,7 +151,7 @@ def _column(field: FieldDescriptor) -> ValueColumn:
 
 def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
     if _is_map(field):
-        return lambda entries: _to_json({str(key): _plain(value) for key, value in entries.items()})
+        return _map_converter(field)
     if field.message_type is not None and field.message_type.full_name != _TIMESTAMP:
         return (
             (lambda found: _to_json([_plain(each) for each in found]))
@@ -160,15 +162,33 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
     return (lambda found: [one(each) for each in found]) if _is_repeated(field) else one
 
 
+def _map_converter(field: FieldDescriptor) -> Callable[[Any], Any]:
+    entry = field.message_type.fields_by_name
+    key_of, value_of = (
+        (lambda found: _text(field.name, found)) if entry[name].type == FieldDescriptor.TYPE_STRING else _plain
+        for name in ("key", "value")
+    )
+    return lambda entries: _to_json({str(key_of(key)): value_of(value) for key, value in entries.items()})
+
+
 def _scalar_converter(field: FieldDescriptor) -> Callable[[Any], Any]:
     if field.message_type is not None:
         return lambda found: _micros(field.name, found)
     if field.type in (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64):
         return lambda found: _signed(field.name, found)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return lambda found: _text(field.name, found)
     if field.enum_type is not None:
         names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
         return lambda found: names.get(found, str(found))
     return lambda found: found
+
+
+def _text(name: str, found: str | bytes) -> str:
+    """Return the string of a field; a proto2 string that is not UTF-8 parses, and comes as bytes."""
+    if isinstance(found, bytes):
+        raise BadValueError("invalid-utf8", f"the field {name!r} is not UTF-8")
+    return found
 
 
 def _signed(name: str, number: int) -> int:
@@ -186,15 +206,31 @@ def _micros(name: str, found: Any) -> int:
 def _plain(found: Any) -> Any:
     """Return what JSON can hold; bytes become base64 as in protobuf's own JSON form."""
     if hasattr(found, "DESCRIPTOR"):
+        _check_texts(found)
         try:
             return json_format.MessageToDict(found, preserving_proto_field_name=True)
         except (ValueError, TypeError, RecursionError) as error:
             raise BadValueError("invalid-protobuf", f"no JSON form: {error}") from error
     if isinstance(found, bytes):
-        import base64
-
         return base64.b64encode(found).decode("ascii")
+    if isinstance(found, float) and not math.isfinite(found):
+        return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
     return found
+
+
+def _check_texts(message: Any) -> None:
+    """Refuse a string that is not UTF-8 at any depth; protobuf's JSON form would show it as Python source."""
+    for field, found in message.ListFields():
+        if _is_map(field):
+            entry = field.message_type.fields_by_name
+            inside = [(entry["key"], each) for each in found] + [(entry["value"], each) for each in found.values()]
+        else:
+            inside = [(field, each) for each in (found if _is_repeated(field) else [found])]
+        for each_field, each in inside:
+            if each_field.type == FieldDescriptor.TYPE_STRING:
+                _text(each_field.name, each)
+            elif each_field.message_type is not None:
+                _check_texts(each)
 
 
 def _to_json(found: Any) -> str:
