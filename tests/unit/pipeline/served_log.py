@@ -110,6 +110,9 @@ class ServedCluster:
         self.topic_ids = {topic: f"id-of-{topic}".ljust(22, "0") for topic, _ in partitions}
         self.fetches: list[log_service_pb2.FetchRequest] = []
         self.fetching_brokers: list[int] = []
+        self.produces: list[log_service_pb2.ProduceRequest] = []
+        self.user_agents: set[str] = set()
+        """How clients name themselves, of fetches and appends."""
         self.described: list[list[str]] = []
         """The names of each DescribeTopics."""
         self.failing_brokers: dict[int, grpc.StatusCode] = {}
@@ -162,6 +165,7 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
         with cluster.lock:
             cluster.fetches.append(request)
             cluster.fetching_brokers.append(self._broker_id)
+            cluster.user_agents.add(str(dict(context.invocation_metadata())["user-agent"]))
         if cluster.hold_fetches is not None:
             cluster.hold_fetches.wait(60)
         if self._broker_id in cluster.failing_brokers:
@@ -224,6 +228,9 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
 
     def Produce(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         response = log_service_pb2.ProduceResponse()
+        with self._cluster.lock:
+            self._cluster.produces.append(request)
+            self._cluster.user_agents.add(str(dict(context.invocation_metadata())["user-agent"]))
         is_lost = False
         for asked in request.partitions:
             result = response.partitions.add(topic=asked.topic, partition=asked.partition)

@@ -1,0 +1,144 @@
+"""Each option of the sink has the effect that docs/spark.md promises; those of the guarantees are in test_write.py."""
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import paceline_client
+from paceline.log.record_batch import parse_header
+from paceline.model.errors import ErrorCode, PacelineError
+from paceline.pipeline.cluster import Cluster, close_channels
+from paceline.pipeline.sink.columns import check_columns
+from paceline.pipeline.sink.options import parse_write_options
+from paceline.pipeline.sink.staging import ensure_staging_topic
+from paceline.pipeline.sink.writer import write_task
+from paceline.v1 import log_service_pb2
+from tests.unit.pipeline.batches import decoded
+from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
+
+PARTITIONS = 3
+ROWS = pa.RecordBatch.from_pydict({"value": pa.array([b"%03d" % n * 20 for n in range(300)], pa.binary())})
+
+
+@pytest.fixture
+def served() -> Iterator[ServedCluster]:
+    partitions = {("t", number): ServedPartition(b"") for number in range(PARTITIONS)}
+    partitions["mine", 0] = ServedPartition(b"")
+    with ServedCluster(partitions) as cluster:
+        yield cluster
+    close_channels()
+
+
+def write(served: ServedCluster, rows: pa.RecordBatch = ROWS, **given: str) -> None:
+    names = {name.replace("__", "."): value for name, value in given.items()}
+    options = parse_write_options({"paceline.bootstrap.servers": served.bootstrap, "topic": "t"} | names)
+    columns = check_columns(from_arrow_schema(rows.schema), options)
+    write_task(options, columns, iter([rows]), "q")
+
+
+def counts(served: ServedCluster, topic: str = "t") -> list[int]:
+    return [len(decoded(part.data)) for (name, _), part in sorted(served.partitions.items()) if name == topic]
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "expected"), [("sticky", [300, 0, 0]), ("default", [300, 0, 0]), ("roundrobin", [100, 100, 100])]
+)
+def test_the_partitioner_places_rows_without_a_key(
+    served: ServedCluster, partitioner: str, expected: list[int]
+) -> None:
+    write(served, paceline__partitioner=partitioner)
+    assert sorted(counts(served), reverse=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("acks", "expected"),
+    [("1", log_service_pb2.ACKS_LEADER), ("all", log_service_pb2.ACKS_ALL), ("-1", log_service_pb2.ACKS_ALL)],
+)
+def test_acks_reach_the_broker(served: ServedCluster, acks: str, expected: int) -> None:
+    write(served, paceline__acks=acks)
+    assert {request.acks for request in served.produces} == {expected}
+
+
+def test_the_batch_size_bounds_a_record_batch(served: ServedCluster) -> None:
+    write(served, paceline__batch__size="1000")
+    sizes = [len(part.batch) for request in served.produces for part in request.partitions]
+    assert len(sizes) > 15 and max(sizes) <= 1_100
+    assert sum(counts(served)) == 300
+
+
+def test_linger_is_accepted_and_delays_nothing(served: ServedCluster) -> None:
+    began = time.monotonic()
+    write(served, paceline__linger__ms="60000")
+    assert sum(counts(served)) == 300 and time.monotonic() - began < 50
+
+
+def test_the_request_timeout_is_the_time_that_a_broker_has(served: ServedCluster) -> None:
+    write(served, paceline__request__timeout__ms="1234")
+    assert served.produces and all(request.timeout_ms <= 1_234 for request in served.produces)
+
+
+def test_the_delivery_timeout_ends_a_task_without_progress_with_the_last_cause(served: ServedCluster) -> None:
+    for number in range(PARTITIONS):
+        served.partitions["t", number].produce_errors = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1_000
+    with pytest.raises(PacelineError, match="planned"):
+        write(served, paceline__delivery__timeout__ms="300")
+
+
+def test_the_client_id_is_what_brokers_see(served: ServedCluster) -> None:
+    write(served, paceline__client__id="nightly-copy")
+    assert all(each.startswith("nightly-copy ") for each in served.user_agents) and served.user_agents
+
+
+@pytest.mark.parametrize(("given", "kept"), [("true", 1), ("false", 0)])
+def test_headers_can_be_left_out(served: ServedCluster, given: str, kept: int) -> None:
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    )
+    write(served, pa.RecordBatch.from_pydict({"value": [b"v"], "headers": headers}), includeHeaders=given)
+    (record,) = [each for part in served.partitions.values() for each in decoded(part.data)]
+    assert len(record.headers) == kept
+
+
+def test_exactly_once_rows_wait_in_the_named_staging_topic(served: ServedCluster) -> None:
+    write(served, deliveryGuarantee="exactly-once", stagingTopic="mine")
+    assert counts(served) == [0, 0, 0] and counts(served, "mine") == [300]
+
+
+def test_the_staging_topic_is_created_with_its_partitions_and_retention(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Any] = []
+
+    class Admin:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __enter__(self) -> "Admin":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def describe_cluster(self) -> Any:
+            return SimpleNamespace(brokers=[1, 2, 3, 4])
+
+        def create_topics(self, topics: list[Any]) -> None:
+            created.extend(topics)
+            served.partitions |= {(topics[0].name, n): ServedPartition(b"") for n in range(topics[0].partitions)}
+            served.topic_ids[topics[0].name] = "id".ljust(22, "0")
+
+    monkeypatch.setattr(paceline_client, "Admin", Admin)
+    options = parse_write_options(
+        {"paceline.bootstrap.servers": served.bootstrap, "stagingPartitions": "5", "stagingRetentionMs": "7200000"}
+    )
+    assert ensure_staging_topic(Cluster(options), options) == 5
+    (topic,) = created
+    assert (topic.partitions, topic.replication_factor, topic.configs["retention.ms"]) == (5, 3, "7200000")
+
+
+def test_the_compression_type_is_that_of_the_record_batches(served: ServedCluster) -> None:
+    write(served, paceline__compression__type="zstd")
+    assert {parse_header(part.batch).attributes & 7 for request in served.produces for part in request.partitions} == {
+        4
+    }
