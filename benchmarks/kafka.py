@@ -19,7 +19,7 @@ POM = ROOT / "tests" / "golden" / "kafka-tools" / "pom.xml"
 _LATENCY_PROGRAM = ROOT / "benchmarks" / "KafkaLatency.java"
 _TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 _MAVEN_TIMEOUT_S = 600.0
-_TOOL_TIMEOUT_S = 180.0
+_TOOL_TIMEOUT_S = 300.0
 """Longest run of one of Kafka's tools; `subprocess.run` kills it then."""
 
 
@@ -90,11 +90,15 @@ class KafkaCluster:
         self.broker_pids.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def create_topic(self, name: str, partitions: int, min_insync_replicas: int = 2) -> None:
-        """Create a topic with three replicas."""
+    def create_topic(self, name: str, partitions: int, min_insync_replicas: int = 2, replicas: int = 3) -> None:
+        """Create a topic; one of thousands of partitions takes longer than the tool's usual timeout."""
+        patient = self.directory / "admin.properties"
+        milliseconds = int(_TOOL_TIMEOUT_S * 1_000)
+        patient.write_text(f"default.api.timeout.ms={milliseconds}\nrequest.timeout.ms={milliseconds}\n")
         self.tool(
-            _TOPIC_COMMAND, "--bootstrap-server", self.bootstrap, "--create", "--topic", name,
-            "--partitions", str(partitions), "--replication-factor", "3",
+            _TOPIC_COMMAND, "--bootstrap-server", self.bootstrap, "--command-config", str(patient), "--create",
+            "--topic", name,
+            "--partitions", str(partitions), "--replication-factor", str(replicas),
             "--config", f"min.insync.replicas={min_insync_replicas}",
         )  # fmt: skip
 
