@@ -14,7 +14,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test: install ## every test this machine can run, and why the rest was skipped
 
 soak: install java ## kill and restart brokers under load, ROUNDS times (100)
 	@$(PY) -m tests.soak --rounds $(ROUNDS)
+
+kill-matrix: install java ## kill driver, executor, leader and controller between every two steps of the Spark jobs, with RECORDS (1000000) rows
+	@$(PY) -m tests.kill_matrix --records $(or $(RECORDS),1000000)
 
 integration: install java ## only the tests with real processes
 	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)

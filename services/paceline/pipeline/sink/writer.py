@@ -8,7 +8,7 @@ failed; in the last case the batch may be in the partitions. So `abort` undoes n
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -127,8 +127,13 @@ def write_task(
     )
 
 
-def publish(options: WriteOptions, messages: Sequence[Any], batch_id: int) -> None:
-    """Publish what the winning tasks have staged.
+def publish(
+    options: WriteOptions,
+    messages: Sequence[Any],
+    batch_id: int,
+    at_step: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Publish what the winning tasks have staged; ``at_step`` is called before each step with its name.
 
     Raises:
         PacelineError: the publish is not complete; calling this again for the batch continues it.
@@ -147,4 +152,4 @@ def publish(options: WriteOptions, messages: Sequence[Any], batch_id: int) -> No
         for tp, batches in each.staged.batches.items():
             merged.setdefault(tp, []).extend(batches)
     cluster = Cluster(options, written[0].servers)
-    Publisher(cluster, options).publish(written[0].query_id, batch_id, Staged(merged))
+    Publisher(cluster, options, at_step).publish(written[0].query_id, batch_id, Staged(merged))

@@ -163,6 +163,7 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
 
 
 def _map_converter(field: FieldDescriptor) -> Callable[[Any], Any]:
+    assert field.message_type is not None
     entry = field.message_type.fields_by_name
     key_of, value_of = (
         (lambda found: _text(field.name, found)) if entry[name].type == FieldDescriptor.TYPE_STRING else _plain

@@ -1,0 +1,314 @@
+"""Kill driver, executor, leader and controller between every two steps of the ingest and of the exactly-once sink.
+
+``make kill-matrix`` copies a million rows with each; the same faults on few rows are in
+tests/integration/test_pipeline_ingest.py, test_pipeline_ingest_cluster.py and test_spark_write.py. Rows are numbered by
+partition, so that the end shows a row that is missing, twice, or out of order. A killed driver is started again; a
+killed broker or controller is started again before the next one is killed.
+
+Steps of the ingest: planned, task (its files are written), written, dead-letters-committed, committed. Steps of the
+sink: staged (a task's rows), list, decide, read, scan (only in a repeated micro-batch), append, done.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node, remove
+from paceline.dev.ports import free_plan
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.jobs.lake.parquet_table import read_table
+from paceline_client import Admin, Consumer, NewTopic, Producer
+from tests.support.killable_driver import PORT
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTITIONS = 6
+VICTIMS = ("driver", "executor", "leader", "controller")
+STEPS = {
+    "ingest": ("planned", "task", "written", "dead-letters-committed", "committed"),
+    "copy": ("staged", "list", "decide", "read", "scan", "append", "done"),
+}
+RUN_TIMEOUT_S = 3_600.0
+
+
+@dataclass
+class Processes:
+    """What can be killed: the Spark driver's processes and those of the cluster."""
+
+    cluster: LocalCluster
+    topic: str
+    """Its leaders are victims."""
+    driver: "subprocess.Popen[bytes] | None" = None
+    driver_killed: bool = False
+    _down: list[Node] = field(default_factory=list)
+
+    def kill(self, victim: str, asking_pid: int) -> str:
+        """Kill a process of this kind, as a machine without power would, and return its name."""
+        if victim == "driver":
+            return self._kill_driver()
+        if victim == "executor":
+            return self._kill_executor(asking_pid)
+        self.restore()
+        node = self._leader() if victim == "leader" else self._active_controller()
+        self.cluster.kill(node)
+        self._down.append(node)
+        return node.name
+
+    def restore(self) -> None:
+        """Start the killed broker or controller again."""
+        while self._down:
+            self.cluster.restart(self._down.pop())
+
+    def _kill_driver(self) -> str:
+        assert self.driver is not None
+        self.driver_killed = True
+        jvms = [pid for pid in _children_of(self.driver.pid) if "SparkSubmit" in _command(pid)]
+        for pid in [self.driver.pid, *jvms]:
+            os.kill(pid, signal.SIGKILL)
+        return f"driver {self.driver.pid}"
+
+    def _kill_executor(self, asking_pid: int) -> str:
+        """Kill the executor of the task that asks; between tasks, any."""
+        assert self.driver is not None
+        ancestors = [asking_pid, *_ancestors(asking_pid)]
+        executors = [pid for pid in [*ancestors, *_children_of(self.driver.pid)] if "CoarseGrained" in _command(pid)]
+        if not executors:
+            return "no executor: the last one is not yet replaced"
+        os.kill(executors[0], signal.SIGKILL)
+        return f"executor {executors[0]}"
+
+    def _leader(self) -> Node:
+        with Admin(self.cluster.bootstrap) as admin:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                (described,) = admin.describe_topics([self.topic])
+                leader = described.partitions[0].leader
+                if leader is not None and self.cluster.broker(leader).running:
+                    return self.cluster.broker(leader)
+                time.sleep(0.2)
+        raise SystemExit(f"{self.topic}-0 has had no leader for two minutes")
+
+    def _active_controller(self) -> Node:
+        with Admin(self.cluster.bootstrap) as admin:
+            controller_id = admin.describe_cluster().controller_id
+        nodes = [node for node in self.cluster.nodes.values() if node.kind == "controller" and node.running]
+        return next((node for node in nodes if node.node_id == controller_id), nodes[0])
+
+
+class Matrix(socketserver.ThreadingTCPServer):
+    """Answers the processes that ask before a step, after it has killed what the plan says."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, processes: Processes, plan: list[tuple[str, str]]) -> None:
+        super().__init__(("127.0.0.1", 0), _Asked)
+        self.processes = processes
+        self.left = plan
+        self.kills: list[str] = []
+        self._lock = threading.Lock()
+
+    def on_step(self, step: str, pid: int) -> None:
+        """Kill the next victim that waits for this step."""
+        with self._lock:
+            due = next((each for each in self.left if each[0] == step), None)
+            if due is None or self.processes.driver_killed:
+                return
+            self.left.remove(due)
+            killed = self.processes.kill(due[1], pid)
+            self.kills.append(f"{killed} at {step}")
+            print(f"killed {killed} at step {step}, {len(self.left)} kills left", flush=True)
+
+
+class _Asked(socketserver.StreamRequestHandler):
+    server: Matrix
+
+    def handle(self) -> None:
+        step, pid = self.rfile.readline().decode().split()
+        self.server.on_step(step, int(pid))
+        self.wfile.write(b"go\n")
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    return found
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    parents = _parents()
+    while (pid := parents.get(pid, 0)) > 1:
+        yield pid
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return every descendant."""
+    parents = _parents()
+    found, pending = [], [pid]
+    while pending:
+        here = pending.pop()
+        children = [child for child, parent in parents.items() if parent == here]
+        found += children
+        pending += children
+    return found
+
+
+def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list[str]:
+    """Copy the rows under all kills of one kind of job and return the problems found."""
+    source, target = f"{what}-in", f"{what}-out"
+    with Admin(cluster.bootstrap) as admin:
+        settings = {"min.insync.replicas": "2"}
+        admin.create_topics([NewTopic(name, PARTITIONS, 3, configs=settings) for name in (source, target)])
+    per_partition = records // PARTITIONS
+    with Producer(cluster.bootstrap) as producer:
+        for partition in range(PARTITIONS):
+            producer.send_many(source, ((None, value_of(what, n)) for n in range(per_partition)), partition=partition)
+        producer.flush(300)
+    plan = [(step, victim) for victim in VICTIMS for step in STEPS[what]]
+    processes = Processes(cluster, target if what == "copy" else source)
+    place = f"{target}@{directory / 'checkpoint'}" if what == "copy" else str(directory / "table")
+    command = [sys.executable, "-m", "tests.support.killable_driver", what, cluster.bootstrap, source, place]
+    with _serving(Matrix(processes, plan)) as matrix:
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, PORT: str(matrix.server_address[1]), "PYTHONPATH": paths}
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        code = -1
+        while code:
+            processes.driver_killed = False
+            with (directory / f"{what}.log").open("ab") as log:
+                processes.driver = subprocess.Popen(
+                    [*command, str(records)], stdout=log, stderr=log, env=environment, cwd=ROOT, start_new_session=True
+                )
+                try:
+                    code = processes.driver.wait(max(1.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    code = -1
+                finally:
+                    # Executors end by themselves when their driver is gone; the group is killed to leave none behind.
+                    _kill_group(processes.driver)
+            if code and not processes.driver_killed:
+                return [f"{what}: the driver ended with exit code {code}; see {directory / f'{what}.log'}"]
+        processes.restore()
+        left = [each for each in matrix.left if each[0] != "scan"]
+        problems = [f"{what}: not reached: {left}"] if left else []
+        print(f"{what}: {len(matrix.kills)} kills", flush=True)
+    found = _table_rows(directory / "table") if what == "ingest" else _topic_rows(cluster, target)
+    return problems + compare(what, found, per_partition)
+
+
+@contextmanager
+def _serving(matrix: Matrix) -> Iterator[Matrix]:
+    thread = threading.Thread(target=matrix.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield matrix
+    finally:
+        matrix.shutdown()
+        matrix.server_close()
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def value_of(what: str, number: int) -> bytes:
+    """Return the value of a row; in an ingest, one in a hundred is not text and becomes a dead letter."""
+    return b"\xff%d" % number if what == "ingest" and number % 100 == 7 else b"%d" % number
+
+
+def _table_rows(table: Path) -> dict[int, list[bytes]]:
+    """Return the values of the table and its dead letters by partition, in the order of their offsets."""
+    rows: list[tuple[int, int, bytes]] = []
+    for path in (table, Path(f"{table}_dead_letters")):
+        found = read_table(path).to_table(columns=["partition", "offset", "value"])
+        columns: list[list[Any]] = [found.column(name).to_pylist() for name in found.column_names]
+        rows += [(p, n, v.encode() if isinstance(v, str) else v) for p, n, v in zip(*columns, strict=True)]
+    ordered: dict[int, list[bytes]] = {}
+    for partition, _, value in sorted(rows):
+        ordered.setdefault(partition, []).append(value)
+    return ordered
+
+
+def _topic_rows(cluster: LocalCluster, topic: str) -> dict[int, list[bytes]]:
+    """Return the values of a topic by partition, in order, from its beginning to its present end."""
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    every = [TopicPartition(topic, partition) for partition in found]
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign(every)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(every)
+        deadline = time.monotonic() + 300
+        while any(consumer.position(tp) < end for tp, end in ends.items()) and time.monotonic() < deadline:
+            for tp, records in consumer.poll(1_000).items():
+                found[tp.partition] += [record.value or b"" for record in records]
+    return found
+
+
+def compare(what: str, found: dict[int, list[bytes]], per_partition: int) -> list[str]:
+    """Return how the rows differ from all rows of every partition, once and in order."""
+    expected = [value_of(what, number) for number in range(per_partition)]
+    problems = []
+    for partition in range(PARTITIONS):
+        rows = found.get(partition, [])
+        if rows != expected:
+            distinct = len(set(rows))
+            problems.append(
+                f"{what}: partition {partition} has {len(rows)} rows, {distinct} distinct, of {per_partition}"
+            )
+    return problems
+
+
+def main() -> int:
+    """Run the matrix and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kill_matrix", description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--only", choices=sorted(STEPS), help="leave the other out")
+    parser.add_argument("--directory", type=Path, default=ROOT / "build" / "kill-matrix")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    directory = arguments.directory.resolve()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    cluster = LocalCluster(directory / "cluster", CONFIG_FILE, brokers=3, controllers=2, ports=free_plan(2, 3))
+    problems: list[str] = []
+    began = time.monotonic()
+    try:
+        cluster.start(timeout_s=300)
+        for what in [arguments.only] if arguments.only else ["ingest", "copy"]:
+            problems += run(what, cluster, directory, arguments.records)
+    finally:
+        cluster.stop(force=True)
+        remove(directory / "cluster")
+    rows = arguments.records // PARTITIONS * PARTITIONS
+    print(json.dumps({"rows": rows, "seconds": round(time.monotonic() - began), "problems": problems}), flush=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
