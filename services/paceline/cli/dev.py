@@ -54,7 +54,7 @@ def up(
     from dataclasses import astuple
 
     from paceline.dev.detached_cluster import alive, read_state
-    from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError
+    from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, events_topic_settings
     from paceline.dev.ports import default_plan, taken
     from paceline.rpc.security.client_tls import FILE_VARIABLES
 
@@ -80,6 +80,8 @@ def up(
         secure=secure,
         ports=plan,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
+        # `paceline pipeline analyse` works at once; a settings file of the user's own decides for itself.
+        settings={} if config else events_topic_settings(brokers),
     )
     try:
         cluster.start(say=lambda text: click.echo(text, err=True))

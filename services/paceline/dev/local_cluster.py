@@ -75,6 +75,15 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
 
+def events_topic_settings(brokers: int) -> dict[str, str]:
+    """Return the settings with which a cluster of so many brokers publishes its events to a topic."""
+    factor = min(3, brokers)
+    return {
+        "cluster.events.topic.enable": "true",
+        "cluster.events.topic.replication.factor": str(factor),
+    }
+
+
 @dataclass
 class LocalCluster:
     """An embedded ZooKeeper, controllers and brokers on loopback, everything below one directory.

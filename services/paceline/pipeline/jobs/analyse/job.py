@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of, to_dict
 from paceline.pipeline.jobs.analyse.metrics import failovers, isr_churn, leader_imbalance, under_replicated
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
+from paceline.pipeline.source.options import parse_batch_options
 
 EVENTS_TOPIC: Final = "__cluster_events"
 EVENT_ID_HEADER: Final = "event-id"
@@ -27,11 +29,29 @@ class AnalyseConfig:
 
 
 def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) -> JobResult:
-    """Return the metrics of the cluster's events."""
+    """Return the metrics of the cluster's events.
+
+    Raises:
+        UnknownTopicOrPartitionError: the cluster does not publish its events.
+        PacelineError: the cluster could not be asked in time.
+    """
     listener = listener or SilentListener()
+    _check_topic(config)
     events = read_events(spark, config)
     listener.step("read", {"events": len(events)})
     return JobResult(ExitCode.OK, analyse(events))
+
+
+def _check_topic(config: AnalyseConfig) -> None:
+    from paceline.pipeline.cluster import Cluster
+
+    servers = ",".join(config.bootstrap_servers)
+    options = parse_batch_options({"paceline.bootstrap.servers": servers, "subscribe": config.topic})
+    if not Cluster(options).describe_topics([config.topic]):
+        raise UnknownTopicOrPartitionError(
+            f"there is no topic {config.topic}: brokers and controllers publish their events once each of them has "
+            "cluster.events.topic.enable=true"
+        )
 
 
 def read_events(spark: Any, config: AnalyseConfig) -> list[EventRow]:
