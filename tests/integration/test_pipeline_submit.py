@@ -1,0 +1,185 @@
+"""Every job, unchanged, by spark-submit to a standalone master and over Spark Connect, against a real cluster.
+
+The test starts a master, a worker and a Connect server on free ports. That costs two Spark sessions per job, so it
+runs with PACELINE_SPARK_CLUSTERS=1 only.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+import paceline.cli.__main__ as command_line
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, events_topic_settings
+from paceline.pipeline.cluster import close_channels
+from paceline.pipeline.jobs.lake.parquet_table import read_table
+from paceline_client import Admin, NewTopic, Producer
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.cluster,
+    pytest.mark.zookeeper,
+    pytest.mark.skipif(not os.environ.get("PACELINE_SPARK_CLUSTERS"), reason="needs PACELINE_SPARK_CLUSTERS=1"),
+]
+
+SPARK_HOME = Path(pyspark.__file__).parent
+RECORDS = 1_000
+JOB_TIMEOUT_S = 600
+SMALL = ["--conf", "spark.driver.memory=512m", "--conf", "spark.executor.memory=512m"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
+    return kept | {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+@contextmanager
+def service(log: Path, port: int, *command: str) -> Iterator[None]:
+    """Run one of Spark's servers until the end of the block; return when its port answers."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(SPARK_HOME / "bin" / command[0]), *command[1:]],
+            stdout=out,
+            stderr=out,
+            env=environment(),
+            cwd=log.parent,
+            start_new_session=True,
+        )
+    try:
+
+        def answers() -> bool:
+            assert process.poll() is None, log.read_text()[-2_000:]
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        eventually(answers, 240, f"{command[1]} answers", pause_s=0.2)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    running = LocalCluster(directory, CONFIG_FILE, brokers=3, controllers=1, settings=events_topic_settings(3))
+    running.start(timeout_s=300)
+    with Admin(running.bootstrap) as admin, Producer(running.bootstrap) as producer:
+        admin.create_topics([NewTopic("rides", partitions=4, replication_factor=3)])
+        for number in range(RECORDS):
+            producer.send("rides", b"ride %d" % number, partition=number % 4)
+        producer.flush()
+        eventually(lambda: "__cluster_events" in admin.list_topics(), 120, "the events' topic")
+    yield running
+    close_channels()
+    running.stop(force=True)
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A standalone master with one worker of two cores."""
+    folder = tmp_path_factory.mktemp("standalone")
+    port, web, worker, worker_web = (free_port() for _ in range(4))
+    address = f"spark://127.0.0.1:{port}"
+    at = ("--host", "127.0.0.1", "--port")
+    start_master = ("spark-class", "org.apache.spark.deploy.master.Master", *at, str(port), "--webui-port", str(web))
+    start_worker = ("spark-class", "org.apache.spark.deploy.worker.Worker", *at, str(worker))
+    more = ("--cores", "2", "--memory", "1g", "--webui-port", str(worker_web), "--work-dir", str(folder / "work"))
+    with (
+        service(folder / "master.log", port, *start_master),
+        service(folder / "worker.log", worker, *start_worker, *more, address),
+    ):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Spark Connect server over local[2]."""
+    folder = tmp_path_factory.mktemp("connect")
+    port = free_port()
+    settings = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    command = ["spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += ["--master", "local[2]", "--driver-memory", "768m"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    with service(folder / "connect.log", port, *command, "spark-internal"):
+        yield f"sc://127.0.0.1:{port}"
+
+
+JOBS: dict[str, list[str]] = {
+    "doctor": [],
+    "ingest": ["rides", "--to", "{folder}/table"],
+    "plan": ["--seeds", "2", "--sample-seconds", "1", "--file", "{folder}/plan.json"],
+    "analyse": [],
+    "verify": ["--topic", "rides"],
+    "report": ["--to", "{folder}/report.html"],
+}
+
+
+def arguments(job: str, cluster: LocalCluster, folder: Path) -> list[str]:
+    servers = [] if job == "doctor" else ["-b", cluster.bootstrap]
+    return ["pipeline", job, *(each.format(folder=folder) for each in JOBS[job]), *servers, "-o", "json"]
+
+
+def check(job: str, ended: "subprocess.CompletedProcess[str]", folder: Path) -> None:
+    assert ended.returncode == 0, ended.stdout[-1_000:] + ended.stderr[-3_000:]
+    summary: dict[str, Any] = json.loads(ended.stdout)
+    if job == "ingest":
+        assert summary["rows"] == RECORDS
+        assert read_table(folder / "table").to_table().num_rows == RECORDS
+    if job == "verify":
+        assert summary["records"] == RECORDS and summary["findings"] == []
+    if job == "analyse":
+        assert summary["events"] > 0
+    if job == "report":
+        assert "<svg" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_runs_by_spark_submit_on_a_standalone_master(
+    cluster: LocalCluster, master: str, tmp_path: Path, job: str
+) -> None:
+    script = str(command_line.__file__)
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *SMALL, script]
+    command += arguments(job, cluster, tmp_path)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S, check=False, cwd=tmp_path
+    )
+    check(job, ended, tmp_path)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_runs_over_spark_connect(cluster: LocalCluster, connect: str, tmp_path: Path, job: str) -> None:
+    command = [sys.executable, "-m", "paceline.cli", *arguments(job, cluster, tmp_path), "--remote", connect]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S, check=False, cwd=tmp_path
+    )
+    check(job, ended, tmp_path)
