@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Makes the authority, a certificate per controller and broker, and ZooKeeper's password, and prints them as Secrets:
+#
+#   deploy/kubernetes/secrets.sh DIRECTORY [BROKERS] [CONTROLLERS] | kubectl apply -f -
+#
+# DIRECTORY keeps the files, the authority's key among them: put it where nobody else reads. The certificates are made
+# again with each run and are valid for a year; processes use new ones without a restart, once their pod has started again.
+# The client `admin` is a super user: DIRECTORY/client-admin.crt and .key. Needs `paceline` (make install).
+set -euo pipefail
+directory=${1:?usage: secrets.sh DIRECTORY [BROKERS] [CONTROLLERS]}
+brokers=${2:-3}
+controllers=${3:-2}
+namespace=${NAMESPACE:-paceline}
+domain=$namespace.svc.cluster.local
+umask 077
+mkdir -p "$directory"
+
+[ -f "$directory/ca.crt" ] || paceline certs ca "$directory" >&2
+[ -s "$directory/zookeeper.password" ] || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' >"$directory/zookeeper.password"
+for ((id = 0; id < brokers; id++)); do
+  paceline certs node "$directory" "broker/$id" --host "broker-$id.broker.$domain" --host "bootstrap.$domain" \
+    --host "bootstrap.$namespace" --host bootstrap --out "$directory" >&2
+done
+for ((id = 0; id < controllers; id++)); do
+  paceline certs node "$directory" "controller/$((1000000 + id))" --host "controller-$id.controller.$domain" \
+    --out "$directory" >&2
+done
+paceline certs client "$directory" admin --out "$directory" >&2
+
+password=$(cat "$directory/zookeeper.password")
+cat >"$directory/jaas.conf" <<END
+Server {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_paceline="$password";
+};
+QuorumServer {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_quorum="$password";
+};
+QuorumLearner {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  username="quorum"
+  password="$password";
+};
+END
+
+secret() { # secret NAME FILE...: print a Secret with these files
+  local name=$1 file
+  shift
+  printf -- '---\napiVersion: v1\nkind: Secret\nmetadata:\n  name: %s\n  namespace: %s\ntype: Opaque\ndata:\n' \
+    "$name" "$namespace"
+  for file in "$@"; do
+    printf '  %s: %s\n' "$file" "$(base64 -w0 "$directory/$file")"
+  done
+}
+
+files=()
+for ((id = 0; id < brokers; id++)); do files+=("broker-$id.crt" "broker-$id.key"); done
+secret broker ca.crt zookeeper.password "${files[@]}"
+files=()
+for ((id = 1000000; id < 1000000 + controllers; id++)); do files+=("controller-$id.crt" "controller-$id.key"); done
+secret controller ca.crt zookeeper.password "${files[@]}"
+secret zookeeper jaas.conf
