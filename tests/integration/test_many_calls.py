@@ -92,7 +92,7 @@ async def test_calls_that_come_while_the_event_loop_is_busy_wait_for_it() -> Non
         with contextlib.ExitStack() as stack:
             options = [("grpc.use_local_subchannel_pool", 1)]
             target = f"127.0.0.1:{server.port}"
-            channels = [stack.enter_context(grpc.insecure_channel(target, options)) for _ in range(4)]
+            channels = [stack.enter_context(grpc.insecure_channel(target, options)) for _ in range(6)]
             calls = [
                 channel.unary_unary("/test.Stalled/Put").future(b"", timeout=LONG_S)
                 for channel in channels

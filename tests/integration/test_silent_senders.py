@@ -1,4 +1,4 @@
-"""Calls that never send their request, all on one connection, while another client wants to be heard."""
+"""Calls that never send their request, all on one connection, beside a client that sends small requests."""
 
 import asyncio
 import threading
@@ -7,17 +7,17 @@ from typing import Any
 
 import grpc
 
-from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.admission.receive_limiter import RECEIVED_AT_ONCE, ReceiveLimiter
 from paceline.runtime.healthcheck import check
 from tests.integration.test_stalled_clients import LONG_S, put_on, serving, unasked, until
 
 SILENT = 200
 WAIT_S = 5.0
 SLOW_AFTER_S = 0.5
-"""One after the other, the silent ones would keep everybody else waiting ten times as long as anybody waits."""
+"""Served in their order, 200 silent calls would keep another client waiting longer than any call waits."""
 
 
-async def test_a_connection_of_silent_calls_keeps_no_other_connection_waiting() -> None:
+async def test_silent_calls_of_one_connection_do_not_stop_another_client() -> None:
     async def answer(request: bytes, context: Any) -> bytes:
         return b"done"
 
@@ -32,14 +32,14 @@ async def test_a_connection_of_silent_calls_keeps_no_other_connection_waiting() 
         "Silent": grpc.unary_unary_rpc_method_handler(unasked),
         "Put": grpc.unary_unary_rpc_method_handler(answer),
     }
-    async with serving(handlers, limiter_of=lambda method: receive_limiter) as server:
+    async with serving(handlers, limiter=receive_limiter) as server:
         target = f"127.0.0.1:{server.port}"
         await server.set_serving(True)
         async with grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as other:
             with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as crowded:
                 begin = crowded.stream_unary("/test.Stalled/Silent")
                 calls = [begin.future(nothing(), timeout=LONG_S) for _ in range(SILENT)]
-                await until(lambda: receive_limiter.under_way == 2)
+                await until(lambda: receive_limiter.under_way >= RECEIVED_AT_ONCE)
                 for _ in range(20):
                     assert await put_on(other)(b"", timeout=LONG_S) == b"done"
                 assert await asyncio.to_thread(check, target, "readiness", LONG_S) == "SERVING"

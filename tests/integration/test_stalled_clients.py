@@ -61,13 +61,13 @@ async def unasked(request: bytes, context: Any) -> bytes:
 
 
 async def test_a_sender_that_stops_in_the_middle_is_told_and_its_call_is_over() -> None:
-    receive_limiter = ReceiveLimiter(slow_after_s=0.02, arrival_s=0.05)
+    receive_limiter = ReceiveLimiter(slow_after_s=0.02, receipt_s=0.05)
     handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(unasked)}
-    async with serving(handlers, limiter_of=lambda method: receive_limiter) as server:
+    async with serving(handlers, limiter=receive_limiter) as server:
         call = _Call(*await asyncio.open_connection("127.0.0.1", server.port))
         await call.begin("/test.Stalled/Put")
         outcome = asyncio.create_task(call.outcome())
-        call.writer.write(_frame(_DATA, 0, 1, b"\0" + struct.pack(">I", 8 * MIB) + bytes(1_000)))
+        call.writer.write(_frame(_DATA, 0, 1, b"\0" + struct.pack(">I", 3 * MIB) + bytes(1_000)))
         async with asyncio.timeout(LONG_S):
             assert await outcome == "RESOURCE_EXHAUSTED"
         assert receive_limiter.under_way == 0
@@ -75,17 +75,17 @@ async def test_a_sender_that_stops_in_the_middle_is_told_and_its_call_is_over() 
 
 
 async def test_a_slow_sender_learns_that_it_may_try_again() -> None:
-    receive_limiter = ReceiveLimiter(slots=1, wait_s=0.05, slow_after_s=LONG_S)
+    receive_limiter = ReceiveLimiter(slots=1, wait_s=0.05, slow_after_s=0.1)
     handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(unasked)}
     async with (
-        serving(handlers, limiter_of=lambda method: receive_limiter) as server,
+        serving(handlers, limiter=receive_limiter) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         over = asyncio.Event()
         other = asyncio.create_task(receive_limiter.receive(over.wait))
         await until(lambda: receive_limiter.under_way == 1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await put_on(channel)(bytes(4 * MIB))
+            await put_on(channel)(bytes(3 * MIB))
         assert isinstance(from_rpc_error(refused.value), ThrottledError)
         over.set()
         await other

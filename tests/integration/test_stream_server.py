@@ -313,7 +313,7 @@ async def test_a_client_that_takes_no_answer_loses_its_connection_and_holds_noth
 ) -> None:
     monkeypatch.setattr("paceline.rpc.streams.stream_server.LONGEST_DELIVERY_S", 0.2)
     echo = Echo()
-    large = bytes(8 << 20)
+    large = bytes(3 << 20)
     async with serving(stream_handler(echo.ask), Calls(), max_streams=1) as server:
         asker = Asker(server.port)
         window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]

@@ -140,7 +140,7 @@ class Flood:
         self._host, self._port = host, int(port)
         self._until = time.monotonic() + seconds
         self.ends: dict[str, Counter[str]] = {}
-        large = pb.ProduceRequest(partitions=[pb.ProducePartition(topic=topic, batch=bytes(15 * MIB))])
+        large = pb.ProduceRequest(partitions=[pb.ProducePartition(topic=topic, batch=bytes(4 * MIB - 1_024))])
         self._large = memoryview(_message(large.SerializeToString()))
         # The length alone is enough to be refused; what follows it never ends.
         self._giant = memoryview(b"\0" + struct.pack(">I", GIANT_BYTES) + bytes(MIB))

@@ -27,6 +27,10 @@ class TimestampType(Enum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+MAX_TOPIC_MESSAGE_BYTES: Final = 4 << 20
+"""Largest ``max.message.bytes`` that a topic can be given: the default of ``socket.request.max.bytes``."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """Settings of one log; sizes in bytes, times in milliseconds, -1 means "no limit" where the key allows it."""
@@ -85,6 +89,20 @@ class LogConfig:
             except (ValueError, KeyError) as error:
                 raise InvalidConfigError(f"invalid value {properties[key]!r} for {key}: {error}") from None
         return replace(defaults if defaults is not None else cls(), **values)
+
+    def refuse_unreceivable_batches(self) -> None:
+        """Refuse batches that are larger than the request a client may send.
+
+        Only changes are checked. A topic that already has a larger value keeps it, so that its partitions still load.
+
+        Raises:
+            InvalidConfigError: ``max.message.bytes`` is above `MAX_TOPIC_MESSAGE_BYTES`.
+        """
+        if self.max_message_bytes > MAX_TOPIC_MESSAGE_BYTES:
+            raise InvalidConfigError(
+                f"max.message.bytes is {self.max_message_bytes}; a request of a client, and so a batch, has at most "
+                f"{MAX_TOPIC_MESSAGE_BYTES} bytes"
+            )
 
     def value_text(self, key: str) -> str:
         """Return the value of a topic key as text, as `from_properties` would read it.

@@ -18,7 +18,6 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from paceline.model.errors import InvalidRequestError, PacelineError, ThrottledError, UnknownServerError
-from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, refuse_too_many_fields
 from paceline.rpc.admission.nested_limits import MAX_ELEMENTS, refuse_too_many_elements
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
@@ -64,10 +63,6 @@ def typed_parser(parse: Parse | None, max_fields: int, max_elements: int | None 
     return parsed
 
 
-def _all_share(receive_limiter: ReceiveLimiter) -> Callable[[str], ReceiveLimiter]:
-    return lambda method: receive_limiter
-
-
 def _ignore(method: str, seconds: float, reason: str | None) -> None:
     return None
 
@@ -95,34 +90,30 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self,
         observe: RequestObserver = _ignore,
         max_fields: int = MAX_CLIENT_FIELDS,
-        limiter_of: Callable[[str], ReceiveLimiter] | None = None,
         max_streams: int = MAX_STREAMS,
-        turns: LoopFairness | None = None,
         max_calls: int | None = None,
         guard: Guard | None = None,
+        limiter: ReceiveLimiter | None = None,
     ) -> None:
         """Make it.
 
         Args:
             observe: told about every finished call.
             max_fields: bounds a request's fields, list elements counted.
-            limiter_of: says for a method which others its requests share their slots with; by default all do.
             max_streams: streams of exchanges that may be open at once.
-            turns: taken by large requests and answers of exchanges.
             max_calls: calls at once; further ones are throttled, all but questions after health.
             guard: admits callers; by default the one of a PLAINTEXT listener.
+            limiter: bounds the requests that are being received.
         """
         self._guard = guard or Guard("")
         self._calls = Calls(max_calls)
         self._health_checks = Calls(None)
         self._observe = observe
         self._max_fields = max_fields
-        self._limiter_of = limiter_of or _all_share(ReceiveLimiter())
+        self._limiter = limiter or ReceiveLimiter()
         self._wrapped: dict[str, Any] = {}
         self.streams = OpenStreams(max_streams)
         """Streams of exchanges that are open."""
-        if turns is not None:
-            self.streams.turns = turns
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Return the handler, wrapped; one wrapper per method is kept, so the cost per call is a dictionary look-up."""
@@ -143,16 +134,13 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             # The library's reflection; no other stream of requests is served.
             return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
         parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
-        receive_limiter = self._limiter_of(method)
         # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                self._streaming(method, handler.unary_stream, parse, receive_limiter),
-                response_serializer=handler.response_serializer,
+                self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
             )
         return grpc.stream_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary, parse, receive_limiter),
-            response_serializer=handler.response_serializer,
+            self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
         )
 
     def _reflection(self, method: str, handler: Any) -> Any:
@@ -193,9 +181,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _unary(
-        self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse, receive_limiter: ReceiveLimiter
-    ) -> Any:
+    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
         calls = self._health_checks if method == HEALTH_CHECK else self._calls
 
         async def handle(_requests: Any, context: Any) -> Any:
@@ -203,7 +189,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             try:
                 caller = self._guard.admit(method, context)
                 with calls:
-                    data = await _received(receive_limiter, context)
+                    data = await self._received(context)
                     begin = time.perf_counter()
                     request = parse(data)
                     del data
@@ -216,20 +202,17 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return handle
 
-    def _streaming(
-        self, method: str, inner: Callable[[Any, Any], Any], parse: Parse, receive_limiter: ReceiveLimiter
-    ) -> Any:
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
         if not inspect.isasyncgenfunction(inner):
-            return self._unary(
-                method, inner, parse, receive_limiter
-            )  # it writes to the context and returns, as the health service's Watch does
+            # It writes to the context and returns, as the health service's Watch does.
+            return self._unary(method, inner, parse)
 
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
                 caller = self._guard.admit(method, context)
                 with self._calls:
-                    request = parse(await _received(receive_limiter, context))
+                    request = parse(await self._received(context))
                     begin = time.perf_counter()
                     self._guard.check(method, caller, request, context)
                     async for response in inner(request, context):
@@ -239,6 +222,15 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             self._observe(method, time.perf_counter() - begin, None)
 
         return handle
+
+    async def _received(self, context: Any) -> Any:
+        request = await self._limiter.receive(context.read)
+        if request is grpc.aio.EOF:
+            # The client has left, most probably, and gRPC finds that out by itself; or it sent no request.
+            with contextlib.suppress(grpc.aio.InternalError):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+            raise asyncio.CancelledError
+        return request
 
     async def _abort(self, method: str, begin: float, failure: BaseException, context: Any) -> NoReturn:
         seconds = time.perf_counter() - begin
@@ -252,16 +244,6 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         rich = to_rpc_status(error)
         await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
         raise AssertionError("abort does not return")
-
-
-async def _received(receive_limiter: ReceiveLimiter, context: Any) -> Any:
-    request = await receive_limiter.receive(context.read, context.peer)
-    if request is grpc.aio.EOF:
-        # Gone, most probably; gRPC finds that out by itself in a moment. Or a client that ends without a request.
-        with contextlib.suppress(grpc.aio.InternalError):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
-        raise asyncio.CancelledError
-    return request
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):

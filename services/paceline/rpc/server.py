@@ -19,21 +19,21 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.model.errors import InvalidRequestError
-from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_too_many_fields
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
 from paceline.rpc.security.guard import Guard
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 
-DEFAULT_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
+DEFAULT_MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 16 * 1024
 LOOKAHEAD_BYTES: Final = 256 * 1024
 MIN_PING_INTERVAL_MS: Final = 10_000
-MAX_CONNECTIONS: Final = 10_000
+MAX_CONNECTIONS: Final = 4_096
 """At one listener; a further one is accepted and closed at once."""
-MAX_STREAMS_PER_CONNECTION: Final = 1_000
+MAX_STREAMS_PER_CONNECTION: Final = 256
+"""Calls that one connection may have at once; gRPC's clients keep further calls back until one of these is over."""
 MAX_CALLS: Final = 10_000
 """At one listener, long polls and watches included."""
 ROOM_FOR_HEALTH: Final = 1_000
@@ -106,8 +106,8 @@ def server_options(
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-        # What a connection may send before its request is received (rpc/admission/receive_limiter.py). gRPC would
-        # let that grow to megabytes on each of hundreds of connections; a request that is being received gets room.
+        # What a connection may send beyond the requests that are being received. gRPC would let that grow to megabytes
+        # on each of hundreds of connections.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -137,12 +137,11 @@ class AioRpcServer:
         observe: RequestObserver = _ignore,
         with_reflection: bool = True,
         max_calls: int = MAX_CALLS,
-        limiter_of: Callable[[str], ReceiveLimiter] | None = None,
         max_streams: int = MAX_STREAMS,
-        turns: LoopFairness | None = None,
         max_connections: int = MAX_CONNECTIONS,
         guard: Guard | None = None,
         credentials: Any = None,
+        limiter: ReceiveLimiter | None = None,
     ) -> None:
         """Make the server.
 
@@ -153,20 +152,18 @@ class AioRpcServer:
             observe: told about every finished call.
             with_reflection: whether clients may ask for the contract.
             max_calls: calls at once; further ones are throttled, all but questions after health.
-            limiter_of: says for a method which others its requests share their slots with; by default all share
-                the same.
             max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
-            turns: taken by what is large on streams; ``limiter_of`` has its own for calls.
             max_connections: connections that may be open at once; further ones are closed.
             guard: admits callers.
             credentials: of an SSL listener; None for PLAINTEXT.
+            limiter: bounds the requests that are being received; servers may share one.
         """
         self.listener = listener
         self.port = 0
         self._credentials = credentials
         self._health_names = _Health(services).names
         self._interceptor = AioErrorInterceptor(
-            observe, limiter_of=limiter_of, max_streams=max_streams, turns=turns, max_calls=max_calls, guard=guard
+            observe, max_streams=max_streams, max_calls=max_calls, guard=guard, limiter=limiter
         )
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],

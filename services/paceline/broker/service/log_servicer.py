@@ -43,7 +43,6 @@ from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
-from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.nested_limits import refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import topics_page
@@ -170,11 +169,9 @@ class LogServicer:
         budget: ByteBudget,
         answers: AnswerBudget,
         fetch_max_bytes: int,
-        turns: LoopFairness,
         codec: RecordCodec,
     ) -> None:
         self._core = core
-        self._fairness = turns
         self._listener = Listener(listener, core)
         self._scheduler = scheduler
         self._budget = budget
@@ -264,15 +261,11 @@ class LogServicer:
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
         wanted.max_wait_ms = wait_within_deadline(wanted.max_wait_ms, context)
-        if not self._fairness.free:
-            await self._fairness.wait()
         response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context)
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
         size = sum(len(result.batches) for result in response.results)
-        self._fairness.moved(size)
         self._answers.hold(size, context)
-        await self._fairness.take(size)
         if structured:
             return (await self._structured(wanted, response)).SerializeToString()
         return wire.fetch_response(response.session_id, response.results, self._listener.address_of)

@@ -12,7 +12,6 @@ from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.model.control import Endpoint
-from paceline.rpc.admission.loop_fairness import LoopFairness
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
@@ -27,7 +26,6 @@ from paceline.v1 import group_service_pb2_grpc, metadata_service_pb2_grpc
 CONTROL_THREADS = 4
 _FETCHER_STREAMS = 1_000
 """Streams of replica fetchers: each follower has ``num.replica.fetchers``."""
-PRODUCE_METHOD = f"/{LOG_SERVICE}/Produce"
 
 
 class BrokerServers:
@@ -52,10 +50,8 @@ class BrokerServers:
         self._hub = hub or WatchHub(secrets.token_hex(6))
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
-        self._fairness = LoopFairness()
+        self._limiter = ReceiveLimiter()
         self._record_codec = RecordCodec()
-        # Producers that keep the broker busy with large requests do not keep those waiting who ask for little.
-        self._produce_limiter, self._other_limiter = ReceiveLimiter(self._fairness), ReceiveLimiter(self._fairness)
         self._max_connections, _ = descriptor_shares(
             open_file_limit(), len(settings.listeners), settings.keys.max_connections
         )
@@ -117,16 +113,12 @@ class BrokerServers:
             max_request_bytes=MAX_RESPONSE_BYTES if replication else keys.socket_request_max_bytes,
             observe=self._metrics.observe_request,
             with_reflection=keys.reflection_enable and not replication,
-            limiter_of=None if replication else self._limiter_of,
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
-            turns=self._fairness,
             max_connections=self._max_connections,
             guard=self._security.guard(name),
             credentials=self._security.server_credentials(name),
+            limiter=None if replication else self._limiter,
         )
-
-    def _limiter_of(self, method: str) -> ReceiveLimiter:
-        return self._produce_limiter if method == PRODUCE_METHOD else self._other_limiter
 
     def _client_services(self, name: str) -> list[Service]:
         fetch_max_bytes = self._settings.keys.fetch_max_bytes
@@ -137,7 +129,6 @@ class BrokerServers:
             self._budget,
             self._answers,
             fetch_max_bytes,
-            self._fairness,
             self._record_codec,
         )
         groups = GroupServicer(self._core, name)

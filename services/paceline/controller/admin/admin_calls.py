@@ -53,7 +53,7 @@ def serve(components: ControllerComponents, event: requests.AdminRequest) -> Flo
 
 
 class AdminCalls:
-    """LoopFairness calls into events; timeouts are in milliseconds."""
+    """Turns calls into events; timeouts are in milliseconds."""
 
     def __init__(self, ask: Callable[[Event], None]) -> None:
         """``ask`` queues an event, or preempts it when the controller is not active."""

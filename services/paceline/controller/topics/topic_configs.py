@@ -252,7 +252,7 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
         value = change.value or ""
         if change.operation is not ConfigOperation.SET:
             value = _edited(change, _entry_value(change.key, overrides, defaults))
-        LogConfig.from_properties({change.key: value})
+        LogConfig.from_properties({change.key: value}).refuse_unreceivable_batches()
         result[change.key] = value
     _check_lags(changes, result, defaults)
     return result

@@ -102,7 +102,7 @@ class TopicValidator:
             raise TopicAlreadyExistsError(f"topic {topic.name!r} {state}")
         if holder is not None:
             raise TopicAlreadyExistsError(f"topic {topic.name!r} differs from {holder!r} only in '.' and '_'")
-        LogConfig.from_properties(topic.configs)
+        LogConfig.from_properties(topic.configs).refuse_unreceivable_batches()
         if topic.assignments:
             if topic.partitions is not None or topic.replication_factor is not None:
                 raise InvalidRequestError("counts and a manual placement exclude each other")

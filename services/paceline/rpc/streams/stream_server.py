@@ -20,7 +20,6 @@ import grpc
 import grpc.aio
 
 from paceline.model.errors import RequestTimedOutError
-from paceline.rpc.admission.loop_fairness import WORTH_A_TURN_BYTES, LoopFairness
 from paceline.rpc.connections import cut_connection
 
 Answer = Callable[[bytes, "StreamServer"], Coroutine[Any, Any, bytes]]
@@ -229,8 +228,6 @@ class OpenStreams:
     """The streams of one server, at most ``limit`` at a time."""
 
     def __init__(self, limit: int = MAX_STREAMS) -> None:
-        self.turns = LoopFairness()
-        """Taken by large requests before anybody works on them."""
         self.load = Load()
         self._limit = limit
         self._count = 0
@@ -259,7 +256,7 @@ class OpenStreams:
 
     async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
         """Return whether every answer was taken; what requests held is given back either way."""
-        stream = _Stream(answer, context, on_answered, lambda: self._ending, self.turns, self.load)
+        stream = _Stream(answer, context, on_answered, lambda: self._ending, self.load)
         self._streams[stream] = None
         if self._look is None:
             self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_for_overdue)
@@ -306,7 +303,6 @@ class _Stream:
         context: Any,
         on_answered: OnAnswered,
         is_ending: Callable[[], bool],
-        turns: LoopFairness,
         load: Load,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -319,7 +315,6 @@ class _Stream:
         self._answer = answer
         self._on_answered = on_answered
         self._is_ending = is_ending
-        self._fairness = turns
         self._load = load
         self._room = asyncio.Event()
         self._all_read = False
@@ -334,8 +329,6 @@ class _Stream:
         try:
             while not self._is_ending() and (request := await self.context.read()) is not grpc.aio.EOF:
                 size = len(request)
-                if size >= WORTH_A_TURN_BYTES:
-                    await self._fairness.after(size)  # here, for what comes behind it must not overtake it
                 exchange = StreamServer(self)
                 exchange.size_bytes = size
                 self._load.used_bytes += size

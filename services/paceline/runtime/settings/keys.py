@@ -38,9 +38,9 @@ class CommonKeys(SecurityKeys):
     min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", scope="broker", ge=1)
     listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free one")
     advertised_listeners: OptionalText = key(None, "", "what others are told; default: the listeners")
-    socket_request_max_bytes: int = key(16 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
+    socket_request_max_bytes: int = key(4 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
     max_connections: int = key(
-        10_000, "connections", "open at one listener; further ones are closed at once", ge=16, le=1_000_000
+        4_096, "connections", "open at one listener; further ones are closed at once", ge=16, le=1_000_000
     )
     metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
     metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
@@ -145,7 +145,7 @@ class BrokerKeys(CommonKeys):
     )
     log_preallocate: bool = key(False, "", "", topic="preallocate", scope="broker")
     message_max_bytes: int = key(
-        1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", scope="broker", ge=0, le=32 << 20
+        1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", scope="broker", ge=0, le=4 << 20
     )
     compression_type: str = key(
         "producer", "", "gzip snappy lz4 zstd uncompressed producer", topic="compression.type", scope="broker"
