@@ -3,11 +3,34 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from paceline.model.scheduler import Cancellable
 
 _ROUNDING_S = 0.000_5
 """`now_ms` rounds down, so a timer that is exact in seconds could look a millisecond early."""
+
+COARSE_FROM_MS: Final = 400
+"""Delays from here on are time-outs, which are nearly always cancelled. They share the timers of the event loop."""
+TICK_MS: Final = 25
+"""Time-outs that end within one tick share one timer, which fires at the end of the tick."""
+
+
+class _Timeout:
+    """A callback among those that share a timer."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def run(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
 
 
 class AsyncioScheduler:
@@ -15,6 +38,8 @@ class AsyncioScheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._ticks: dict[int, list[_Timeout]] = {}
+        """Time-outs by the tick at whose end they are due."""
 
     def now_ms(self) -> int:
         """Return monotonic milliseconds."""
@@ -29,8 +54,28 @@ class AsyncioScheduler:
         self._loop.call_soon(callback)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
-        """Run ``callback`` once, not before ``delay_ms`` have passed."""
+        """Run ``callback`` once, not before ``delay_ms`` have passed; a long delay may last a tick longer.
+
+        A produce request has a time-out of 30 s and is answered in milliseconds. A timer of the event loop for each
+        costs as much as several look-ups in a dictionary, and stays in the loop's heap after it was cancelled.
+        """
+        if delay_ms >= COARSE_FROM_MS:
+            return self._timeout(delay_ms, callback)
         return self._loop.call_later(max(delay_ms, 0) / 1000 + _ROUNDING_S, callback)
+
+    def _timeout(self, delay_ms: float, callback: Callable[[], None]) -> _Timeout:
+        tick = int((self._loop.time() * 1000 + delay_ms) // TICK_MS) + 1
+        entries = self._ticks.get(tick)
+        if entries is None:
+            entries = self._ticks[tick] = []
+            self._loop.call_at(tick * TICK_MS / 1000 + _ROUNDING_S, self._end_tick, tick)
+        timeout = _Timeout(callback)
+        entries.append(timeout)
+        return timeout
+
+    def _end_tick(self, tick: int) -> None:
+        for timeout in self._ticks.pop(tick):
+            self._loop.call_soon(timeout.run)
 
     def post(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the loop; for other threads. After the loop has closed it is dropped."""

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 
-from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.model.scheduler import Cancellable
+from paceline.runtime.asyncio_scheduler import COARSE_FROM_MS, TICK_MS, AsyncioScheduler
 
 LONG_S = 60.0
 
@@ -51,6 +52,47 @@ async def test_a_cancelled_timer_does_not_run() -> None:
     done = asyncio.Event()
     scheduler.call_later(1, lambda: seen.append("cancelled")).cancel()
     scheduler.call_later(5, done.set)
+    await asyncio.wait_for(done.wait(), LONG_S)
+    assert seen == []
+
+
+async def test_time_outs_share_timers_and_run_after_their_delay() -> None:
+    loop = asyncio.get_running_loop()
+    scheduler = AsyncioScheduler(loop)
+    done = asyncio.Event()
+    early: list[int] = []
+    seen: list[str] = []
+
+    def arm(delay_ms: int, last: bool) -> None:
+        begin_ms = scheduler.now_ms()
+
+        def fire() -> None:
+            if scheduler.now_ms() - begin_ms < delay_ms:
+                early.append(delay_ms)
+            if last:
+                done.set()
+
+        scheduler.call_later(delay_ms, fire)
+
+    for number in range(101):
+        arm(COARSE_FROM_MS + number % TICK_MS, last=False)
+    cancelled = [scheduler.call_later(COARSE_FROM_MS, lambda: seen.append("cancelled")) for _ in range(100)]
+    arm(COARSE_FROM_MS + 2 * TICK_MS, last=True)
+    assert len(scheduler._ticks) <= 5
+    for one in cancelled:
+        one.cancel()
+    await asyncio.wait_for(done.wait(), LONG_S)
+    assert early == seen == []
+
+
+async def test_time_out_that_an_earlier_one_of_its_tick_cancels_does_not_run() -> None:
+    scheduler = AsyncioScheduler(asyncio.get_running_loop())
+    seen: list[str] = []
+    done = asyncio.Event()
+    later: list[Cancellable] = []
+    scheduler.call_later(COARSE_FROM_MS, lambda: later[0].cancel())
+    later.append(scheduler.call_later(COARSE_FROM_MS, lambda: seen.append("cancelled")))
+    scheduler.call_later(COARSE_FROM_MS + 2 * TICK_MS, done.set)
     await asyncio.wait_for(done.wait(), LONG_S)
     assert seen == []
 

@@ -434,7 +434,7 @@ class ReplicaFetcher:
         Its segments would have the size that the broker's defaults say. After half of ``replica.lag.time.max.ms`` a
         copy counts for more.
         """
-        if log.size_bytes or not self._host.is_unread(state.partition.topic_partition.topic):
+        if not self._host.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
             return False
         return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 
