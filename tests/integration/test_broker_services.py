@@ -15,9 +15,9 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from paceline.broker.metadata_cache import MetadataCache
-from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.internal_servicer import ReplicationServicer
 from paceline.broker.service.log_servicer import ByteBudget, LogServicer
+from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.broker.service.servers import CONTROL_THREADS, BrokerServers
@@ -198,7 +198,7 @@ LISTENERS = "--listeners=CLIENT://127.0.0.1:0,EXTERNAL://127.0.0.1:0,REPLICATION
 @pytest.fixture
 async def door() -> AsyncIterator[Door]:
     settings = load_broker(["--zookeeper-connect=none", "--log-dirs=/none", LISTENERS], {})
-    core, metrics, handle = SmallCore(), Metrics(), CoreHandle()
+    core, metrics, handle = SmallCore(), Metrics(), NodeHandle()
     servers = BrokerServers(settings, handle, AsyncioScheduler(asyncio.get_running_loop()), metrics, node_id=lambda: 1)
     await servers.start()
     handle.set(core)
@@ -576,7 +576,7 @@ async def test_offsets_epochs_replicas_and_producer_ids_are_answered(door: Door)
 async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -> None:
     handlers = {
         log_pb.DESCRIPTOR.services_by_name["LogService"]: LogServicer(
-            CoreHandle(),
+            NodeHandle(),
             "CLIENT",
             AsyncioScheduler(asyncio.get_running_loop()),
             ByteBudget(1),
@@ -584,7 +584,7 @@ async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -
             1,
             RecordCodec(),
         ).handlers(),
-        replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(CoreHandle()).handlers(),
+        replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(NodeHandle()).handlers(),
     }
     for service, methods in handlers.items():
         assert {method.name for method in service.methods} == set(methods), service.full_name
@@ -765,7 +765,7 @@ async def test_a_port_in_use_is_said_in_words(door: Door) -> None:
         {},
     )
     servers = BrokerServers(
-        settings, CoreHandle(), AsyncioScheduler(asyncio.get_running_loop()), Metrics(), node_id=lambda: 1
+        settings, NodeHandle(), AsyncioScheduler(asyncio.get_running_loop()), Metrics(), node_id=lambda: 1
     )
     with pytest.raises(
         StartupError, match=rf"^port {port} is in use \(CLIENT listener on 127\.0\.0\.1:{port}\)$"
@@ -778,7 +778,7 @@ async def test_a_port_in_use_is_said_in_words(door: Door) -> None:
 async def test_before_the_core_exists_the_doors_say_that_the_broker_is_starting() -> None:
     settings = load_broker(["--zookeeper-connect=none", "--log-dirs=/none", LISTENERS], {})
     servers = BrokerServers(
-        settings, CoreHandle(), AsyncioScheduler(asyncio.get_running_loop()), Metrics(), node_id=lambda: 1
+        settings, NodeHandle(), AsyncioScheduler(asyncio.get_running_loop()), Metrics(), node_id=lambda: 1
     )
     await servers.start()
     made = Door(servers, SmallCore(), Metrics())

@@ -25,10 +25,13 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import MetricsSnapshot, snapshot_of
 from paceline.broker.partition.interfaces import IsrProposal
 from paceline.broker.partition.isr_writer import IsrWriter
+from paceline.broker.partition.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.recipes import notify_log_dir_failure, read_controller_epoch, read_leader_epochs
-from paceline.broker.requests.client_requests import ClientRequests
+from paceline.broker.requests.digest_range import digest_range
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.storage.interfaces import ReplicaLogs
 from paceline.broker.storage.log_cleaner import LogCleaner
@@ -185,7 +188,6 @@ class BrokerNode:
             self._leadership_changed,
             self.groups.partitions_deleted,
         )
-        self._clients = ClientRequests(config, self.replica_manager)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
         self._registration = Registration(
             config,
@@ -508,15 +510,21 @@ class BrokerNode:
         if refusal is not None:
             reply(ReplicaFetchResponse(0, [], refusal.code))
             return None
-        return self._clients.replica_fetch(request, reply)
+        return fetch_for_follower(self.replica_manager, request, reply)
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
         """Say where leader epochs ended."""
-        return self._clients.offsets_for_leader_epoch(queries, from_client, self._not_serving())
+        refusal = self._not_serving()
+        if refusal is not None:
+            return [EpochAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
+        return offsets_for_leader_epoch(self.replica_manager, queries, from_client)
 
     def digest_range(self, query: DigestQuery) -> DigestAnswer:
         """Summarize a range of this broker's replica."""
-        return self._clients.digest_range(query, self._not_serving())
+        refusal = self._not_serving()
+        if refusal is not None:
+            return DigestAnswer(query.topic_partition, failure_of(refusal))
+        return digest_range(self.replica_manager, query)
 
     def produce(
         self,
@@ -533,14 +541,14 @@ class BrokerNode:
         """
         unknown = self._topic_configs.unknown_among(item.topic_partition.topic for item in data)
         if not unknown:
-            return self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
+            return self._append(acks, timeout_ms, data, reply, from_client)
         # A topic that came here a moment ago: its settings are on their way.
         waits: list[Cancel] = []
         gone = False
 
         def go_on() -> None:
             if not gone:
-                cancel = self._clients.produce(acks, timeout_ms, data, reply, from_client, self._not_serving())
+                cancel = self._append(acks, timeout_ms, data, reply, from_client)
                 waits.extend([] if cancel is None else [cancel])
 
         def forget() -> None:
@@ -552,17 +560,42 @@ class BrokerNode:
         self._topic_configs.wait_for(unknown, timeout_ms, go_on)
         return forget
 
+    def _append(
+        self,
+        acks: RequiredAcks,
+        timeout_ms: int,
+        data: Sequence[ProduceData],
+        reply: Callable[[list[ProduceResult]], None],
+        from_client: bool,
+    ) -> Cancel | None:
+        refusal = self._not_serving()
+        if refusal is not None:
+            reply([ProduceResult(item.topic_partition, failure_of(refusal)) for item in data])
+            return None
+        return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client)
+
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
         """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
-        return self._clients.fetch(request, reply, self._not_serving())
+        refusal = self._not_serving()
+        if refusal is not None:
+            reply(FetchResponse([], 0, failure_of(refusal)))
+            return None
+        return fetch_for_client(self.replica_manager, request, reply)
 
     def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
-        """Look up offsets a client may read."""
-        return self._clients.list_offsets(queries, isolation, self._not_serving())
+        """Look up offsets a client may read; both isolation levels see the same while there are no transactions."""
+        del isolation
+        refusal = self._not_serving()
+        if refusal is not None:
+            return [OffsetAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
+        return list_offsets(self.replica_manager, queries)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show what this broker knows of the replicas it leads; no partitions means all of the topic it leads."""
-        return self._clients.describe_replicas(topic, partitions)
+        manager = self.replica_manager
+        led = (one.topic_partition for one in manager.led_partitions() if one.topic_partition.topic == topic)
+        indexes = partitions or sorted(topic_partition.partition for topic_partition in led)
+        return describe_replicas(manager, topic, indexes, manager.now_ms())
 
     def delete_records(
         self,
@@ -571,7 +604,11 @@ class BrokerNode:
         reply: Callable[[list[DeleteRecordsResult]], None],
     ) -> Cancel | None:
         """Move log starts up; reply once, when every live replica has followed or the time is over."""
-        return self._clients.delete_records(queries, timeout_ms, reply, self._not_serving())
+        refusal = self._not_serving()
+        if refusal is not None:
+            reply([DeleteRecordsResult(query.topic_partition, failure_of(refusal)) for query in queries])
+            return None
+        return self.replica_manager.deletes.delete(queries, timeout_ms, reply)
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
         """Reply with (producer id, epoch), or with the error that stands for it."""

@@ -15,8 +15,8 @@ from paceline.broker.groups.requests import (
     SyncResult,
 )
 from paceline.broker.service import group_values as values
-from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.log_servicer import Listener, answer_of
+from paceline.broker.service.node_handle import NodeHandle
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
     InvalidGroupIdError,
@@ -44,7 +44,7 @@ _JOIN_GRACE_MS: Final = 300_000
 class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     """Consumer groups, for the clients of one listener."""
 
-    def __init__(self, core: CoreHandle, listener: str) -> None:
+    def __init__(self, core: NodeHandle, listener: str) -> None:
         self._core = core
         self._listener = Listener(listener, core)
 

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
-from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.log_servicer import answer_of
+from paceline.broker.service.node_handle import NodeHandle
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as pb
@@ -35,7 +35,7 @@ CONTROL_TIMEOUT_S: Final = 30.0
 class ReplicationServicer:
     """Answers followers; batches go around the protobuf library (`rpc.wire`)."""
 
-    def __init__(self, core: CoreHandle) -> None:
+    def __init__(self, core: NodeHandle) -> None:
         self._core = core
 
     def add_to(self, server: Any) -> None:
@@ -78,7 +78,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
     The request is parsed here and carried out on the event loop, in the order in which requests arrived.
     """
 
-    def __init__(self, core: CoreHandle, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, core: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
         self._core = core
         self._post = post
 

@@ -14,7 +14,7 @@ import grpc
 
 from paceline import __version__
 from paceline.broker.metadata_cache import MetadataCache
-from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import Places, RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.model.client_io import (
@@ -135,7 +135,7 @@ async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeo
 class Listener:
     """The addresses of one listener, for hints and metadata."""
 
-    def __init__(self, name: str, core: CoreHandle) -> None:
+    def __init__(self, name: str, core: NodeHandle) -> None:
         self.name = name
         self._core = core
 
@@ -163,7 +163,7 @@ class LogServicer:
 
     def __init__(
         self,
-        core: CoreHandle,
+        core: NodeHandle,
         listener: str,
         scheduler: Scheduler,
         budget: ByteBudget,
@@ -359,7 +359,7 @@ class LogServicer:
 class MetadataServicer(WatchServicer):
     """Describes the cluster from the broker's cache."""
 
-    def __init__(self, core: CoreHandle, listener: str, node_id: Callable[[], int], hub: WatchHub) -> None:
+    def __init__(self, core: NodeHandle, listener: str, node_id: Callable[[], int], hub: WatchHub) -> None:
         super().__init__(hub)
         self._core = core
         self._listener = Listener(listener, core)

@@ -26,7 +26,7 @@ from paceline.broker.metrics import label_families_of
 from paceline.broker.node import BrokerNode
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.service.broker_id import broker_id_of
-from paceline.broker.service.core_port import CoreHandle
+from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.servers import BrokerServers
 from paceline.broker.service.transport import GrpcBrokerTransport
 from paceline.coordination.errors import CoordinationError, DuplicateBrokerIdError, SessionLostError
@@ -83,7 +83,7 @@ class BrokerProcess:
         self._loop = loop
         self._scheduler = AsyncioScheduler(loop)
         self._metrics = Metrics()
-        self._core = CoreHandle()
+        self._core = NodeHandle()
         self._hub = WatchHub(secrets.token_hex(6))
         self._security = open_transport_security(settings.security)
         self._servers = BrokerServers(

@@ -4,10 +4,10 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from paceline.broker.service.core_port import CoreHandle
 from paceline.broker.service.group_servicer import GROUP_SERVICE, GroupServicer
 from paceline.broker.service.internal_servicer import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
 from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, LogServicer, MetadataServicer
+from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
@@ -34,7 +34,7 @@ class BrokerServers:
     def __init__(
         self,
         settings: BrokerSettings,
-        core: CoreHandle,
+        core: NodeHandle,
         scheduler: AsyncioScheduler,
         metrics: Metrics,
         node_id: Callable[[], int],

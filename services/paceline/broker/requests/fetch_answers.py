@@ -1,0 +1,124 @@
+"""Turn fetches of clients and followers into positions to read, and the reads into their answers."""
+
+from collections.abc import Callable
+
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
+from paceline.model.client_io import FetchRequest, FetchResponse, FetchResult
+from paceline.model.errors import (
+    ErrorCode,
+    FetchSessionIdNotFoundError,
+    InvalidFetchSessionEpochError,
+    OffsetOutOfRangeError,
+)
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
+from paceline.replication.fetch_session import FetchPosition
+from paceline.replication.purgatory import Cancel
+
+_SessionErrors = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
+_CLIENT = Reader(None)
+
+
+def fetch_for_client(
+    manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
+) -> Cancel | None:
+    """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
+    positions = [
+        FetchPosition(
+            item.topic_partition,
+            item.topic_id,
+            item.fetch_offset,
+            item.max_bytes,
+            item.current_leader_epoch,
+            item.last_fetched_epoch,
+        )
+        for item in request.partitions
+    ]
+    max_bytes = min(request.max_bytes, manager.config.fetch_max_bytes)
+
+    def answer(session_id: int, reads: list[PartitionRead]) -> None:
+        reply(FetchResponse([_client_result(manager, read) for read in reads], session_id))
+
+    try:
+        return manager.fetches.fetch(
+            Reader(None, rack=request.rack) if request.rack else _CLIENT,
+            FetchLimits(request.max_wait_ms, request.min_bytes, max_bytes),
+            request.session_id,
+            request.session_epoch,
+            positions,
+            request.forgotten,
+            answer,
+        )
+    except _SessionErrors as error:
+        reply(FetchResponse([], 0, failure_of(error)))
+        return None
+
+
+def _client_result(manager: ReplicaManager, read: PartitionRead) -> FetchResult:
+    topic_partition = read.position.topic_partition
+    if read.error is not None:
+        return FetchResult(topic_partition, manager.refusal(read.error, topic_partition, read.position.topic_id))
+    return FetchResult(
+        topic_partition,
+        None,
+        read.high_watermark,
+        read.high_watermark,
+        read.log_start_offset,
+        read.diverging_epoch,
+        read.batches,
+        read.preferred_replica,
+    )
+
+
+def fetch_for_follower(
+    manager: ReplicaManager, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
+) -> Cancel | None:
+    """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
+    positions = [
+        FetchPosition(
+            item.topic_partition,
+            item.topic_id,
+            item.fetch_offset,
+            item.max_bytes,
+            item.current_leader_epoch,
+            item.last_fetched_epoch,
+            item.log_start_offset,
+        )
+        for item in request.partitions
+    ]
+    try:
+        return manager.fetches.fetch(
+            Reader(request.replica_id, request.broker_epoch, wants_high_watermark=request.wants_high_watermark),
+            FetchLimits(request.max_wait_ms, request.min_bytes, request.max_bytes),
+            request.session_id,
+            request.session_epoch,
+            positions,
+            request.forgotten,
+            lambda session_id, reads: reply(
+                ReplicaFetchResponse(session_id, [_replica_result(read) for read in reads])
+            ),
+        )
+    except _SessionErrors as error:
+        reply(ReplicaFetchResponse(0, [], error.code))
+        return None
+
+
+def _replica_result(read: PartitionRead) -> ReplicaFetchResult:
+    error = read.error
+    if error is None:
+        return ReplicaFetchResult(
+            read.position.topic_partition,
+            ErrorCode.NONE,
+            read.leader_epoch,
+            read.high_watermark,
+            read.log_start_offset,
+            read.log_end_offset,
+            read.diverging_epoch,
+            read.batches,
+        )
+    result = ReplicaFetchResult(read.position.topic_partition, error.code, read.leader_epoch)
+    if isinstance(error, OffsetOutOfRangeError):
+        result.log_start_offset = read.log_start_offset
+        result.log_end_offset = read.log_end_offset
+    return result
