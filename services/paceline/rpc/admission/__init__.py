@@ -1,4 +1,4 @@
-"""Limits on requests: memory, elements of a message, senders, and fairness of the event loop.
+"""Limits on what a request may cost before it is handled: memory while it is received, fields, and elements of lists.
 
-Read `receive_limiter.py` first.
+docs/protocol/limits.md lists each threat with its limit and its test. Read `receive_limiter.py` first.
 """
