@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conformance.clusters import Cluster, RealCluster, ScriptedCluster
-from tests.conformance.driver import Driver, DriverError, known_drivers
+from tests.conformance.driver import Driver, DriverError, ToolchainMissingError, known_drivers
 from tests.conformance.player import Player, UnsupportedError
 from tests.conformance.results import FAILED, PASSED, UNSUPPORTED, Outcome, record
 from tests.conformance.scenarios import Scenario, all_scenarios
@@ -46,8 +46,10 @@ def main() -> int:
     if given.record and (given.only or given.without_real):
         arguments.error("--record needs all scenarios")
     spec = drivers[given.language]
-    if spec.missing:
-        print(f"the driver needs {', '.join(spec.missing)}", file=sys.stderr)
+    try:
+        driver = Driver(spec)
+    except ToolchainMissingError as error:
+        print(error, file=sys.stderr)
         return 1
     wanted = [one for one in all_scenarios() if given.only in one.name or given.only in one.group]
     wanted = [one for one in wanted if one.cluster != "real" or not given.without_real]
@@ -61,7 +63,6 @@ def main() -> int:
                 clusters.append(RealCluster(Path(directory)))
             return clusters[0]
 
-        driver = Driver(spec)
         try:
             for scenario in wanted:
                 outcome = outcomes[scenario.name] = play(driver, scenario, real)

@@ -2,7 +2,6 @@
 
 import json
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 DRIVERS_FILE: Final = Path(__file__).parent / "drivers.toml"
 PROTOCOL: Final = 1
+TOOLCHAIN_MISSING: Final = 77
+"""Exit code of a build that cannot run on this machine, as in Automake's test suites."""
 END_OF_STDERR_S: Final = 5.0
 
 Message = dict[str, Any]
@@ -24,6 +25,10 @@ class DriverError(Exception):
     """The driver broke the protocol, or did not answer in time; the message ends with what it wrote to stderr."""
 
 
+class ToolchainMissingError(DriverError):
+    """This machine lacks what the driver is built with; the message names it."""
+
+
 @dataclass(frozen=True)
 class DriverSpec:
     """How the driver of a language is built and started."""
@@ -31,12 +36,6 @@ class DriverSpec:
     language: str
     command: tuple[str, ...]
     build: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-
-    @property
-    def missing(self) -> list[str]:
-        """Return the programs that the driver needs and this machine lacks."""
-        return [program for program in self.needs if shutil.which(program) is None]
 
 
 def known_drivers() -> dict[str, DriverSpec]:
@@ -44,7 +43,7 @@ def known_drivers() -> dict[str, DriverSpec]:
     found = {}
     for language, fields in tomllib.loads(DRIVERS_FILE.read_text()).items():
         command = tuple(word.replace("{python}", sys.executable) for word in fields["command"])
-        found[language] = DriverSpec(language, command, tuple(fields.get("build", ())), tuple(fields.get("needs", ())))
+        found[language] = DriverSpec(language, command, tuple(fields.get("build", ())))
     return found
 
 
@@ -55,12 +54,15 @@ class Driver:
         """Build and start the driver.
 
         Raises:
+            ToolchainMissingError: this machine cannot build it.
             DriverError: it cannot be built, or does not greet.
         """
         self.spec = spec
         self._next_id = 0
         if spec.build:
             built = subprocess.run(spec.build, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+            if built.returncode == TOOLCHAIN_MISSING:
+                raise ToolchainMissingError(built.stderr.strip() or f"{spec.language}: the toolchain is missing")
             if built.returncode:
                 raise DriverError(f"{' '.join(spec.build)} failed: {built.stderr[-4_000:] or built.stdout[-4_000:]}")
         self._process = subprocess.Popen(

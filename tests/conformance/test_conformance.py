@@ -8,7 +8,7 @@ from paceline.coordination.errors import JavaNotFoundError
 from paceline.runtime.embedded_zookeeper import java_path
 from tests.conformance.__main__ import play
 from tests.conformance.clusters import Cluster, RealCluster
-from tests.conformance.driver import Driver, known_drivers
+from tests.conformance.driver import Driver, ToolchainMissingError, known_drivers
 from tests.conformance.results import FAILED
 from tests.conformance.scenarios import all_scenarios
 
@@ -33,10 +33,10 @@ def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 @pytest.fixture(scope="module", params=sorted(DRIVERS))
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver; a language without its tools is skipped."""
-    spec = DRIVERS[request.param]
-    if spec.missing:
-        pytest.skip(f"the driver for {spec.language} needs {', '.join(spec.missing)}")
-    running = Driver(spec)
+    try:
+        running = Driver(DRIVERS[request.param])
+    except ToolchainMissingError as error:
+        pytest.skip(str(error))
     yield running
     running.close()
 

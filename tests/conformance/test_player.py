@@ -10,7 +10,7 @@ import pytest
 from paceline.v1 import errors_pb2
 from tests.conformance import player
 from tests.conformance.clusters import ScriptedCluster
-from tests.conformance.driver import Driver, DriverError, DriverSpec
+from tests.conformance.driver import Driver, DriverError, DriverSpec, ToolchainMissingError
 from tests.conformance.player import Player, ScenarioError, UnsupportedError, difference
 from tests.conformance.scenarios import Scenario, all_scenarios, error_facts
 
@@ -68,6 +68,14 @@ def test_a_driver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DriverError, match="no answer to produce within"):
         driver.ask({"command": "produce"}, 0.2)
     driver.kill()
+
+
+@pytest.mark.parametrize(("code", "error"), [(77, ToolchainMissingError), (1, DriverError)])
+def test_a_build_says_whether_the_toolchain_is_missing_or_the_build_fails(code: int, error: type[DriverError]) -> None:
+    build = ("sh", "-c", f"echo 'the client needs Rust 1.88' >&2; exit {code}")
+    with pytest.raises(DriverError, match=r"the client needs Rust 1\.88") as raised:
+        Driver(DriverSpec("test", ("true",), build))
+    assert raised.type is error
 
 
 def produced(cluster: ScriptedCluster, results: str, writes: list[bytes]) -> Player:
