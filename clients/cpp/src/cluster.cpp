@@ -1,0 +1,250 @@
+#include "cluster.hpp"
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "credentials.hpp"
+
+namespace paceline::detail {
+
+namespace {
+
+constexpr milliseconds ask_timeout{2'000};
+constexpr auto metadata_age = std::chrono::minutes(5);
+constexpr int largest_message = 64 * 1024 * 1024;
+
+ClientConfig checked(ClientConfig config) {
+  if (config.bootstrap.empty()) throw std::invalid_argument("ClientConfig::bootstrap is empty: name at least one host:port");
+  for (const auto& address : config.bootstrap) {
+    const auto colon = address.rfind(':');
+    const auto port = colon == std::string::npos ? std::string() : address.substr(colon + 1);
+    if (colon == 0 || port.empty() || port.find_first_not_of("0123456789") != std::string::npos)
+      throw std::invalid_argument("ClientConfig::bootstrap: \"" + address + "\" is not host:port");
+  }
+  if (config.request_timeout <= milliseconds(0)) throw std::invalid_argument("ClientConfig::request_timeout must be positive");
+  return config;
+}
+
+grpc::ChannelArguments channel_arguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(largest_message);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // A broker restarts in seconds; gRPC's own back-off grows to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  // gRPC's retries know nothing of sequence numbers and leader hints.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Connections end with the client instead of being shared with other clients of the process.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetUserAgentPrefix("paceline-cpp");
+  return arguments;
+}
+
+}  // namespace
+
+Cluster::Cluster(ClientConfig config) : config_(checked(std::move(config))), credentials_(make_credentials(config_.tls)) {}
+
+std::shared_ptr<grpc::Channel> Cluster::channel(const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  auto& found = channels_[address];
+  if (!found) found = grpc::CreateCustomChannel(address, credentials_, channel_arguments());
+  return found;
+}
+
+/// Calls one known address after another, in random order, until one answers; throws the last failure otherwise.
+template <class Ask>
+void Cluster::ask_any(const Context& context, Ask&& ask) {
+  auto addresses = config_.bootstrap;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, address] : brokers_) addresses.push_back(address);
+  }
+  for (std::size_t i = addresses.size(); i > 1; --i)
+    std::swap(addresses[i - 1], addresses[random_below(static_cast<std::uint32_t>(i))]);
+  std::optional<Error> last;
+  for (const auto& address : addresses) {
+    if (last && context.expired()) break;
+    try {
+      return ask(context.within(ask_timeout), address);
+    } catch (const Error& error) {
+      last = error;
+    }
+  }
+  throw *last;
+}
+
+v1::DescribeClusterResponse Cluster::describe(const Context& context) {
+  const std::string operation = "describing the cluster";
+  v1::DescribeClusterResponse found;
+  const auto ask = [&](const Context& attempt, const std::string& address) {
+    const auto stub = v1::MetadataService::NewStub(channel(address));
+    found.Clear();
+    invoke(attempt, operation, [&](grpc::ClientContext* call) { return stub->DescribeCluster(call, {}, &found); });
+    if (found.brokers().empty() && found.controller_host().empty())
+      throw Error(make_failure(operation, v1::ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet"));
+  };
+  ask_any(context, ask);
+  const auto controller = join_address(found.controller_host(), found.controller_port());
+  // A standby controller names the active one only.
+  if (found.brokers().empty()) ask(context.within(ask_timeout), controller);
+
+  const std::lock_guard lock(mutex_);
+  controller_ = controller;
+  if (!found.brokers().empty()) {
+    brokers_.clear();
+    for (const auto& broker : found.brokers()) brokers_[broker.id()] = join_address(broker.host(), broker.port());
+  }
+  return found;
+}
+
+v1::TopicDescription Cluster::describe_topic(const Context& context, const std::string& topic) {
+  const std::string operation = "describing topic " + topic;
+  v1::DescribeTopicsRequest request;
+  request.add_topics(topic);
+  v1::DescribeTopicsResponse response;
+  ask_any(context, [&](const Context& attempt, const std::string& address) {
+    const auto stub = v1::MetadataService::NewStub(channel(address));
+    response.Clear();
+    invoke(attempt, operation,
+           [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &response); });
+    if (response.topics_size() != 1)
+      throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
+    if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
+  });
+  return response.topics(0);
+}
+
+void Cluster::refresh(const Context& context, const std::string& topic) {
+  describe(context);
+  const auto description = describe_topic(context, topic);
+  const std::lock_guard lock(mutex_);
+  Topic state{description.topic_id(), description.partitions_size(), {}, Clock::now()};
+  for (const auto& partition : description.partitions()) {
+    const auto broker = brokers_.find(partition.leader());
+    if (partition.has_leader() && broker != brokers_.end())
+      state.leaders[partition.partition()] = {broker->second, partition.leader_epoch()};
+  }
+  if (const auto before = topics_.find(topic); before != topics_.end() && before->second.id == state.id) {
+    // A broker that is behind names an earlier leader.
+    for (const auto& [partition, leader] : before->second.leaders) {
+      const auto now = state.leaders.find(partition);
+      if (now != state.leaders.end() && now->second.epoch < leader.epoch) now->second = leader;
+    }
+  }
+  topics_[topic] = std::move(state);
+}
+
+std::int32_t Cluster::partition_count(const Context& context, const std::string& topic) {
+  const auto known = [&]() -> std::int32_t {
+    const std::lock_guard lock(mutex_);
+    const auto found = topics_.find(topic);
+    return found == topics_.end() || Clock::now() - found->second.learned > metadata_age ? 0 : found->second.count;
+  };
+  auto count = known();
+  if (count == 0) {
+    retry(context, request_timeout(), [&](const Context& attempt) {
+      refresh(attempt, topic);
+      count = known();
+      if (count == 0)
+        throw Error(make_failure("describing topic " + topic, v1::ERROR_CODE_LEADER_NOT_AVAILABLE, "the topic has no partitions yet"));
+    });
+  }
+  return count;
+}
+
+std::optional<Route> Cluster::known_route(const std::string& topic, std::int32_t partition) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = topics_.find(topic);
+  if (found == topics_.end()) return std::nullopt;
+  const auto leader = found->second.leaders.find(partition);
+  if (leader == found->second.leaders.end()) return std::nullopt;
+  return Route{leader->second.address, leader->second.epoch, found->second.id};
+}
+
+Failure Cluster::missing_route(const std::string& topic, std::int32_t partition) const {
+  const auto operation = "finding the leader of " + topic + "/" + std::to_string(partition);
+  const std::lock_guard lock(mutex_);
+  const auto found = topics_.find(topic);
+  if (found != topics_.end() && (partition < 0 || partition >= found->second.count))
+    return make_failure(operation, v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+                        "the topic has " + std::to_string(found->second.count) + " partitions");
+  return make_failure(operation, v1::ERROR_CODE_LEADER_NOT_AVAILABLE, "the partition has no leader");
+}
+
+Route Cluster::route(const Context& context, const std::string& topic, std::int32_t partition) {
+  if (auto known = known_route(topic, partition)) return *known;
+  refresh(context, topic);
+  if (auto known = known_route(topic, partition)) return *known;
+  throw Error(missing_route(topic, partition));
+}
+
+bool Cluster::learn(const Failure& failure, const std::string& topic, std::int32_t partition) {
+  if (!failure.refresh) return false;
+  const std::lock_guard lock(mutex_);
+  const auto found = topics_.find(topic);
+  if (found == topics_.end()) return false;
+  auto& [id, count, leaders, learned] = found->second;
+  const auto known = leaders.find(partition);
+  const bool was_known = known != leaders.end();
+  const auto known_epoch = was_known ? known->second.epoch : 0;
+  if (was_known) leaders.erase(known);
+  if (!failure.leader) return false;
+  const auto& hint = *failure.leader;
+  const auto address = join_address(hint.host(), hint.port());
+  const bool is_same_topic = hint.topic_id().empty() || hint.topic_id() == id;
+  // A hint with an older epoch comes from a broker that is behind.
+  if (address.empty() || !is_same_topic || (was_known && hint.leader_epoch() < known_epoch)) return false;
+  leaders[partition] = {address, hint.leader_epoch()};
+  return true;
+}
+
+std::string Cluster::controller() const {
+  const std::lock_guard lock(mutex_);
+  return controller_;
+}
+
+std::optional<std::int64_t> Cluster::list_offset(const Context& context, const std::string& topic,
+                                                 std::int32_t partition, OffsetSpec at) {
+  const auto operation = "listing an offset of " + topic + "/" + std::to_string(partition);
+  return retry(context, request_timeout(), [&](const Context& attempt) -> std::optional<std::int64_t> {
+    const auto leader = route(attempt, topic, partition);
+    v1::ListOffsetsRequest request;
+    auto& wanted = *request.add_partitions();
+    wanted.set_topic(topic);
+    wanted.set_partition(partition);
+    wanted.set_current_leader_epoch(leader.leader_epoch);
+    switch (at.kind()) {
+      case OffsetSpec::Kind::earliest:
+        wanted.set_spec(v1::OFFSET_SPEC_EARLIEST);
+        break;
+      case OffsetSpec::Kind::latest:
+        wanted.set_spec(v1::OFFSET_SPEC_LATEST);
+        break;
+      case OffsetSpec::Kind::timestamp:
+        wanted.set_spec(v1::OFFSET_SPEC_TIMESTAMP);
+        wanted.set_timestamp_ms(at.time().time_since_epoch().count());
+        break;
+    }
+    const auto stub = v1::LogService::NewStub(channel(leader.address));
+    v1::ListOffsetsResponse response;
+    try {
+      invoke(attempt, operation, [&](grpc::ClientContext* call) { return stub->ListOffsets(call, request, &response); });
+      if (response.partitions_size() != 1)
+        throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition"));
+      const auto& result = response.partitions(0);
+      if (result.has_error()) throw Error(partition_failure(operation, result.error()));
+      return result.has_offset() ? std::optional(result.offset()) : std::nullopt;
+    } catch (const Error& error) {
+      learn(error.failure(), topic, partition);
+      throw;
+    }
+  });
+}
+
+}  // namespace paceline::detail

@@ -1,0 +1,87 @@
+// What a client knows of its cluster: connections, brokers, leaders.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include "context.hpp"
+#include "paceline/consumer.hpp"
+#include "paceline/options.hpp"
+#include "paceline/v1/log_service.grpc.pb.h"
+#include "paceline/v1/metadata_service.grpc.pb.h"
+
+namespace paceline::detail {
+
+/// Where calls about a partition go.
+struct Route {
+  std::string address;
+  std::int32_t leader_epoch = 0;
+  std::string topic_id;
+};
+
+/// Safe for concurrent use. Calls run without the mutex.
+class Cluster {
+public:
+  explicit Cluster(ClientConfig config);
+
+  milliseconds request_timeout() const { return config_.request_timeout; }
+  std::shared_ptr<grpc::Channel> channel(const std::string& address);
+
+  /// Learns brokers and the active controller. Throws Error.
+  v1::DescribeClusterResponse describe(const Context& context);
+  v1::TopicDescription describe_topic(const Context& context, const std::string& topic);
+  /// Learns the leaders of a topic. Throws Error.
+  void refresh(const Context& context, const std::string& topic);
+
+  /// Returns the number of partitions of a topic; asks when it is not known, or was learned five minutes ago.
+  std::int32_t partition_count(const Context& context, const std::string& topic);
+  /// Returns the route from memory alone.
+  std::optional<Route> known_route(const std::string& topic, std::int32_t partition) const;
+  /// Returns the failure of a partition that has no route although its topic was just refreshed.
+  Failure missing_route(const std::string& topic, std::int32_t partition) const;
+  /// Returns the route, asking when it is not known. Throws Error.
+  Route route(const Context& context, const std::string& topic, std::int32_t partition);
+
+  /// Follows the hint of a failure, or forgets the leader that failed. Returns whether a hint was followed.
+  bool learn(const Failure& failure, const std::string& topic, std::int32_t partition);
+
+  /// Returns the address of the active controller as last learned, empty when there is none.
+  std::string controller() const;
+
+  std::optional<std::int64_t> list_offset(const Context& context, const std::string& topic, std::int32_t partition,
+                                          OffsetSpec at);
+
+private:
+  struct Leader {
+    std::string address;
+    std::int32_t epoch = 0;
+  };
+  struct Topic {
+    std::string id;
+    std::int32_t count = 0;
+    std::map<std::int32_t, Leader> leaders;
+    TimePoint learned;
+  };
+
+  template <class Ask>
+  void ask_any(const Context& context, Ask&& ask);
+
+  const ClientConfig config_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
+  std::map<std::int32_t, std::string> brokers_;
+  std::map<std::string, Topic> topics_;
+  std::string controller_;
+};
+
+}  // namespace paceline::detail

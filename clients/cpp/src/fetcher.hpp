@@ -1,0 +1,68 @@
+// The engine of Consumer: positions, and one long poll per broker that continues between polls.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster.hpp"
+#include "paceline/consumer.hpp"
+
+namespace paceline::detail {
+
+class Fetcher {
+public:
+  Fetcher(std::shared_ptr<Cluster> cluster, ConsumerConfig config);
+  ~Fetcher();
+
+  void assign(const std::string& topic, std::int32_t partition, std::optional<OffsetSpec> start, std::int64_t offset);
+  void assign_topic(const std::string& topic, OffsetSpec start, const CallOptions& options);
+  std::optional<std::int64_t> position(const std::string& topic, std::int32_t partition) const;
+  std::vector<ConsumedRecord> poll(const Context& context, std::size_t max_records);
+
+private:
+  using Name = std::pair<std::string, std::int32_t>;
+  struct FetchCall;
+  struct Answers;
+
+  struct Position {
+    /// The next offset to fetch.
+    std::int64_t next = 0;
+    /// The offset after the last record that poll returned.
+    std::int64_t returned = 0;
+    /// Looked up before the first fetch; nothing once the position is known.
+    std::optional<OffsetSpec> start{};
+    /// Leader epoch under which records were last read.
+    std::optional<std::int32_t> epoch{};
+    /// Tells answers for an earlier assignment apart.
+    std::uint64_t assignment = 0;
+    bool is_fetching = false;
+    TimePoint due{};
+    Backoff backoff{};
+  };
+
+  std::vector<ConsumedRecord> give(std::size_t max_records);
+  void start_fetches(const Context& context);
+  std::optional<Route> prepare(const Context& context, const Name& name, Position& at);
+  void on_answer(const FetchCall& call);
+  void accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, std::int32_t leader_epoch);
+  void on_failure(const Name& name, Position& at, const Failure& failure);
+
+  const std::shared_ptr<Cluster> cluster_;
+  const ConsumerConfig config_;
+  std::map<Name, Position> positions_;
+  std::uint64_t assignments_ = 0;
+  /// Records that were read and not returned yet, in the order of each partition.
+  std::deque<ConsumedRecord> buffered_;
+  /// What the next polls throw.
+  std::deque<std::exception_ptr> errors_;
+  const std::unique_ptr<Answers> answers_;
+};
+
+}  // namespace paceline::detail

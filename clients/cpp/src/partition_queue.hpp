@@ -1,0 +1,131 @@
+// The records of one partition on their way to the broker: a state without I/O, so that it can be tested alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "context.hpp"
+#include "paceline/producer.hpp"
+#include "paceline/v1/record.pb.h"
+
+namespace paceline::detail {
+
+/// A record without an outcome.
+struct PendingRecord {
+  v1::Record record;
+  std::size_t size = 0;
+  TimePoint queued;
+  TimePoint deadline;
+  std::promise<RecordPlace> promise;
+};
+
+/// Records that are sent together, always with the same sequence number: the broker recognises a repetition.
+struct Batch {
+  v1::RecordList list;
+  std::vector<std::promise<RecordPlace>> promises;
+  TimePoint deadline;
+  /// Whether an attempt had an unknown outcome, so that the records may be in the log.
+  bool is_unknown = false;
+  bool followed_hint = false;
+  std::optional<Failure> last;
+  Backoff backoff;
+};
+
+/// Returns the sequence number that follows `count` records; 0 follows the largest.
+inline std::int32_t sequence_after(std::int32_t sequence, std::size_t count) {
+  constexpr std::int64_t numbers = std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1;
+  return static_cast<std::int32_t>((sequence + static_cast<std::int64_t>(count)) % numbers);
+}
+
+class PartitionQueue {
+public:
+  enum class State {
+    /// No batch is taken.
+    idle,
+    /// The batch is sent when `due` has come.
+    waiting,
+    /// Another thread looks for the leader.
+    finding_leader,
+    /// A call is under way that asks for a producer id.
+    asking_id,
+    /// A Produce call is under way.
+    sending
+  };
+
+  PartitionQueue(std::string topic_, std::int32_t partition_) : topic(std::move(topic_)), partition(partition_) {}
+
+  void put(PendingRecord record) {
+    bytes_ += record.size;
+    ++accepted_;
+    records_.push_back(std::move(record));
+  }
+  bool empty() const { return records_.empty(); }
+
+  /// Returns when a batch can be taken; nothing without records.
+  std::optional<TimePoint> ready_at(milliseconds linger, std::size_t batch_bytes) const {
+    if (records_.empty()) return std::nullopt;
+    const bool is_flushing = completed_ < flush_mark_;
+    if (is_flushing || bytes_ >= batch_bytes) return records_.front().queued;
+    return records_.front().queued + linger;
+  }
+
+  /// Moves records of up to `batch_bytes`, at least one, into a new batch.
+  void take(std::size_t batch_bytes, TimePoint now) {
+    batch.emplace();
+    batch->deadline = records_.front().deadline;
+    std::size_t size = 0;
+    while (!records_.empty() && (size == 0 || size + records_.front().size <= batch_bytes)) {
+      auto& next = records_.front();
+      size += next.size;
+      *batch->list.add_records() = std::move(next.record);
+      batch->promises.push_back(std::move(next.promise));
+      records_.pop_front();
+    }
+    bytes_ -= size;
+    state = State::waiting;
+    due = now;
+  }
+
+  /// Ends the batch. The caller fulfils its promises and then reports their number with `complete`.
+  Batch finish() {
+    auto done = std::move(*batch);
+    batch.reset();
+    state = State::idle;
+    return done;
+  }
+  void complete(std::size_t count) { completed_ += count; }
+
+  /// Takes a new producer id for the next batch.
+  void forget_id() { producer_id = -1; }
+
+  /// Makes what is queued ready at once. Returns the mark to wait for with `reached`.
+  std::uint64_t mark_flush() { return flush_mark_ = accepted_; }
+  bool reached(std::uint64_t mark) const { return completed_ >= mark; }
+
+  const std::string topic;
+  const std::int32_t partition;
+  State state = State::idle;
+  TimePoint due{};
+  std::optional<Batch> batch;
+
+  /// The topic that producer id and sequence are for.
+  std::string topic_id;
+  std::int64_t producer_id = -1;
+  std::int32_t producer_epoch = 0;
+  std::int32_t next_sequence = 0;
+
+private:
+  std::deque<PendingRecord> records_;
+  std::size_t bytes_ = 0;
+  std::uint64_t accepted_ = 0;
+  std::uint64_t completed_ = 0;
+  std::uint64_t flush_mark_ = 0;
+};
+
+}  // namespace paceline::detail

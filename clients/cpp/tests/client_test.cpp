@@ -1,0 +1,239 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "fake_broker.hpp"
+#include "paceline/paceline.hpp"
+
+using namespace paceline;
+using namespace std::chrono_literals;
+
+namespace {
+
+ClientConfig config_of(const FakeBroker& broker) { return {.bootstrap = {broker.address()}, .request_timeout = 2s}; }
+
+std::size_t produce_calls(FakeBroker& broker) {
+  const std::lock_guard lock(broker.mutex);
+  return broker.produced.size();
+}
+
+/// Returns an address where no process listens.
+std::string dead_address() {
+  const FakeBroker broker(1);
+  return broker.address();
+}
+
+}  // namespace
+
+TEST_CASE("records that gather during the linger time are sent in one call for all partitions") {
+  FakeBroker broker(3);
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.linger = 1h});
+  for (int i = 0; i < 30; ++i) producer.send({.topic = "rides", .partition = i % 3, .value = std::to_string(i)});
+  CHECK(producer.flush(30s));
+  CHECK(produce_calls(broker) <= 3);  // Producer ids arrive one by one.
+  const auto calls = produce_calls(broker);
+  for (int i = 0; i < 30; ++i) producer.send({.topic = "rides", .partition = i % 3, .value = std::to_string(i)});
+  CHECK(producer.flush(30s));
+  CHECK(produce_calls(broker) == calls + 1);
+  for (const auto& log : broker.logs) CHECK(log.size() == 20);
+}
+
+TEST_CASE("a full batch does not wait for the linger time") {
+  FakeBroker broker(1);
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.linger = 1h, .batch_bytes = 1'000});
+  auto first = producer.send({.topic = "rides", .partition = 0, .value = std::string(600, 'a')});
+  auto second = producer.send({.topic = "rides", .partition = 0, .value = std::string(600, 'b')});
+  CHECK(first.wait_for(30s) == std::future_status::ready);
+  CHECK(second.wait_for(0s) == std::future_status::timeout);
+  producer.close(30s);
+  CHECK(second.get().offset == 1);
+}
+
+TEST_CASE("the destructor of a producer delivers what was sent") {
+  FakeBroker broker(1);
+  Client client(config_of(broker));
+  std::future<RecordPlace> place;
+  {
+    auto producer = client.make_producer({.linger = 1h});
+    place = producer.send({.topic = "rides", .key = "alice", .value = "hello"});
+  }
+  CHECK(place.wait_for(0s) == std::future_status::ready);
+  CHECK(place.get().offset == 0);
+}
+
+TEST_CASE("a lost answer is repeated under the same sequence number") {
+  FakeBroker broker(1);
+  broker.lost_answers = 2;
+  Client client(config_of(broker));
+  auto producer = client.make_producer();
+  CHECK(producer.send({.topic = "rides", .partition = 0, .value = "a"}).get().offset == 0);
+  CHECK(producer.send({.topic = "rides", .partition = 0, .value = "b"}).get().offset == 1);
+  REQUIRE(broker.produced.size() == 4);
+  for (int i : {0, 1, 2}) {
+    CHECK(broker.produced[static_cast<std::size_t>(i)].partitions(0).records().base_sequence() == 0);
+    CHECK(broker.produced[static_cast<std::size_t>(i)].partitions(0).records().producer_id() == 1);
+  }
+  CHECK(broker.produced[3].partitions(0).records().base_sequence() == 1);
+}
+
+TEST_CASE("an outcome that stays unknown is told as such and the next batch has a new producer id") {
+  FakeBroker broker(1);
+  broker.lost_answers = 1'000;
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.delivery_timeout = 3s});
+  try {
+    producer.send({.topic = "rides", .partition = 0, .value = "a"}).get();
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == v1::ERROR_CODE_REQUEST_TIMED_OUT);
+    CHECK_FALSE(error.definite());
+  }
+  broker.lost_answers = 0;
+  producer.send({.topic = "rides", .partition = 0, .value = "b"}).get();
+  CHECK(broker.produced.back().partitions(0).records().producer_id() == 2);
+  CHECK(broker.produced.back().partitions(0).records().base_sequence() == 0);
+}
+
+TEST_CASE("a record that the broker refuses for good fails at once and others do not") {
+  FakeBroker broker(1);
+  broker.refusals = {v1::ERROR_CODE_MESSAGE_TOO_LARGE};
+  Client client(config_of(broker));
+  auto producer = client.make_producer();
+  auto refused = producer.send({.topic = "rides", .partition = 0, .value = "a"});
+  CHECK_THROWS_WITH_AS(refused.get(), doctest::Contains("producing to rides/0: MESSAGE_TOO_LARGE"), Error);
+  CHECK(producer.send({.topic = "rides", .partition = 0, .value = "b"}).get().offset == 0);
+}
+
+TEST_CASE("a partition that the topic does not have is an error in the end") {
+  FakeBroker broker(2);
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.delivery_timeout = 3s});
+  auto place = producer.send({.topic = "rides", .partition = 7, .value = "a"});
+  CHECK_THROWS_WITH_AS(place.get(), doctest::Contains("the topic has 2 partitions"), Error);
+}
+
+TEST_CASE("an unreachable cluster ends a delivery definitely and with the cause") {
+  Client client({.bootstrap = {dead_address()}, .request_timeout = 1s});
+  auto producer = client.make_producer({.delivery_timeout = 3s});
+  try {
+    producer.send({.topic = "rides", .partition = 0, .value = "a"}).get();
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == v1::ERROR_CODE_BROKER_NOT_AVAILABLE);
+    CHECK(error.definite());
+    CHECK(std::string(error.what()).find("failed to connect") != std::string::npos);
+  }
+}
+
+TEST_CASE("closing a producer early fails what is left and later records are refused") {
+  FakeBroker broker(1);
+  broker.refusals = std::deque<ErrorCode>(1'000, v1::ERROR_CODE_NOT_ENOUGH_REPLICAS);
+  Client client(config_of(broker));
+  auto producer = client.make_producer();
+  auto place = producer.send({.topic = "rides", .partition = 0, .value = "a"});
+  CHECK_FALSE(producer.close(100ms));
+  CHECK_THROWS_WITH_AS(place.get(), doctest::Contains("the producer was closed"), Error);
+  CHECK_THROWS_AS(producer.send({.topic = "rides", .partition = 0}), std::logic_error);
+  CHECK(producer.close(0ms));
+}
+
+TEST_CASE("send waits while too many records have no outcome, as long as the caller says") {
+  FakeBroker broker(1);
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.linger = 1h, .max_pending = 1});
+  producer.send({.topic = "rides", .partition = 0, .value = "a"});
+  CHECK_THROWS_WITH_AS(producer.send({.topic = "rides", .partition = 0, .value = "b"}, {.timeout = 50ms}),
+                       doctest::Contains("max_pending"), Error);
+  std::stop_source source;
+  source.request_stop();
+  CHECK_THROWS_AS(producer.send({.topic = "rides", .partition = 0}, {.stop = source.get_token()}), CancelledError);
+}
+
+TEST_CASE("a consumer returns records of every partition, at most as many as asked for") {
+  FakeBroker broker(2);
+  Client client(config_of(broker));
+  {
+    auto producer = client.make_producer();
+    for (int i = 0; i < 10; ++i) producer.send({.topic = "rides", .partition = i % 2, .key = "", .headers = {{"h", std::nullopt}}});
+  }
+  auto consumer = client.make_consumer();
+  CHECK_THROWS_AS(consumer.poll(1s), std::logic_error);
+  consumer.assign_topic("rides");
+  CHECK_FALSE(consumer.position("rides", 0).has_value());
+  const auto records = consumer.poll(30s, {}, 3);
+  REQUIRE(records.size() == 3);
+  CHECK(records[0].key == "");
+  CHECK_FALSE(records[0].value.has_value());
+  REQUIRE(records[0].headers.size() == 1);
+  CHECK_FALSE(records[0].headers[0].value.has_value());
+  CHECK(consumer.position("rides", records[0].partition) == 3);
+  std::size_t read = 3;
+  while (read < 10) read += consumer.poll(30s).size();
+  CHECK(consumer.poll(50ms).empty());
+}
+
+TEST_CASE("a truncated partition is told even when another one has records") {
+  FakeBroker broker(2);
+  broker.logs[1].resize(5);
+  broker.on_fetch = [](v1::FetchPartitionResult& result, const v1::FetchPartition& asked) {
+    if (asked.partition() == 0 && asked.fetch_offset() == 9) {
+      result.mutable_diverging_epoch()->set_epoch(1);
+      result.mutable_diverging_epoch()->set_end_offset(4);
+    }
+  };
+  Client client(config_of(broker));
+  auto consumer = client.make_consumer();
+  consumer.assign("rides", 0, std::int64_t{9});
+  consumer.assign("rides", 1, std::int64_t{0});
+  CHECK(consumer.poll(30s).size() == 5);
+  try {
+    consumer.poll(30s);
+    FAIL("no error");
+  } catch (const TruncatedError& error) {
+    CHECK(error.position == 9);
+    CHECK(error.divergent_offset == 4);
+  }
+  CHECK(consumer.position("rides", 0) == 4);
+}
+
+TEST_CASE("a stop ends a poll at once and a new assignment discards what was read before") {
+  FakeBroker broker(1);
+  broker.logs[0].resize(3);
+  Client client(config_of(broker));
+  auto consumer = client.make_consumer({.max_wait = 10s});
+  consumer.assign("rides", 0);
+  CHECK(consumer.poll(30s, {}, 1).front().offset == 0);
+  consumer.assign("rides", 0, std::int64_t{2});
+  CHECK(consumer.poll(30s).front().offset == 2);
+  std::stop_source source;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(50ms);
+    source.request_stop();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_AS(consumer.poll(1h, source.get_token()), CancelledError);
+  CHECK(std::chrono::steady_clock::now() - begin < 9s);
+}
+
+TEST_CASE("a stop and a time limit end calls to a cluster that does not answer") {
+  Client client({.bootstrap = {dead_address()}, .request_timeout = 1s});
+  CHECK_THROWS_WITH_AS(client.describe_cluster({.timeout = 3s}), doctest::Contains("BROKER_NOT_AVAILABLE"), Error);
+  std::stop_source source;
+  source.request_stop();
+  CHECK_THROWS_AS(client.describe_cluster({.stop = source.get_token()}), CancelledError);
+  client.watch_events([](const v1::EventBatch&) {}, source.get_token());
+}
+
+TEST_CASE("a config that cannot work is refused with the reason") {
+  CHECK_THROWS_WITH_AS(Client({}), doctest::Contains("bootstrap is empty"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(Client({.bootstrap = {"localhost"}}), doctest::Contains("is not host:port"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(Client({.bootstrap = {"a:1"}, .tls = TlsFiles{.ca_file = "/no/such/file"}}),
+                       doctest::Contains("cannot read"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(Client({.bootstrap = {"a:1"}, .tls = TlsFiles{.certificate_file = "c"}}),
+                       doctest::Contains("TLS needs ca_file"), std::invalid_argument);
+}

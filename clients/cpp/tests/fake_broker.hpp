@@ -1,0 +1,142 @@
+// A broker on real gRPC in this process: one topic, logs in memory, faults that a test plans.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include "paceline/v1/log_service.grpc.pb.h"
+#include "paceline/v1/metadata_service.grpc.pb.h"
+
+class FakeBroker final : public paceline::v1::MetadataService::Service, public paceline::v1::LogService::Service {
+public:
+  explicit FakeBroker(int partition_count) : logs(static_cast<std::size_t>(partition_count)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<paceline::v1::MetadataService::Service*>(this));
+    builder.RegisterService(static_cast<paceline::v1::LogService::Service*>(this));
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeBroker() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  std::mutex mutex;
+  /// Records by partition; the offset of a record is its index.
+  std::vector<std::vector<paceline::v1::Record>> logs;
+  std::vector<paceline::v1::ProduceRequest> produced;
+  /// Answers of the next Produce calls, per partition, in the place of an append.
+  std::deque<paceline::v1::ErrorCode> refusals;
+  /// Append, then answer the next Produce calls with DEADLINE_EXCEEDED.
+  int lost_answers = 0;
+  /// Changes the results of Fetch.
+  std::function<void(paceline::v1::FetchPartitionResult&, const paceline::v1::FetchPartition&)> on_fetch;
+
+private:
+  grpc::Status DescribeCluster(grpc::ServerContext*, const paceline::v1::DescribeClusterRequest*,
+                               paceline::v1::DescribeClusterResponse* response) override {
+    auto& broker = *response->add_brokers();
+    broker.set_id(1);
+    broker.set_host("127.0.0.1");
+    broker.set_port(port_);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status DescribeTopics(grpc::ServerContext*, const paceline::v1::DescribeTopicsRequest* request,
+                              paceline::v1::DescribeTopicsResponse* response) override {
+    auto& topic = *response->add_topics();
+    topic.set_name(request->topics(0));
+    topic.set_topic_id("topic-id");
+    for (int i = 0; i < static_cast<int>(logs.size()); ++i) {
+      auto& partition = *topic.add_partitions();
+      partition.set_partition(i);
+      partition.set_leader(1);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status InitProducerId(grpc::ServerContext*, const paceline::v1::InitProducerIdRequest*,
+                              paceline::v1::InitProducerIdResponse* response) override {
+    const std::lock_guard lock(mutex);
+    response->set_producer_id(++last_producer_id_);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Produce(grpc::ServerContext*, const paceline::v1::ProduceRequest* request,
+                       paceline::v1::ProduceResponse* response) override {
+    const std::lock_guard lock(mutex);
+    produced.push_back(*request);
+    for (const auto& partition : request->partitions()) {
+      auto& result = *response->add_partitions();
+      if (!refusals.empty()) {
+        result.mutable_error()->set_code(refusals.front());
+        refusals.pop_front();
+        continue;
+      }
+      const auto& list = partition.records();
+      const auto key = std::make_tuple(list.producer_id(), partition.partition(), list.base_sequence());
+      auto& log = logs.at(static_cast<std::size_t>(partition.partition()));
+      const auto [known, is_new] = appended_.try_emplace(key, static_cast<std::int64_t>(log.size()));
+      if (is_new)
+        for (const auto& record : list.records()) log.push_back(record);
+      result.set_base_offset(known->second);
+    }
+    if (lost_answers > 0) {
+      --lost_answers;
+      return {grpc::DEADLINE_EXCEEDED, "the answer is lost"};
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Fetch(grpc::ServerContext* context, const paceline::v1::FetchRequest* request,
+                     paceline::v1::FetchResponse* response) override {
+    bool has_records = false;
+    {
+      const std::lock_guard lock(mutex);
+      for (const auto& partition : request->partitions()) {
+        auto& result = *response->add_partitions();
+        result.mutable_records();
+        const auto& log = logs.at(static_cast<std::size_t>(partition.partition()));
+        for (auto offset = static_cast<std::size_t>(partition.fetch_offset()); offset < log.size(); ++offset) {
+          auto& record = *result.mutable_records()->add_records();
+          record = log[offset];
+          record.set_offset(static_cast<std::int64_t>(offset));
+          has_records = true;
+        }
+        if (on_fetch) on_fetch(result, partition);
+        has_records = has_records || result.has_error() || result.has_diverging_epoch();
+      }
+    }
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(request->max_wait_ms());
+    while (!has_records && !context->IsCancelled() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListOffsets(grpc::ServerContext*, const paceline::v1::ListOffsetsRequest* request,
+                           paceline::v1::ListOffsetsResponse* response) override {
+    const std::lock_guard lock(mutex);
+    for (const auto& partition : request->partitions()) {
+      const bool is_latest = partition.spec() == paceline::v1::OFFSET_SPEC_LATEST;
+      const auto end = static_cast<std::int64_t>(logs.at(static_cast<std::size_t>(partition.partition())).size());
+      response->add_partitions()->set_offset(is_latest ? end : 0);
+    }
+    return grpc::Status::OK;
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::int64_t last_producer_id_ = 0;
+  std::map<std::tuple<std::int64_t, std::int32_t, std::int32_t>, std::int64_t> appended_;
+};
