@@ -14,7 +14,7 @@ SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ soak: install java ## kill and restart brokers under load, ROUNDS times (100)
 
 kill-matrix: install java ## kill driver, executor, leader and controller between every two steps of the Spark jobs, with RECORDS (1000000) rows
 	@$(PY) -m tests.kill_matrix --records $(or $(RECORDS),1000000)
+
+soak-failover: install java ## kill processes ROUNDS times (100), then 60 false suspicions, with exact accounting
+	@$(PY) -m tests.soak_failover kills --rounds $(ROUNDS)
+	@$(PY) -m tests.soak_failover suspicions
 
 integration: install java ## only the tests with real processes
 	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)
@@ -82,8 +86,9 @@ bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven),
 bench-callers: install java ## many small clients side by side with Kafka 3.9.1 (Go, jars through Maven), into build/bench/callers.json
 	@$(PY) -m benchmarks.callers --output build/bench/callers.json
 
-bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json
+bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json; then kills with detection, into failover.json
 	@$(PY) -m benchmarks.control --output build/bench/control.json
+	@$(PY) -m benchmarks.failover --output build/bench/failover.json
 
 bench-replicas: install java ## a broker with 10,000 replicas: restart, idle, leadership, into build/bench/replicas.json
 	@$(PY) -m benchmarks.replicas --output build/bench/replicas.json

@@ -57,8 +57,10 @@ class KafkaCluster:
     directory: Path
     brokers: int = 3
     heap_mib: int = 1_500
+    session_timeout_ms: int = 6_000
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list, init=False)
     bootstrap: str = field(default="", init=False)
+    zookeeper: str = field(default="", init=False)
     broker_pids: list[int] = field(default_factory=list, init=False)
     """Process ids of the brokers, in the order of their ids."""
 
@@ -68,6 +70,7 @@ class KafkaCluster:
         self.directory.mkdir(parents=True)
         plan = free_plan(0, self.brokers)
         ports = [node.listeners["CLIENT"] for node in plan.brokers]
+        self.zookeeper = f"127.0.0.1:{plan.zookeeper}"
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
         try:
             self._start(plan.zookeeper, ports)
@@ -89,6 +92,20 @@ class KafkaCluster:
         self._processes.clear()
         self.broker_pids.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill_broker(self, number: int) -> None:
+        """Send SIGKILL to a broker, by its id, and wait until the process has ended."""
+        pid = self.broker_pids[number - 1]
+        (process,) = [process for process in self._processes if process.pid == pid]
+        os.killpg(pid, signal.SIGKILL)
+        process.wait()
+        self._processes.remove(process)
+
+    def start_broker(self, number: int) -> None:
+        """Start a broker; it returns before the broker serves."""
+        properties = self.directory / f"server-{number}.properties"
+        pid = self._java(f"broker-{number}", self.heap_mib, "kafka.Kafka", str(properties))
+        self.broker_pids[number - 1] = pid
 
     def create_topic(self, name: str, partitions: int, min_insync_replicas: int = 2, replicas: int = 3) -> None:
         """Create a topic; one of thousands of partitions takes longer than the tool's usual timeout."""
@@ -158,11 +175,13 @@ class KafkaCluster:
             properties = self.directory / f"server-{number}.properties"
             properties.write_text(
                 f"broker.id={number}\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={self.directory}/data-{number}\n"
-                f"zookeeper.connect=127.0.0.1:{zookeeper}\nzookeeper.session.timeout.ms=6000\nnum.network.threads=2\n"
+                f"zookeeper.connect=127.0.0.1:{zookeeper}\n"
+                f"zookeeper.session.timeout.ms={self.session_timeout_ms}\nnum.network.threads=2\n"
                 "num.io.threads=4\noffsets.topic.replication.factor=3\nauto.leader.rebalance.enable=false\n",
                 encoding="utf-8",
             )
-            self.broker_pids.append(self._java(f"broker-{number}", self.heap_mib, "kafka.Kafka", str(properties)))
+            self.broker_pids.append(0)
+            self.start_broker(number)
 
     def _java(self, name: str, heap_mib: int, *arguments: str) -> int:
         """Start a Java program and return its process id."""

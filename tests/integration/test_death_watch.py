@@ -1,5 +1,6 @@
 """How a closed connection is told apart from a dead process, over real sockets."""
 
+import contextlib
 import socket
 import threading
 
@@ -38,6 +39,22 @@ def test_a_process_that_resets_connections_before_it_ends_is_refused_in_the_end(
     thread = threading.Thread(target=die)
     thread.start()
     assert reachability(f"127.0.0.1:{port}", 200) is Reachability.REFUSED
+    thread.join()
+
+
+def test_a_proxy_in_front_of_a_dead_process_is_unreachable() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def reset_all() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    thread = threading.Thread(target=reset_all)
+    thread.start()
+    assert reachability(f"127.0.0.1:{listener.getsockname()[1]}", 200) is Reachability.UNREACHABLE
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
     thread.join()
 
 

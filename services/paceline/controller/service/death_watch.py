@@ -13,7 +13,8 @@ import grpc
 LOG = logging.getLogger("paceline.controller.transport")
 
 _CONNECTS: Final = 2
-_MAX_CONNECTS: Final = 20
+_MAX_RESETS: Final = 5
+"""A dying process accepts and resets for a moment; a proxy in front of a dead process, for as long as it runs."""
 _CONNECT_TIMEOUT_S: Final = 0.5
 _NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
@@ -26,7 +27,7 @@ class Reachability(Enum):
     ACCEPTED = "accepted"
     """A process listens: the same one as before, or its successor."""
     UNREACHABLE = "unreachable"
-    """No answer in time, no route, or the host's name is unknown: a container that was removed, or a cut link."""
+    """No answer in time, no route, an unknown host name, only resets: a removed container, a cut link, a proxy."""
     UNCLEAR = "unclear"
 
 
@@ -91,21 +92,23 @@ def reachability(address: str, pause_ms: int) -> Reachability:
     While a process dies, its kernel closes connections before the listening socket: a connect in between is accepted
     and reset, and is tried again.
     """
-    refused = 0
-    for attempt in range(1, _MAX_CONNECTS + 1):
+    refused = resets = 0
+    while refused < _CONNECTS:
         outcome = connect_outcome(address, pause_ms / 1_000)
-        LOG.info("connection closed, connect tested: address=%s attempt=%d outcome=%s", address, attempt, outcome)
+        LOG.info("connection closed, connect tested: address=%s outcome=%s", address, outcome)
         if outcome == "accepted":
             return Reachability.ACCEPTED
-        if outcome in ("timeout", "no route", "unknown host"):
+        if outcome == "reset":
+            refused, resets = 0, resets + 1
+        elif outcome == "refused":
+            refused += 1
+        if outcome in ("timeout", "no route", "unknown host") or resets == _MAX_RESETS:
             return Reachability.UNREACHABLE
         if outcome not in ("refused", "reset"):
             return Reachability.UNCLEAR
-        refused = refused + 1 if outcome == "refused" else 0
-        if refused == _CONNECTS:
-            return Reachability.REFUSED
-        threading.Event().wait(pause_ms / 1_000)
-    return Reachability.UNCLEAR
+        if refused < _CONNECTS:
+            threading.Event().wait(pause_ms / 1_000)
+    return Reachability.REFUSED
 
 
 def connect_outcome(address: str, open_s: float) -> str:
