@@ -32,6 +32,7 @@ from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.replica_checks import ReplicaChecks
+from tests.simulation.suspicion_checks import SuspicionChecks
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.zookeeper_checks import ZooKeeperChecks
 from tests.support.zookeeper.client import AppliedWrite
@@ -101,6 +102,7 @@ class Checks:
         self.groups = GroupChecks(cluster, self.verdicts, self.records, self.compaction)
         self.zookeeper = ZooKeeperChecks(cluster, self.verdicts, self.records)
         self.control = ControlChecks(cluster, self.verdicts, self.records)
+        self.suspicion = SuspicionChecks(cluster, self.verdicts)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
         self.deposed = DeposedChecks(cluster, self.verdicts, self.records)
         self.cuts = CutChecks(cluster, self.verdicts, self.records, self.history)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.controller.brokers.broker_suspicions import Evidence
 from paceline.log.checkpoint import LOG_START_CHECKPOINT
 from tests.simulation.machines import BrokerMachine, ControllerMachine
 from tests.simulation.network import LinkQuality
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 SEGMENT_SUFFIX = ".log"
 DERIVED_SUFFIXES = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint", "offset-checkpoint")
+
+
+FALSE_SUSPICIONS = ("suspect-broker", "flap-broker", "suspect-controller", "cut-controllers")
+_EVIDENCE = (Evidence.REFUSED, Evidence.REFUSED, Evidence.UNREACHABLE, Evidence.REFUSED_UNCONNECTED)
+_FLAPS = 8
+_FLAP_MS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
     faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
-    faults += _draw(world, profile, "false suspicion", ("suspect-broker",), profile.false_suspicions)
+    faults += _draw(world, profile, "false suspicion", FALSE_SUSPICIONS, profile.false_suspicions)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 
@@ -218,7 +225,30 @@ class FaultInjector(Operations):
 
     def _suspect_broker(self, fault: Fault) -> None:
         """Every controller gets evidence of death about a broker that may well be alive."""
-        self._broker(fault).refuse_connects()
+        self._broker(fault).look_dead(_EVIDENCE[fault.other % len(_EVIDENCE)], resets=bool(fault.other // 4 % 2))
+
+    def _flap_broker(self, fault: Fault) -> None:
+        """A middlebox resets the connections to one broker again and again."""
+        machine = self._broker(fault)
+        for number in range(_FLAPS):
+            evidence = _EVIDENCE[(fault.other + number) % len(_EVIDENCE)]
+            self._cluster.world.after(
+                number * _FLAP_MS * MILLISECOND,
+                lambda evidence=evidence: None if self._healed else machine.look_dead(evidence, resets=True),  # type: ignore[misc]
+            )
+
+    def _suspect_controller(self, fault: Fault) -> None:
+        """Every standby gets evidence of death about an active controller that lives."""
+        active = self._cluster.active_controller()
+        if active is not None:
+            self._cluster.controllers[active.controller_id].look_dead()
+
+    def _cut_controllers(self, fault: Fault) -> None:
+        """No controller reaches another one; in half of the cases the active one looks dead at the same time."""
+        if fault.other % 2:
+            self._suspect_controller(fault)
+        names = [machine.name for machine in self._cluster.controllers.values()]
+        self._cut([(one, other) for one in names for other in names if one != other], fault)
 
     def _pause_broker(self, fault: Fault) -> None:
         self._pause(self._broker(fault), fault)

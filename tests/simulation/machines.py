@@ -179,12 +179,23 @@ class ControllerMachine:
             life.end()
             if self.cluster.profile.refused_connects:
                 self.cluster.world.after(self._noticed_after_ms * MILLISECOND, self._show_death)
+                for broker in self.cluster.running_brokers():
+                    broker.scheduler.call_later(self._noticed_after_ms % 7, broker.node.controller_connection_closed)
+
+    def look_dead(self) -> None:
+        """Let standbys believe that the running process is dead."""
+        if self.life is not None:
+            self._tell_standbys()
 
     def _show_death(self) -> None:
+        if self.life is None:
+            self._tell_standbys()
+
+    def _tell_standbys(self) -> None:
         network = self.cluster.network
         for other in self.cluster.controllers.values():
             life = other.life
-            if self.life is not None or life is None or other is self:
+            if life is None or other is self:
                 continue
             if not network.is_cut(other.name, self.name) and not network.is_cut(self.name, other.name):
                 life.scheduler.call_soon(partial(life.standby_transport.refused_by, self.name))
@@ -376,25 +387,38 @@ class BrokerMachine:
                 self._dead_life = life
                 self.cluster.world.after(self._noticed_after_ms * MILLISECOND, self._show_death)
 
-    def refuse_connects(self) -> None:
-        """Let controllers believe that the running process is dead."""
-        if self.life is not None:
-            self._tell_controllers(self.life.node.broker_epoch)
+    def look_dead(self, evidence: Evidence, resets: bool) -> None:
+        """Let controllers believe that the running process is dead; ``resets`` breaks connections to it as well."""
+        life = self.life
+        if life is None:
+            return
+        if resets:
+            self.cluster.network.reset(self.name)
+            life.scheduler.call_later(5, life.node.controller_connection_closed)
+        self._tell_controllers(life.node.broker_epoch, evidence)
 
     def _show_death(self) -> None:
+        epoch = self._dead_life.node.broker_epoch
         if self.life is None:
-            self._tell_controllers(self._dead_life.node.broker_epoch)
+            self._tell_controllers(epoch, Evidence.REFUSED if self._noticed_after_ms % 3 else Evidence.UNREACHABLE)
+            return
+        for life in self._controllers_in_reach():
+            life.scheduler.call_soon(partial(life.node.broker_connection_closed, self.broker_id, epoch))
 
-    def _tell_controllers(self, broker_epoch: int) -> None:
+    def _controllers_in_reach(self) -> "list[ControllerLife]":
         network = self.cluster.network
-        for machine in self.cluster.controllers.values():
-            life = machine.life
-            if life is None or network.is_cut(machine.name, self.name) or network.is_cut(self.name, machine.name):
-                continue
-            self.cluster.note(machine.name, f"is refused by {self.name}, broker epoch {broker_epoch}")
-            life.scheduler.call_soon(
-                partial(life.node.evidence_of_death, self.broker_id, broker_epoch, Evidence.REFUSED)
-            )
+        return [
+            machine.life
+            for machine in self.cluster.controllers.values()
+            if machine.life is not None
+            and not network.is_cut(machine.name, self.name)
+            and not network.is_cut(self.name, machine.name)
+        ]
+
+    def _tell_controllers(self, broker_epoch: int, evidence: Evidence) -> None:
+        for life in self._controllers_in_reach():
+            self.cluster.note(life.name, f"finds {self.name} {evidence.name}, broker epoch {broker_epoch}")
+            life.scheduler.call_soon(partial(life.node.evidence_of_death, self.broker_id, broker_epoch, evidence))
 
     def die_in_compaction(self, steps: int, how: "Callable[[], None]") -> None:
         """Have the process die after so many changes of files, counted from its next compaction."""

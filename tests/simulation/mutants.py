@@ -17,6 +17,7 @@ from typing import Any
 from tests.simulation import mutations as broken
 from tests.simulation import mutations_of_groups as broken_groups
 from tests.simulation import mutations_of_replicas as also_broken
+from tests.simulation import mutations_of_suspicion as suspicion
 from tests.simulation.profile import Profile, draw_base_profile
 from tests.simulation.run import Run
 from tests.simulation.world import World
@@ -77,6 +78,11 @@ _CONTROLLERS_CHANGE = _aim(
 )
 _OFFICES_CHANGE = _aim(
     "kill-active-controller", "bounce-broker", "kill-leader", "crash-broker", "bad-network", count=16, controllers=3
+)
+_SUSPICIONS = (
+    _aim("bounce-broker", "crash-broker", "kill-leader", "kill-active-controller", count=12, controllers=3)
+    | {"refused_connects": True, "false_suspicions": 12, "lease_ms": 4_000}
+    | _THREE
 )
 _REGISTRATIONS_CHANGE = _aim("zk-expire", "bounce-broker", "cut-control", "bad-network", count=14)
 _REQUESTS_COME_LATE = _aim("bad-network", "bad-network", "kill-leader", "reassign", "bounce-broker", count=16)
@@ -495,6 +501,17 @@ MUTANTS: tuple[Mutant, ...] = (
         60,
         _SETTINGS_ARE_LOST,
     ),
+    # suspicion, restarted brokers, deletions
+    Mutant("broker replaces any registration", suspicion.registration_without_fence, ("K15",), 40, _SUSPICIONS),
+    Mutant("standby replaces any controller", suspicion.replace_any_controller, ("K1", "K8"), 300, _SUSPICIONS),
+    Mutant("old evidence counts", suspicion.evidence_of_any_registration, ("K14",), 200, _SUSPICIONS),
+    Mutant("no limit of suspicions", suspicion.no_limit, ("K14",), 60, _SUSPICIONS),
+    Mutant("no damping of suspicions", suspicion.no_damping, ("K14",), 40, _SUSPICIONS),
+    Mutant("no follower has to confirm", suspicion.weak_evidence_is_enough, ("K14",), 40, _SUSPICIONS),
+    Mutant("reports of followers never end", suspicion.reports_never_end, ("K14",), 300, _SUSPICIONS),
+    Mutant("a heartbeat refutes nothing", suspicion.heartbeat_refutes_nothing, ("K14", "C13"), 40, _SUSPICIONS),
+    Mutant("the next registration refutes", suspicion.next_life_refutes, ("K14",), 300, _SUSPICIONS),
+    Mutant("a replica is deleted before a fenced write", suspicion.deletion_without_a_write, ("K16",), 100, _MOVES),
     # pairs: one guard covers for the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(

@@ -21,6 +21,10 @@ class Unreachable(Exception):  # noqa: N818 - it is what gRPC would say, not an 
     """The call did not end within its deadline, or the other side refused or reset the connection."""
 
 
+class ConnectionClosed(Unreachable):
+    """The other side, or something between, refused or reset the connection: not a mere silence."""
+
+
 @dataclass(slots=True)
 class LinkQuality:
     """How bad a network is; probabilities per message."""
@@ -65,7 +69,12 @@ class Network:
             return
         for call in tuple(self._open.get(name, ())):
             if not self.is_cut(name, call.caller.name):
-                self._finish_later(name, call, Unreachable(f"{name} has gone"))
+                self._finish_later(name, call, ConnectionClosed(f"{name} has gone"))
+
+    def reset(self, name: str) -> None:
+        """Reset every connection to a process that lives, as a middlebox does."""
+        for call in tuple(self._open.get(name, ())):
+            self._finish_later(name, call, ConnectionClosed(f"the connection to {name} was reset"))
 
     def cut(self, source: str, target: str) -> None:
         """Drop every message from ``source`` to ``target``."""
@@ -99,7 +108,7 @@ class Network:
         """
         call: _Call[T] = _Call(self, caller, target, on_done)
         if target not in self.peers and not self.is_cut(caller.name, target):
-            self._finish_later(target, call, Unreachable(f"{target} refused the connection"))
+            self._finish_later(target, call, ConnectionClosed(f"{target} refused the connection"))
             return
         self._open.setdefault(target, {})[call] = None
         call.deadline = self._world.after(

@@ -95,7 +95,7 @@ class Run:
         logger.setLevel(logging.ERROR)
         logger.propagate = False
         try:
-            with self.cluster.checks.control.probes():
+            with self.cluster.checks.control.probes(), self.cluster.checks.suspicion.probes():
                 self._phases()
         finally:
             logger.removeHandler(handler)

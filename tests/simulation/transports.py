@@ -31,6 +31,8 @@ from paceline.model.errors import InvalidRequestError, NotControllerError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.standby import StateUpdate
 from paceline.rpc import convert, wire
+from paceline.rpc.errors import ConnectionBrokenError
+from tests.simulation.network import ConnectionClosed
 
 if TYPE_CHECKING:
     from tests.simulation.machines import BrokerLife, ControllerLife
@@ -238,7 +240,10 @@ class SimulatedBrokerTransport:
 
             target.node.handle_replica_fetch(wanted, answer)
 
-        cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
+        def done(answer: ReplicaFetchResponse | Exception) -> None:
+            on_done(ConnectionBrokenError(str(answer)) if isinstance(answer, ConnectionClosed) else answer)
+
+        cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, done)
 
     def offsets_for_leader_epoch(
         self,

@@ -60,6 +60,9 @@ INVARIANTS: dict[str, str] = {
     "K11": "a controller acts on the registrations there are when it looks, not on earlier ones",
     "K12": "metadata becomes current",
     "K13": "a new controller's states are those in ZooKeeper, but for ISR writes of leaders",
+    "K14": "a broker is suspected only on enough evidence, a third of all at once, and not soon after a heartbeat",
+    "K15": "a registration is replaced only by the same broker's next process, fenced",
+    "K16": "a replica is deleted only after a fenced write, or under a marker",
     "H26": "foreign data in a node harms nothing but the topic it names",
     "X1": "no callback and no event handler fails unexpectedly",
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 _TOPICS = znodes.TOPICS + "/"
+_BROKER_IDS = "/brokers/ids/"
 _TOPIC_CONFIGS = "/config/topics/"
 _QUIET = ("/brokers/seqid", "/consumers", "/config", "/cluster")
 
@@ -26,7 +27,7 @@ _LOOKS = 4
 
 
 class ZooKeeperChecks:
-    """K1, K2, K8, K9, R2, R11, R12 and R13."""
+    """K1, K2, K8, K9, K15, R2, R11, R12 and R13."""
 
     def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
         self._cluster = cluster
@@ -41,6 +42,8 @@ class ZooKeeperChecks:
         self._replaced: tuple[int, str] | None = None
         """zxid of a transaction that deleted another's /controller, and its writer, until the epoch is seen in it."""
         self._controller_zxid = -1
+        self._registered_by: dict[int, int] = {}
+        """Session of every registered broker."""
         self.registered: dict[int, int] = {}
         """Broker epoch of every registered broker."""
         self.registrations: list[tuple[int, int | None]] = []
@@ -75,6 +78,22 @@ class ZooKeeperChecks:
             first = multi.operations[0]
             fenced = isinstance(first, Check) and first.path == znodes.CONTROLLER_EPOCH and first.version >= 0
             verdicts.check("K2", fenced, f"{life.name} writes {multi.operations[-1].path} without a fence")
+        self._asked_to_replace(life, multi)
+
+    def _asked_to_replace(self, life: Life, multi: Multi) -> None:
+        """Only the owner of an id deletes its registration, together with a write that any other registration fails."""
+        for operation in multi.operations:
+            if isinstance(operation, Delete) and operation.path.startswith(_BROKER_IDS):
+                broker_id = int(operation.path.removeprefix(_BROKER_IDS))
+                fences = [
+                    one
+                    for one in multi.operations
+                    if isinstance(one, SetData) and one.path == znodes.broker_epoch_path(broker_id) and one.version >= 0
+                ]
+                own = isinstance(life, BrokerLife) and life.broker_id == broker_id
+                self._verdicts.check(
+                    "K15", own and bool(fences), f"{life.name} deletes {operation.path} without a fence"
+                )
 
     def _asked_alone(self, life: Life, operation: SetData | Create | Delete) -> None:
         if operation.path.startswith(_TOPICS):
@@ -149,10 +168,18 @@ class ZooKeeperChecks:
     def _broker_written(self, write: AppliedWrite) -> None:
         broker_id = int(write.change.path.rpartition("/")[2])
         if write.change.type is WatchType.CREATED:
+            self._registered_by[broker_id] = write.session_id
             self.registered[broker_id] = write.zxid
             self.registrations.append((broker_id, write.zxid))
             self._say(write)
         elif write.change.type is WatchType.DELETED:
+            owner = self._registered_by.pop(broker_id, None)
+            if write.session_id not in (owner, *self.operators):
+                before, now = self._lives.get(owner or 0), self._lives.get(write.session_id)
+                over = before is None or before is now or before.ended
+                self._verdicts.check(
+                    "K15", over, f"{self._writer(write.session_id)} replaces broker {broker_id}, which lives"
+                )
             self.registered.pop(broker_id, None)
             self.registrations.append((broker_id, None))
             self._say(write)
