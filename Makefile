@@ -10,6 +10,8 @@ PYTEST_ARGS ?=
 KEEP ?= 0
 SMALL ?= 0
 INSECURE ?= 0
+PROFILES ?=
+comma := ,
 SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
@@ -105,11 +107,11 @@ bench-security: install java ## TLS beside plaintext in alternating rounds, into
 clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript, C++)
 	@scripts/clients/all.sh
 
-images: ## build the container images, from official bases or, without a registry, from Debian packages
-	@scripts/images.sh
+images: ## build the container images, from official bases or, without a registry, from Debian packages; PROFILES=obs,pipeline
+	@scripts/images.sh $(subst $(comma), ,$(PROFILES))
 
-up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS
-	@SMALL=$(SMALL) INSECURE=$(INSECURE) scripts/up.sh
+up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS; PROFILES=load,obs,pipeline: more services
+	@SMALL=$(SMALL) INSECURE=$(INSECURE) PROFILES=$(PROFILES) scripts/up.sh
 
 certificate: ## issue a certificate of that cluster for the client NAME
 	@scripts/certificate.sh "$(NAME)"

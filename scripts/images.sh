@@ -5,6 +5,8 @@
 # PACELINE_PULL_TIMEOUT_S seconds (20); else a base made of Debian packages by debootstrap, which needs root once.
 # Wheels are downloaded here, outside, hash-checked, into build/wheelhouse, since a container may not trust the
 # registry that this machine uses. What is there already is not made again; `--fresh` forgets the local base and wheels.
+# With arguments it builds the images of these profiles, too: `pipeline` (paceline-pipeline:dev, Spark) and `obs`
+# (paceline-prometheus:dev). Grafana's image is pulled, for it has no package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,30 +53,78 @@ make_local_base() {
   rm -rf --one-file-system "$root"
 }
 
-fill_wheelhouse() {
-  local stamp=build/wheelhouse.stamp now machine
+find_pip() {  # sets pip and platforms: which pip to call here, and what the images run on
+  local machine minor
   machine=$(docker version --format '{{.Server.Arch}}')
-  now="$machine $(cat requirements-services.lock requirements-build.lock | sha256sum)"
-  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ]; then return; fi
-  say "downloading wheels into $wheelhouse"
   case "$machine" in
     amd64) machine=x86_64 ;;
     arm64) machine=aarch64 ;;
   esac
-  rm -rf "$wheelhouse" "$stamp"
-  local pip=(.venv/bin/python -m pip)
+  pip=(.venv/bin/python -m pip)
   if ! "${pip[@]}" --version >/dev/null 2>&1; then
     [ -x build/images-venv/bin/pip ] || python3 -m venv build/images-venv
     pip=(build/images-venv/bin/python -m pip)
   fi
-  local platforms=(--platform "manylinux2014_$machine")
-  local minor
+  platforms=(--platform "manylinux2014_$machine")
   for minor in 17 24 27 28 31 34 35 36; do platforms+=(--platform "manylinux_2_${minor}_$machine"); done
-  for lock in requirements-services.lock requirements-build.lock; do
-    run_quietly build/wheelhouse.log "${pip[@]}" download --quiet --disable-pip-version-check --require-hashes --no-deps \
-      --only-binary=:all: --implementation cp --python-version 3.11 "${platforms[@]}" --dest "$wheelhouse" -r "$lock"
-  done
+}
+
+download() {  # download FOLDER LOCK
+  run_quietly build/wheelhouse.log "${pip[@]}" download --quiet --disable-pip-version-check --require-hashes --no-deps \
+    --only-binary=:all: --implementation cp --python-version 3.11 "${platforms[@]}" --dest "$1" -r "$2"
+}
+
+fill_wheelhouse() {
+  local stamp=build/wheelhouse.stamp now
+  now="$(docker version --format '{{.Server.Arch}}') $(cat requirements-services.lock requirements-build.lock | sha256sum)"
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ]; then return; fi
+  say "downloading wheels into $wheelhouse"
+  rm -rf "$wheelhouse" "$stamp"
+  find_pip
+  download "$wheelhouse" requirements-services.lock
+  download "$wheelhouse" requirements-build.lock
   echo "$now" >"$stamp"
+}
+
+# The wheels of the extra `pipeline` that the services' image lacks, from requirements.lock. PySpark comes as source alone.
+pipeline_packages="numpy pandas py4j pyarrow python-dateutil pytz tzdata zstandard"
+fill_pipeline_wheelhouse() {
+  local context=build/image-pipeline stamp=build/image-pipeline.stamp now
+  now="$(docker version --format '{{.Server.Arch}}') $(sha256sum <requirements.lock)"
+  mkdir -p "$context"
+  cp services/pipeline.Dockerfile "$context/Dockerfile"
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ]; then return; fi
+  say "downloading Spark and its wheels into $context (a few minutes)"
+  rm -rf "$context/wheels" "$stamp"
+  find_pip
+  awk -v names=" $pipeline_packages " '/^[a-z]/ {split($1, part, "=="); wanted = index(names, " " part[1] " ")} wanted' \
+    requirements.lock >"$context/wheels.lock"
+  awk '/^[a-z]/ {wanted = /^pyspark==/} wanted' requirements.lock >"$context/pyspark.lock"
+  download "$context/wheels" "$context/wheels.lock"
+  run_quietly build/wheelhouse.log "${pip[@]}" wheel --quiet --disable-pip-version-check --require-hashes --no-deps \
+    --wheel-dir "$context/wheels" -r "$context/pyspark.lock"
+  echo "$now" >"$stamp"
+}
+
+build_pipeline() {
+  fill_pipeline_wheelhouse
+  say "building paceline-pipeline:dev on paceline:dev"
+  run_quietly build/image-pipeline.log docker build --force-rm --build-arg BASE_IMAGE=paceline:dev -t paceline-pipeline:dev \
+    build/image-pipeline
+}
+
+build_obs() {
+  local official_prometheus=prom/prometheus:v2.53.4 official_grafana=grafana/grafana-oss:11.5.2
+  if can_pull "$official_prometheus"; then
+    docker tag "$official_prometheus" paceline-prometheus:dev
+    say "paceline-prometheus:dev is $official_prometheus"
+  else
+    make_local_base
+    say "building paceline-prometheus:dev from Debian's package"
+    run_quietly build/image-prometheus.log docker build --force-rm --build-arg BASE_IMAGE="$local_base" \
+      -f services/prometheus.Dockerfile -t paceline-prometheus:dev .
+  fi
+  can_pull "$official_grafana" || say "$official_grafana cannot be pulled: Grafana is left out; config/grafana has its dashboard"
 }
 
 mkdir -p build
@@ -85,12 +135,18 @@ if command -v flock >/dev/null; then
   flock -w 900 9 || fail "another run has held build/images.lock for 15 minutes"
 fi
 
-if [ "${1:-}" = "--fresh" ]; then
-  rm -rf "$wheelhouse" build/wheelhouse.stamp
-  docker image rm "$local_base" >/dev/null 2>&1 || true
-elif [ $# -gt 0 ]; then
-  fail "unknown argument $1 (only --fresh is known)"
-fi
+profiles=()
+for argument in "$@"; do
+  case "$argument" in
+    --fresh)
+      rm -rf "$wheelhouse" build/wheelhouse.stamp build/image-pipeline build/image-pipeline.stamp
+      docker image rm "$local_base" >/dev/null 2>&1 || true
+      ;;
+    pipeline | obs) profiles+=("$argument") ;;
+    load) ;;
+    *) fail "unknown argument $argument (known: --fresh and the profiles load, obs and pipeline)" ;;
+  esac
+done
 
 python_base=${PACELINE_BASE_IMAGE:-}
 if [ -z "$python_base" ]; then
@@ -115,7 +171,8 @@ else
   run_quietly build/image-zookeeper.log \
     docker build --force-rm --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
 fi
+for profile in "${profiles[@]}"; do "build_$profile"; done
 # What this build replaced: the image at once, the build stage after a day, since it is the cache of the next build.
 docker image prune -f --filter label=org.opencontainers.image.title=paceline >/dev/null
 docker image prune -f --filter label=io.paceline.stage=build --filter until=24h >/dev/null
-docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E '^paceline(-zookeeper)?:dev ' | sed 's/^/images: /' >&2
+docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E '^paceline(-[a-z]+)?:dev ' | sed 's/^/images: /' >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts the cluster of docker-compose.yml, waits until every container is healthy, and prints how to use it.
-# SMALL=1 starts one ZooKeeper server instead of three; INSECURE=1 turns TLS off.
+# SMALL=1 starts one ZooKeeper server instead of three; INSECURE=1 turns TLS off; PROFILES=load,obs,pipeline adds services.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +10,12 @@ if [ "${SMALL:-0}" != 0 ]; then
   scale=(--scale zookeeper-2=0 --scale zookeeper-3=0)
 fi
 if [ "${INSECURE:-0}" != 0 ]; then make_options=" INSECURE=1"; else make_options=""; fi
+
+profiles=${PROFILES:-}
+if [[ ",$profiles," == *,obs,* ]] && docker image inspect grafana/grafana-oss:11.5.2 >/dev/null 2>&1; then
+  profiles+=,grafana
+fi
+export COMPOSE_PROFILES=$profiles
 
 # The last lines of the logs of containers that ended with an error or are not healthy.
 explain() {
@@ -27,11 +33,11 @@ explain() {
 
 scripts/compose.sh up -d --remove-orphans "${scale[@]}" || { explain; exit 1; }
 
-# Containers that are not healthy yet, without those whose work ended well.
+# Containers that are not healthy yet, or not running when they have no health check; those whose work ended well are left out.
 waiting_for() {
   scripts/compose.sh ps -q | xargs -r docker inspect --format \
     '{{index .Config.Labels "com.docker.compose.service"}} {{if and .State.Running .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}} {{.State.ExitCode}}' |
-    awk '$2 != "healthy" && !($2 == "exited" && $3 == 0) {printf "%s%s (%s)", separator, $1, $2; separator = ", "}'
+    awk '$2 != "healthy" && $2 != "running" && !($2 == "exited" && $3 == 0) {printf "%s%s (%s)", separator, $1, $2; separator = ", "}'
 }
 
 limit_s=120
@@ -68,5 +74,17 @@ try:
   .venv/bin/paceline topic create rides --partitions 3 --replication-factor 3 --config min.insync.replicas=2
   echo "alice:hello" | .venv/bin/paceline produce rides --key-separator :
   .venv/bin/paceline consume rides --from start --exit-at-end
-stop: make down$make_options
 END
+if [[ ",$profiles," == *,load,* ]]; then
+  echo "load: scripts/compose.sh logs -f producer consumer"
+fi
+if [[ ",$profiles," == *,pipeline,* ]]; then
+  echo "pipeline: scripts/spark.sh doctor; the master is at http://localhost:${PORT_SPARK:-19480}"
+fi
+if [[ ",$profiles," == *,obs,* ]]; then
+  echo "obs: Prometheus at http://localhost:${PORT_PROMETHEUS:-19490}"
+fi
+if [[ ",$profiles," == *,grafana,* ]]; then
+  echo "     Grafana at http://localhost:${PORT_GRAFANA:-19491}/d/paceline"
+fi
+echo "stop: make down$make_options"

@@ -49,8 +49,34 @@ END
 chown -R 1000:1000 /secrets/zookeeper
 chmod 700 /secrets/zookeeper
 
+# client NAME: the certificate of a service that is a client.
+client() {
+  folder=/secrets/$1
+  if [ -z "$(find "$folder" -name client.crt -mtime -30)" ]; then
+    paceline certs client "$authority" "$1" --out "$folder" >/dev/null
+    mv "$folder/client-$1.key" "$folder/client.key"
+    mv "$folder/client-$1.crt" "$folder/client.crt"
+  fi
+  chown -R 10001:10001 "$folder"
+  chmod 700 "$folder"
+}
+
+# Spark's master, workers and drivers prove to each other that they know this password, and encrypt with it.
+if [ ! -s /secrets/spark/spark-defaults.conf ]; then
+  cat >/secrets/spark/spark-defaults.conf <<END
+spark.master spark://spark-master:7077
+spark.authenticate true
+spark.authenticate.secret $(python -c 'import secrets; print(secrets.token_hex(24))')
+spark.network.crypto.enabled true
+spark.executor.memory 768m
+spark.driver.memory 768m
+END
+fi
+
 node controller 1000000 controller-1
 node controller 1000001 controller-2
 node broker 1 broker-1
 node broker 2 broker-2
 node broker 3 broker-3
+client load
+client spark

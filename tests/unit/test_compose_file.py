@@ -35,7 +35,7 @@ def test_the_environment_gives_known_keys_and_only_addresses_ids_directories_and
     given = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
     allowed = {environment_name(key) for key in ADDRESSES_IDS_AND_DIRECTORIES | SECURITY}
 
-    assert given == allowed
+    assert given == allowed | {"PACELINE_BOOTSTRAP_SERVERS"}  # of the clients in profiles
     assert allowed <= {environment_name(key) for key in KEYS}
 
 
@@ -49,6 +49,9 @@ def test_the_insecure_cluster_undoes_the_security_of_the_secure_one() -> None:
         "PACELINE_ZOOKEEPER_SET_ACL": "false",
         "PACELINE_LISTENER_SECURITY_PROTOCOL_MAP": "",
         "PACELINE_ALLOW_INSECURE": "true",
+        "PACELINE_SSL_CA_FILE": "",
+        "PACELINE_SSL_CERTIFICATE_FILE": "",
+        "PACELINE_SSL_KEY_FILE": "",
     }
     assert "sessionRequireClientSASLAuth" not in override
 

@@ -1,0 +1,31 @@
+# The image of the services with PySpark, what the jobs of `paceline pipeline` need, and a Java runtime: Spark's master,
+# workers and drivers (profile `pipeline` of docker-compose.yml). scripts/images.sh pipeline builds it, in a folder with
+# the locked wheels.
+ARG BASE_IMAGE=paceline:dev
+
+FROM ${BASE_IMAGE} AS build
+LABEL io.paceline.stage=build
+USER 0:0
+COPY wheels /wheels/
+RUN python3 -m venv /tmp/builder \
+ && /tmp/builder/bin/pip --python /opt/paceline/bin/python3 install --no-cache-dir --disable-pip-version-check --no-deps \
+      --no-index /wheels/*.whl \
+ && /tmp/builder/bin/pip --python /opt/paceline/bin/python3 check
+
+FROM ${BASE_IMAGE}
+LABEL org.opencontainers.image.title="paceline" \
+      org.opencontainers.image.description="Paceline's Spark jobs: master, workers and drivers"
+USER 0:0
+# openjdk's scripts fail where the folder of manual pages is gone, as in slim images. Spark's scripts call ps.
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+ && apt-get clean \
+ && rm -rf /var/lib/apt/lists/* /usr/share/doc/* \
+ && install -d -o 10001 -g 10001 -m 0750 /var/lib/paceline/lake
+COPY --from=build /opt/paceline /opt/paceline
+ENV SPARK_LOCAL_DIRS=/tmp \
+    PYSPARK_PYTHON=/opt/paceline/bin/python
+USER 10001:10001
+HEALTHCHECK NONE
+CMD ["paceline", "pipeline", "--help"]
