@@ -49,9 +49,9 @@ soak-failover: install java ## kill processes ROUNDS times (100), then 60 false 
 integration: install java ## only the tests with real processes
 	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)
 
-containers: install ## only the tests with containers; starts an engine where it may
+containers: install ## every test with containers (about 20 minutes); starts an engine where it may
 	@scripts/docker_engine.sh
-	@$(PY) -m pytest -q -m containers tests/containers $(PYTEST_ARGS)
+	@PACELINE_ALL_CONTAINERS=1 $(PY) -m pytest -q -m containers tests/containers $(PYTEST_ARGS)
 
 simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline; WILD=1: denser faults
 	@$(PY) -m tests.simulation $(if $(WILD),--wild) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))

@@ -25,6 +25,8 @@ PROJECT_PREFIX = "paceline-test-"
 BROKERS = {1: "broker-1", 2: "broker-2", 3: "broker-3"}
 ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 CONTROLLERS = {1_000_000: "controller-1", 1_000_001: "controller-2"}
+CALL_TIMEOUT_S = 10.0
+"""A call to a container that was cut off ends without an answer; the load repeats it elsewhere."""
 _COMMAND_TIMEOUT_S = 180.0
 
 
@@ -118,11 +120,13 @@ class ComposeCluster:
     def client(self, *services: str, give_up: Callable[[], bool] = lambda: False) -> StubClient:
         """Return a client on the EXTERNAL listeners of these services, of all brokers when none is named."""
         addresses = [self.address(service) for service in services] or self.bootstrap
-        return StubClient(addresses, give_up=give_up, tls=self.tls)
+        return StubClient(addresses, give_up=give_up, tls=self.tls, call_timeout_s=CALL_TIMEOUT_S)
 
     def load(self, topic: str, partitions: int) -> VerifiedLoad:
         """Return an idempotent producer in the background; use it as a context manager."""
-        return VerifiedLoad(self.bootstrap, topic, partitions, tls=self.tls, idempotent=True)
+        return VerifiedLoad(
+            self.bootstrap, topic, partitions, tls=self.tls, idempotent=True, call_timeout_s=CALL_TIMEOUT_S
+        )
 
     def up(self, timeout_s: float = 600.0) -> None:
         """Start everything and return when every container is healthy."""
@@ -178,6 +182,35 @@ class ComposeCluster:
         """Stop the container the orderly way, within its grace period, and return its exit code."""
         run(["docker", "stop", "-t", "30", self.container(service)], timeout_s=240.0)
         return int(self.inspect(service)["State"]["ExitCode"])
+
+    def start_all(self, *services: str) -> None:
+        """Start containers with one command, and return before they serve."""
+        run(["docker", "start", *(self.container(service) for service in services)])
+
+    def kill_all(self, *services: str) -> None:
+        """Kill containers with one command."""
+        run(["docker", "kill", *(self.container(service) for service in services)])
+
+    def log(self, service: str, lines: int) -> str:
+        """Return the end of the container's log."""
+        command = ["docker", "logs", "--tail", str(lines), self.container(service)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
+        return done.stdout + done.stderr
+
+    def health(self, service: str) -> str:
+        """Return the health of a container, as its health check sees it."""
+        return str(self.inspect(service)["State"].get("Health", {}).get("Status", ""))
+
+    def state_changes(self, service: str) -> list[dict[str, Any]]:
+        """Return the state changes that a broker or controller has logged since it was created."""
+        command = ["docker", "logs", self.container(service)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
+        lines = (done.stdout + done.stderr).splitlines()
+        return [
+            json.loads(line[line.index('{"who"') : line.rindex("}") + 1])
+            for line in lines
+            if '{"who"' in line and line.rstrip().endswith("[paceline.state_change]")
+        ]
 
     def start(self, service: str) -> None:
         """Start a container that is down, with its data, and wait until it is healthy."""

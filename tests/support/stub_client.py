@@ -79,8 +79,10 @@ class StubClient:
         bootstrap: Sequence[str],
         give_up: Callable[[], bool] = lambda: False,
         tls: TlsFiles | None = None,
+        call_timeout_s: float = _CALL_TIMEOUT_S,
     ) -> None:
         self._bootstrap = list(bootstrap)
+        self._call_timeout_s = call_timeout_s
         self._credentials = None if tls is None else _credentials(tls)
         self._give_up = give_up
         self._channels: dict[str, grpc.Channel] = {}
@@ -147,14 +149,16 @@ class StubClient:
                     configs={key.replace("_", "."): value for key, value in configs.items()},
                 )
             ],
-            timeout_ms=int(_CALL_TIMEOUT_S * 1000) - 1000,
+            timeout_ms=int(self._call_timeout_s * 1000) - 1000,
         )
         tries = 0
 
         def attempt() -> None:
             nonlocal tries
             tries += 1
-            (result,) = self._at_controller(lambda admin: admin.CreateTopics(request, timeout=_CALL_TIMEOUT_S)).topics
+            (result,) = self._at_controller(
+                lambda admin: admin.CreateTopics(request, timeout=self._call_timeout_s)
+            ).topics
             again = tries > 1 and result.error.code == errors_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
             if result.HasField("error") and not again:
                 raise ResultError(result.error)
@@ -166,7 +170,7 @@ class StubClient:
 
         def ask(address: str) -> tuple[int, int]:
             stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
-            answer = stub.InitProducerId(log_service_pb2.InitProducerIdRequest(), timeout=_CALL_TIMEOUT_S)
+            answer = stub.InitProducerId(log_service_pb2.InitProducerIdRequest(), timeout=self._call_timeout_s)
             return answer.producer_id, answer.producer_epoch
 
         return self._until(timeout_s, "asking for a producer id", lambda: self._any(ask))
@@ -189,13 +193,13 @@ class StubClient:
             records.producer_id, records.producer_epoch, records.base_sequence = producer
         request = log_service_pb2.ProduceRequest(
             acks=log_service_pb2.ACKS_ALL,
-            timeout_ms=int(_CALL_TIMEOUT_S * 1000) - 2000,
+            timeout_ms=int(self._call_timeout_s * 1000) - 2000,
             partitions=[log_service_pb2.ProducePartition(topic=topic, partition=partition, records=records)],
         )
 
         def attempt(log: log_service_pb2_grpc.LogServiceStub) -> int:
             try:
-                (result,) = log.Produce(request, timeout=_CALL_TIMEOUT_S).partitions
+                (result,) = log.Produce(request, timeout=self._call_timeout_s).partitions
                 if result.HasField("error"):
                     raise ResultError(result.error)
             except (grpc.RpcError, ResultError) as failure:
@@ -219,7 +223,7 @@ class StubClient:
                 format=log_service_pb2.FETCH_FORMAT_RECORDS,
                 partitions=[log_service_pb2.FetchPartition(topic=topic, partition=partition, fetch_offset=position)],
             )
-            (result,) = log.Fetch(request, timeout=_CALL_TIMEOUT_S).partitions
+            (result,) = log.Fetch(request, timeout=self._call_timeout_s).partitions
             if result.HasField("error"):
                 raise ResultError(result.error)
             return result
@@ -243,7 +247,7 @@ class StubClient:
 
         def attempt(log: log_service_pb2_grpc.LogServiceStub) -> int:
             request = log_service_pb2.ListOffsetsRequest(partitions=[query])
-            (result,) = log.ListOffsets(request, timeout=_CALL_TIMEOUT_S).partitions
+            (result,) = log.ListOffsets(request, timeout=self._call_timeout_s).partitions
             if result.HasField("error"):
                 raise ResultError(result.error)
             return result.offset

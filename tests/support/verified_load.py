@@ -24,6 +24,7 @@ class VerifiedLoad:
         batch: int = 20,
         tls: TlsFiles | None = None,
         idempotent: bool = False,
+        call_timeout_s: float = 20.0,
     ) -> None:
         self.topic = topic
         self.acknowledged: list[dict[int, bytes]] = [{} for _ in range(partitions)]
@@ -34,7 +35,7 @@ class VerifiedLoad:
         self._batch = batch
         self._stopping = threading.Event()
         self._idempotent = idempotent
-        self._client = StubClient(bootstrap, give_up=self._stopping.is_set, tls=tls)
+        self._client = StubClient(bootstrap, give_up=self._stopping.is_set, tls=tls, call_timeout_s=call_timeout_s)
         self._thread = threading.Thread(target=self._run, name=f"load-{topic}", daemon=True)
 
     def __enter__(self) -> "VerifiedLoad":

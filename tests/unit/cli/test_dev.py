@@ -10,6 +10,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from paceline.cli.commands import cli
+from paceline.dev.local_cluster import stop_detached
 
 
 def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(tmp_path: Path) -> None:
@@ -33,7 +34,10 @@ def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(
 
 def test_a_secure_cluster_does_not_start_on_the_data_of_a_plain_one(tmp_path: Path) -> None:
     (tmp_path / "zookeeper").mkdir()
-    refused = CliRunner().invoke(cli, ["dev", "up", "--secure", "--directory", str(tmp_path)])
+    try:
+        refused = CliRunner().invoke(cli, ["dev", "up", "--secure", "--directory", str(tmp_path)])
+    finally:
+        stop_detached(tmp_path)
     assert refused.exit_code != 0
     assert refused.stderr.count("\n") == 1
     assert f"{tmp_path} has the data of an earlier cluster without TLS" in refused.stderr
@@ -46,7 +50,10 @@ def test_a_plain_cluster_does_not_start_on_the_data_of_a_secure_one(tmp_path: Pa
     (tmp_path / "zookeeper").mkdir()
     (tmp_path / "certs").mkdir()
     (tmp_path / "certs" / "zookeeper.password").touch(0o600)
-    refused = CliRunner().invoke(cli, ["dev", "up", "--directory", str(tmp_path)])
+    try:
+        refused = CliRunner().invoke(cli, ["dev", "up", "--directory", str(tmp_path)])
+    finally:
+        stop_detached(tmp_path)
     assert refused.exit_code != 0
     assert "has the data of an earlier cluster with TLS" in refused.stderr
     assert refused.stdout == ""

@@ -1,0 +1,82 @@
+"""Starts out of order and all at once, loses ZooKeeper, and restarts everything in turn; under load."""
+
+import pytest
+
+from tests.containers.compose import BROKERS, CONTROLLERS, ZOOKEEPERS, ComposeCluster
+from tests.containers.workload import (
+    HEALED_WITHIN_S,
+    PARTITIONS,
+    await_full_isr,
+    await_progress,
+    in_every_run,
+    leaders_of_one_epoch,
+    under_load,
+)
+from tests.support.stub_client import StubClient
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
+
+EVERYTHING = (*ZOOKEEPERS, *CONTROLLERS.values(), *BROKERS.values())
+
+
+def test_a_cluster_whose_containers_were_all_killed_starts_all_at_once_with_every_record(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    topic = "all-at-once"
+    with under_load(cluster, client, topic) as load:
+        cluster.kill_all(*EVERYTHING)
+        cluster.start_all(*EVERYTHING)
+        for service in EVERYTHING:
+            cluster.wait_healthy(service)
+        await_progress(load, 100)
+
+
+def test_a_cluster_started_in_the_wrong_order_serves_when_its_last_part_has_started(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    topic = "wrong-order"
+    with under_load(cluster, client, topic):
+        pass
+    for service in reversed(EVERYTHING):
+        cluster.stop(service)
+    cluster.start_all(*BROKERS.values())
+    eventually(lambda: "zookeeper" in cluster.log("broker-1", 20), 120.0, "broker-1 says that it waits for ZooKeeper")
+    cluster.start_all(*CONTROLLERS.values())
+    cluster.start_all(*ZOOKEEPERS)
+    for service in EVERYTHING:
+        cluster.wait_healthy(service)
+    await_full_isr(client, topic, HEALED_WITHIN_S)
+    with cluster.load(topic, PARTITIONS) as load:
+        await_progress(load, 100)
+
+
+@pytest.mark.parametrize("lost", [ZOOKEEPERS[:2], ZOOKEEPERS], ids=["quorum", "all"])
+def test_the_cluster_serves_again_after_zookeeper_was_lost(
+    lost: tuple[str, ...], cluster: ComposeCluster, client: StubClient
+) -> None:
+    topic = f"zookeeper-lost-{len(lost)}"
+    with under_load(cluster, client, topic) as load:
+        cluster.kill_all(*lost)
+        # Longer than the session time-out: what brokers acknowledge meanwhile has to survive, too.
+        eventually(
+            lambda: cluster.health("controller-1") != "healthy" and cluster.health("controller-2") != "healthy",
+            240.0,
+            "no controller is ready without ZooKeeper",
+        )
+        cluster.start_all(*lost)
+        for service in EVERYTHING:
+            cluster.wait_healthy(service)
+        await_progress(load, 100)
+
+
+def test_everything_restarts_in_turn_under_load(cluster: ComposeCluster, client: StubClient) -> None:
+    topic = "rolling-restart"
+    with under_load(cluster, client, topic) as load:
+        for service in EVERYTHING:
+            code = cluster.stop(service)
+            assert service in ZOOKEEPERS or code == 0, f"{service} ended with exit code {code}"
+            cluster.start(service)
+            await_full_isr(client, topic)
+        await_progress(load, 100)
+    assert leaders_of_one_epoch(cluster) == []

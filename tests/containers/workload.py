@@ -1,0 +1,108 @@
+"""A topic under load in a cluster of containers, and the checks that follow every fault."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from paceline.v1 import metadata_service_pb2
+from tests.containers.compose import BROKERS, ComposeCluster
+from tests.support.stub_client import ResultError, StubClient
+from tests.support.verified_load import VerifiedLoad
+from tests.support.waiting import eventually
+
+PARTITIONS = 3
+HEALED_WITHIN_S = 90.0
+"""After the end of a fault every replica is in sync within this time, on a machine of two busy cores."""
+PATIENCE_S = 240.0
+
+in_every_run = pytest.mark.skipif(
+    os.environ.get("PACELINE_ALL_CONTAINERS", "0") == "0",
+    reason="one of the longer container tests: make containers, or PACELINE_ALL_CONTAINERS=1",
+)
+
+
+def make_topic(client: StubClient, name: str) -> None:
+    """Create a topic with three replicas, of which two must have a record, and wait until all are in sync."""
+    client.create_topic(name, PARTITIONS, 3, min_insync_replicas="2")
+    await_full_isr(client, name)
+
+
+def await_full_isr(client: StubClient, topic: str, timeout_s: float = PATIENCE_S) -> None:
+    """Return when every replica is in sync."""
+    eventually(
+        lambda: all(len(partition.isr) == 3 for partition in client.describe_topic(topic).partitions),
+        timeout_s,
+        f"every replica of {topic} is in sync",
+    )
+
+
+def leader_of(client: StubClient, topic: str, partition: int) -> int:
+    """Return the leader's id, 0 for none."""
+    return client.describe_topic(topic).partitions[partition].leader
+
+
+def await_other_leader(client: StubClient, topic: str, old: int, timeout_s: float = PATIENCE_S) -> None:
+    """Return when another broker leads each partition."""
+
+    def moved() -> bool:
+        partitions = client.describe_topic(topic).partitions
+        return all(part.HasField("leader") and part.leader != old for part in partitions)
+
+    eventually(moved, timeout_s, f"nothing of {topic} is led by broker {old}")
+
+
+def await_progress(load: VerifiedLoad, records: int, timeout_s: float = PATIENCE_S) -> None:
+    """Wait until so many more records were acknowledged in every partition."""
+    goal = [load.count(partition) + records for partition in range(PARTITIONS)]
+
+    def reached() -> bool:
+        if load.failure is not None:
+            raise AssertionError(f"the load failed: {load.failure}")
+        return all(load.count(partition) >= wanted for partition, wanted in enumerate(goal))
+
+    eventually(reached, timeout_s, f"{records} more records acknowledged in every partition of {load.topic}")
+
+
+def agrees(cluster: ComposeCluster, client: StubClient, topic: str, broker: int) -> bool:
+    """Return whether a broker names the same leaders and epochs as the others do."""
+
+    def leaders(description: metadata_service_pb2.TopicDescription) -> list[tuple[int, int]]:
+        return [(partition.leader, partition.leader_epoch) for partition in description.partitions]
+
+    try:
+        mine = client.topic_on(cluster.address(BROKERS[broker]), topic)
+    except (grpc.RpcError, ResultError):
+        return False
+    return leaders(mine) == leaders(client.describe_topic(topic))
+
+
+@contextlib.contextmanager
+def under_load(cluster: ComposeCluster, client: StubClient, topic: str) -> Iterator[VerifiedLoad]:
+    """Write to a new topic while the block runs; then check that the cluster healed and kept its promises.
+
+    No acknowledged record is lost or doubled, the order is kept, every replica is in sync within `HEALED_WITHIN_S`, and
+    no leader epoch had two leaders.
+    """
+    make_topic(client, topic)
+    with cluster.load(topic, PARTITIONS) as load:
+        await_progress(load, 100)
+        yield load
+        await_full_isr(client, topic, HEALED_WITHIN_S)
+        await_progress(load, 100)
+    assert load.problems(client) == []
+    assert leaders_of_one_epoch(cluster) == []
+
+
+def leaders_of_one_epoch(cluster: ComposeCluster) -> list[str]:
+    """Return the partitions of which two brokers became leader in the same epoch."""
+    leaders: dict[tuple[str, int, int], set[int]] = {}
+    for service in BROKERS.values():
+        for change in cluster.state_changes(service):
+            if change["kind"] == "became-leader":
+                place = change["topic_id"], change["partition"], change["leader_epoch"]
+                leaders.setdefault(place, set()).add(change["replica"])
+    assert leaders, "no broker has logged a leader"
+    return [f"{place}: {sorted(brokers)}" for place, brokers in leaders.items() if len(brokers) > 1]
