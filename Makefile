@@ -10,6 +10,7 @@ PYTEST_ARGS ?=
 KEEP ?= 0
 SMALL ?= 0
 INSECURE ?= 0
+RACKS ?= 0
 PROFILES ?=
 comma := ,
 SEEDS ?= 300
@@ -110,20 +111,20 @@ clients: install ## build and test the client libraries whose toolchains are her
 images: ## build the container images, from official bases or, without a registry, from Debian packages; PROFILES=obs,pipeline
 	@scripts/images.sh $(subst $(comma), ,$(PROFILES))
 
-up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS; PROFILES=load,obs,pipeline: more services
-	@SMALL=$(SMALL) INSECURE=$(INSECURE) PROFILES=$(PROFILES) scripts/up.sh
+up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS; RACKS=1: six brokers; PROFILES=load,obs,pipeline: more services
+	@SMALL=$(SMALL) INSECURE=$(INSECURE) RACKS=$(RACKS) PROFILES=$(PROFILES) scripts/up.sh
 
 certificate: ## issue a certificate of that cluster for the client NAME
 	@scripts/certificate.sh "$(NAME)"
 
 logs: ## follow the logs of its containers
-	@INSECURE=$(INSECURE) scripts/compose.sh logs -f --tail 100
+	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh logs -f --tail 100
 
 ps: ## list its containers
-	@INSECURE=$(INSECURE) scripts/compose.sh ps
+	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh ps
 
 down: ## stop it; its data stays unless VOLUMES=1
-	@INSECURE=$(INSECURE) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
+	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
 
 origins: install java ## run the tests of every documented behaviour and write docs/origins.md
 	@$(PY) scripts/origins_table.py --run

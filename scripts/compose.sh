@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Runs Docker Compose, version 2 or 1, whichever is there.
-# INSECURE=1 adds docker-compose.insecure.yml, under the project name paceline-insecure. COMPOSE_PROFILES names profiles;
+# INSECURE=1 adds docker-compose.insecure.yml, under the project name paceline-insecure. RACKS=1 adds
+# docker-compose.racks.yml, three more brokers. COMPOSE_PROFILES names profiles;
 # `down`, `ps` and `logs` take the containers of all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${INSECURE:-0}" != 0 ]; then
   export COMPOSE_FILE=docker-compose.yml:docker-compose.insecure.yml
   export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-paceline-insecure}
+elif [ "${RACKS:-0}" != 0 ]; then
+  export COMPOSE_FILE=docker-compose.yml:docker-compose.racks.yml
 fi
 case "${1:-}" in
   down | ps | logs) export COMPOSE_PROFILES=load,obs,grafana,pipeline ;;

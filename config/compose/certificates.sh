@@ -73,10 +73,10 @@ spark.driver.memory 768m
 END
 fi
 
-node controller 1000000 controller-1
-node controller 1000001 controller-2
-node broker 1 broker-1
-node broker 2 broker-2
-node broker 3 broker-3
+# NODES: role/id=service of each controller and broker.
+for entry in $NODES; do
+  identity=${entry%%=*}
+  node "${identity%%/*}" "${identity##*/}" "${entry##*=}"
+done
 client load
 client spark

@@ -56,6 +56,14 @@ def test_the_insecure_cluster_undoes_the_security_of_the_secure_one() -> None:
     assert "sessionRequireClientSASLAuth" not in override
 
 
+def test_the_sample_with_racks_secures_its_brokers_like_the_others() -> None:
+    sample = (ROOT / "docker-compose.racks.yml").read_text(encoding="utf-8")
+    for name in sorted(environment_name(key) for key in SECURITY):
+        lines = re.findall(rf"^ +{name}: .*$", COMPOSE, re.MULTILINE)
+        assert lines[-1] in sample, name
+    assert set(re.findall(r"host-[a-z]", sample.split("services:")[1])) == {"host-a", "host-b", "host-c"}
+
+
 def test_every_service_has_an_id_and_ports_of_its_own() -> None:
     ids = re.findall(r'PACELINE_(?:BROKER|CONTROLLER)_ID: "(\d+)"', COMPOSE)
     published = re.findall(r'- "127\.0\.0\.1:\$\{\w+:-(\d+)\}:19082"|- "127\.0\.0\.1:\$\{\w+:-(\d+)\}:19092"', COMPOSE)
