@@ -31,7 +31,16 @@ explain() {
   echo "'make logs$make_options' shows more; 'make down$make_options' stops everything, and with VOLUMES=1 deletes the data, too" >&2
 }
 
-scripts/compose.sh up -d --remove-orphans "${scale[@]}" || { explain; exit 1; }
+mkdir -p build
+if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/compose-up.log; then
+  if grep -qE 'port is already allocated|address already in use' build/compose-up.log; then
+    port=$(grep -oE '127\.0\.0\.1:[0-9]+' build/compose-up.log | head -n 1)
+    echo "port ${port:-above} is in use: stop the program that has it, or choose others: PORT_BROKER_1=29091 make up$make_options" >&2
+    echo "(PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, PORT_PROMETHEUS, PORT_GRAFANA, PORT_SPARK)" >&2
+  fi
+  explain
+  exit 1
+fi
 
 # Containers that are not healthy yet, or not running when they have no health check; those whose work ended well are left out.
 waiting_for() {

@@ -1,0 +1,193 @@
+"""Operations on a running cluster: moves, deletions, a slow follower, a full disk, an upgrade; under load."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline_client import Admin
+from tests.containers.compose import BROKERS, CONTROLLERS, ComposeCluster, run
+from tests.containers.workload import (
+    HEALED_WITHIN_S,
+    await_full_isr,
+    await_progress,
+    in_every_run,
+    leader_of,
+    make_topic,
+    under_load,
+)
+from tests.support.stub_client import StubClient
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
+
+LAG_LIMIT_MS = 2_000
+"""``replica.lag.time.max.ms`` of config/dev.properties."""
+FETCH_WAIT_MS = 500
+"""``replica.fetch.wait.max.ms``: a follower may have caught up so long before it was paused."""
+PREVIOUS = "ae7f654"
+"""The first commit with the secured compose file, which is the one that tests start."""
+
+
+def test_a_topic_deleted_while_a_broker_is_away_is_deleted_there_too(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    topic = "deleted-while-away"
+    make_topic(client, topic)
+    client.produce(topic, 0, [b"1", b"2"])
+    cluster.stop("broker-3")
+    with Admin(cluster.bootstrap, tls=cluster.tls) as admin:
+        (result,) = admin.delete_topics([topic], raise_errors=False, timeout_ms=15_000)
+        cluster.start("broker-3")
+        eventually(lambda: topic not in admin.list_topics(), HEALED_WITHIN_S, f"{topic} is deleted")
+    for service in BROKERS.values():
+        eventually(
+            lambda at=service: _folders(cluster, at, topic) == [], HEALED_WITHIN_S, f"{service} has no log of it"
+        )
+    assert result.error is None or result.error.code.name == "REQUEST_TIMED_OUT"
+    make_topic(client, topic)
+    assert client.read_all(topic, 0) == {}
+
+
+def test_a_partition_with_one_replica_moves_under_load(cluster: ComposeCluster, client: StubClient) -> None:
+    topic = "moved"
+    client.create_topic(topic, 3, 1, min_insync_replicas="1")
+    with cluster.load(topic, 3) as load, Admin(cluster.bootstrap, tls=cluster.tls) as admin:
+        await_progress(load, 100)
+        homes = {part.partition: part.leader for part in client.describe_topic(topic).partitions}
+        targets = {(topic, partition): [home % len(BROKERS) + 1] for partition, home in homes.items()}
+        admin.alter_partition_reassignments(targets)
+
+        def moved() -> bool:
+            parts = client.describe_topic(topic).partitions
+            return all([part.leader] == targets[topic, part.partition] == list(part.isr) for part in parts)
+
+        eventually(moved, 240.0, "every partition is on its new broker alone")
+        await_progress(load, 100)
+    assert load.problems(client) == []
+
+
+def test_a_paused_follower_leaves_the_isr_between_once_and_one_and_a_half_times_the_limit(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    # The upper bound needs a machine that runs the leader's check in time: one of three attempts suffices.
+    delays_ms = []
+    for attempt in range(3):
+        topic = f"paused-follower-{attempt}"
+        with under_load(cluster, client, topic):
+            leader = leader_of(client, topic, 0)
+            follower = next(broker for broker in BROKERS if broker != leader)
+            before_ms = time.time() * 1000
+            cluster.pause(BROKERS[follower])
+            after_ms = time.time() * 1000
+
+            def shrunk_ms(
+                topic: str = topic, leader: int = leader, follower: int = follower, begin_ms: float = before_ms
+            ) -> list[int]:
+                return [
+                    change["wall_ms"]
+                    for change in cluster.state_changes(BROKERS[leader])
+                    if change["kind"] == "isr-shrunk"
+                    and (change["topic"], change["partition"]) == (topic, 0)
+                    and follower not in change["isr"]
+                    and change["wall_ms"] >= begin_ms
+                ]
+
+            (at_ms, *_) = eventually(shrunk_ms, 120.0, f"broker {follower} leaves the ISR of {topic}/0")
+            cluster.unpause(BROKERS[follower])
+        assert at_ms - before_ms >= LAG_LIMIT_MS - FETCH_WAIT_MS
+        delays_ms.append(at_ms - after_ms)
+        if delays_ms[-1] <= 1.5 * LAG_LIMIT_MS:
+            return
+    raise AssertionError(f"a paused follower left the ISR after {delays_ms} ms; the limit is {LAG_LIMIT_MS} ms")
+
+
+def test_a_full_log_directory_goes_offline_and_loses_nothing(images: None, tmp_path: Path) -> None:
+    override = tmp_path / "small-log-directory.yml"
+    override.write_text(
+        "services:\n"
+        "  broker-3:\n"
+        "    environment:\n"
+        "      PACELINE_LOG_DIRS: /var/lib/paceline/data,/var/lib/small\n"
+        '    tmpfs: ["/tmp", "/var/lib/small:size=12m,uid=10001,gid=10001,mode=0700"]\n',
+        encoding="utf-8",
+    )
+    cluster = ComposeCluster(overrides=[override])
+    try:
+        cluster.up()
+        with cluster.client() as client:
+            topic = "full-directory"
+            make_topic(client, topic)
+            with cluster.load(topic, 3) as load:
+                await_progress(load, 100)
+                filler = ["docker", "exec", cluster.container("broker-3"), "sh", "-c"]
+                run([*filler, "head -c 64m /dev/zero >/var/lib/small/filler || true"])
+
+                def failed() -> bool:
+                    changes = cluster.state_changes("broker-3")
+                    return any(change["kind"] == "log-dir-failed" for change in changes)
+
+                eventually(failed, 240.0, "broker 3 has taken the full directory offline")
+                await_progress(load, 100)
+                # The container's tmpfs is empty after a restart: the replicas are copied again.
+                cluster.stop("broker-3")
+                cluster.start("broker-3")
+                await_full_isr(client, topic, HEALED_WITHIN_S)
+            assert load.problems(client) == []
+    except BaseException:
+        print(f"logs are in {cluster.collect('full-directory')}")
+        raise
+    finally:
+        cluster.down()
+
+
+def test_a_cluster_of_the_previous_image_is_upgraded_in_turn_under_load(images: None, tmp_path: Path) -> None:
+    image = _previous_image(tmp_path)
+    cluster = ComposeCluster(environment={"PACELINE_IMAGE": image})
+    try:
+        cluster.up()
+        with cluster.client() as client, under_load(cluster, client, "upgraded") as load:
+            cluster.environment = {}
+            for service in (*CONTROLLERS.values(), *BROKERS.values()):
+                cluster.compose("up", "-d", "--no-deps", "--no-build", service)
+                cluster.wait_healthy(service)
+                await_full_isr(client, "upgraded")
+                assert cluster.inspect(service)["Config"]["Image"] == "paceline:dev"
+            await_progress(load, 100)
+    except BaseException:
+        print(f"logs are in {cluster.collect('upgraded')}")
+        raise
+    finally:
+        cluster.down()
+
+
+def _previous_image(folder: Path) -> str:
+    """Return an image of an earlier commit, built once; skip where the history does not reach back to it."""
+    image = f"paceline:{PREVIOUS}"
+    if run(["docker", "image", "ls", "-q", image]).strip():
+        return image
+    try:
+        run(["git", "cat-file", "-e", f"{PREVIOUS}^{{commit}}"])
+    except AssertionError:
+        pytest.skip(f"this clone does not have the commit {PREVIOUS}")
+    run(["sh", "-c", f"git archive {PREVIOUS} | tar -x -C {folder}"])
+    run(["sh", "-c", f"mkdir -p {folder}/build && cp -r build/wheelhouse {folder}/build/"])
+    base = "paceline-base:bookworm"
+    if not run(["docker", "image", "ls", "-q", base]).strip():
+        base = "python:3.11-slim-bookworm"
+    build = [
+        "docker",
+        "build",
+        "--force-rm",
+        "--build-arg",
+        f"BASE_IMAGE={base}",
+        "-f",
+        f"{folder}/services/Dockerfile",
+    ]
+    run([*build, "-t", image, str(folder)], timeout_s=1200.0)
+    return image
+
+
+def _folders(cluster: ComposeCluster, service: str, topic: str) -> list[str]:
+    script = f"ls /var/lib/paceline/data | grep -E '^{topic}-[0-9]+$' || true"
+    return run(["docker", "exec", cluster.container(service), "sh", "-c", script]).split()
