@@ -1,6 +1,7 @@
 """Brokers as processes: with controllers and a real ZooKeeper from topic to fetch, and every way a start can fail."""
 
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -359,6 +360,20 @@ def test_a_zookeeper_that_is_not_there_ends_the_start(tmp_path: Path, processes:
             broker = started(processes, Broker(tmp_path, address, f"data{broker_id}", flag, broker_id))
             assert broker.exit_code() == ExitCode.ZOOKEEPER_UNREACHABLE
             assert f"ZooKeeper at {address}/paceline was not reached within 700 ms" in broker.output
+
+
+def test_a_log_directory_that_cannot_be_written_is_named_with_the_cause_and_the_user(
+    tmp_path: Path, processes: contextlib.ExitStack
+) -> None:
+    (tmp_path / "data").write_text("a file")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        broker = started(
+            processes, Broker(tmp_path, f"127.0.0.1:{unused.getsockname()[1]}", "data/logs", "--broker-id=1")
+        )
+        assert broker.exit_code() == ExitCode.LOG_DIR_LOCKED
+    assert f"no log directory can be used: {tmp_path}/data/logs: " in broker.output
+    assert f"Make it writable for user {os.geteuid()}, or set log.dirs" in broker.output
 
 
 def test_an_id_in_use_by_a_live_broker_is_refused(

@@ -174,7 +174,11 @@ class BrokerProcess:
             for name in directory.set_aside:
                 LOG.warning("%s was set aside and is kept; remove it when nobody needs it", name)
         if not logs.live_log_dirs:
-            raise StartupError("no log directory can be used", ExitCode.LOG_DIR_LOCKED)
+            causes = "; ".join(f"{directory.path}: {directory.error}" for directory in report.directories)
+            raise StartupError(
+                f"no log directory can be used: {causes}. Make it writable for user {os.geteuid()}, or set log.dirs",
+                ExitCode.LOG_DIR_LOCKED,
+            )
         return report
 
     async def _topic_settings(self, topics: set[str], defaults: LogConfig) -> dict[str, LogConfig]:
@@ -334,7 +338,8 @@ class BrokerProcess:
     def _no_zookeeper(self) -> StartupError:
         return StartupError(
             f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
-            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms)",
+            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms): "
+            "start it, or correct zookeeper.connect",
             ExitCode.ZOOKEEPER_UNREACHABLE,
         )
 

@@ -291,7 +291,8 @@ class ControllerProcess:
     def _no_zookeeper(self) -> StartupError:
         return StartupError(
             f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
-            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms)",
+            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms): "
+            "start it, or correct zookeeper.connect",
             ExitCode.ZOOKEEPER_UNREACHABLE,
         )
 
