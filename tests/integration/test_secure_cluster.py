@@ -22,13 +22,17 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
 
+EVENTS = "__cluster_events"
 DAY = datetime.timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster = LocalCluster(
-        tmp_path_factory.mktemp("secure") / "run", CONFIG_FILE, secure=True, settings={"logging.level": "debug"}
+        tmp_path_factory.mktemp("secure") / "run",
+        CONFIG_FILE,
+        secure=True,
+        settings={"logging.level": "debug", "cluster.events.topic.enable": "true"},
     )
     cluster.start()
     try:
@@ -172,3 +176,29 @@ def test_command_line_and_clients_connect_with_the_exports_alone(secure: LocalCl
         environment.pop(name)
     plain = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert plain.returncode != 0 and "PACELINE_SSL_CA_FILE" in plain.stderr
+
+
+def test_groups_commit_and_cluster_events_are_published_over_tls(secure: LocalCluster) -> None:
+    tls = secure.client_tls
+    with Admin(secure.bootstrap, tls=tls) as admin:
+        admin.create_topics([NewTopic("grouped", 1, 3)])
+    with Producer(secure.bootstrap, tls=tls) as producer:
+        for number in range(10):
+            producer.send("grouped", b"%d" % number)
+    read: list[bytes | None] = []
+    with Consumer(secure.bootstrap, tls=tls, group_id="over-tls") as member:
+        member.subscribe(["grouped"])
+
+        def all_read() -> bool:
+            read.extend(record.value for records in member.poll(timeout_ms=500).values() for record in records)
+            return len(read) >= 10
+
+        eventually(all_read, 120.0, "the member of the group has read every record")
+        member.commit()
+    assert read == [b"%d" % number for number in range(10)]
+    with Admin(secure.bootstrap, tls=tls) as admin:
+        assert "over-tls" in [listing.group_id for listing in admin.list_groups()]
+        eventually(lambda: EVENTS in admin.list_topics(), 120.0, f"the topic {EVENTS} is there")
+    with Consumer(secure.bootstrap, tls=tls) as reader:
+        reader.assign([(EVENTS, partition) for partition in range(reader.partitions_for(EVENTS))])
+        eventually(lambda: any(reader.poll(timeout_ms=500).values()), 120.0, f"{EVENTS} has records")

@@ -10,7 +10,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from paceline.cli.commands import cli
-from paceline.dev.local_cluster import stop_detached
+from paceline.dev.detached_cluster import stop_detached
 
 
 def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(tmp_path: Path) -> None:
