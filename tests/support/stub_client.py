@@ -332,6 +332,8 @@ class StubClient:
                 if late or self._give_up() or not _retriable(failure):
                     why = "out of time, " if late else ""
                     raise StubClientError(f"{what}: {why}{_text(failure)}") from failure
+            # A broker that is cut off from ZooKeeper answers with old metadata: ask another one.
+            self._bootstrap.append(self._bootstrap.pop(0))
             time.sleep(_PAUSE_S)
 
 
