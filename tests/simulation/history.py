@@ -27,8 +27,6 @@ class Send:
     acks: RequiredAcks
     batch: bytes
     crc: int
-    timestamp_ms: int
-    """Of each of its records."""
     count: int
     producer_id: int
     """-1 without idempotence."""
@@ -44,6 +42,8 @@ class Send:
     """Whether some try may have been written."""
     told_by_deposed: bool = False
     """Whether the last answer came from a leader that had a successor."""
+    timestamp_ms: int = 0
+    """Of each of its records."""
 
 
 @dataclass(slots=True)

@@ -34,6 +34,8 @@ class PartitionRecord:
     """Chain by (end, epoch) of every batch ever appended anywhere."""
     leaders: dict[int, int] = field(default_factory=dict)
     """Who became leader, by leader epoch."""
+    led_us: dict[int, int] = field(default_factory=dict)
+    """When the first broker began to lead in a leader epoch."""
     elected: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Who was elected, and when in microseconds, by leader epoch; known before the broker hears of it."""
     logs: dict[int, ObservedLog] = field(default_factory=dict)
@@ -74,6 +76,15 @@ class PartitionRecord:
         """Return when another broker was elected after this leadership, None while none was."""
         times = (
             at_us for epoch, (leader, at_us) in self.elected.items() if epoch > leader_epoch and leader != broker_id
+        )
+        return min(times, default=None)
+
+    def led_by_successor_us(self, broker_id: int, leader_epoch: int) -> int | None:
+        """Return when another broker began to lead after this leadership, None while none did."""
+        times = (
+            at_us
+            for epoch, at_us in self.led_us.items()
+            if epoch > leader_epoch and self.leaders.get(epoch) != broker_id
         )
         return min(times, default=None)
 

@@ -344,6 +344,7 @@ class ReplicaChecks:
         record.root(log.mirror)
         is_new = leader_epoch not in record.leaders
         first = record.leaders.setdefault(leader_epoch, life.broker_id)
+        record.led_us.setdefault(leader_epoch, self._cluster.world.now_us)
         self._verdicts.check(
             "R1", first == life.broker_id, f"{record}: {first} and {life.broker_id} lead in {leader_epoch}"
         )

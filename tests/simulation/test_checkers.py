@@ -698,13 +698,17 @@ def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for
     assert not moves_only_wait(cluster)
 
 
-def test_a_leader_that_answers_long_after_its_successor_was_elected_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_leader_that_answers_long_after_its_successor_began_to_lead_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     record.elected |= {0: (1, 0), 1: (2, 0)}
+    record.leaders |= {0: 1, 1: 2}
     deposed = broker(1, SimpleNamespace(log=log(), is_leader=True, leader_epoch=0))
     reading = Reading("r", TP, TOPIC_ID, latest=5)
     answer = OffsetAnswer(TP, None, 4)
-    cluster.world.now_us = cluster.profile.deposed_bound_ms * 1_000
+    cluster.world.now_us = 10 * cluster.profile.deposed_bound_ms * 1_000
+    cluster.checks.end_answered(deposed, reading, answer)
+    assert violated(cluster) == ()  # Its successor was not told, so followers still prove its leadership.
+    record.led_us[1] = 9 * cluster.profile.deposed_bound_ms * 1_000
     cluster.checks.end_answered(deposed, reading, answer)
     cluster.checks.end_told(reading, 4)
     assert violated(cluster) == ()  # It could not know yet; that it told an older end is no fault.
