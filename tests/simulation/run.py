@@ -206,17 +206,13 @@ class Run:
         checks.groups.finish()
 
     def _writable_partitions(self) -> list[TopicPartition]:
-        """Return the led partitions that must take records with acks=all.
-
-        Topics whose settings do not parse are left out: a broker that never read them knows no min.insync.replicas.
-        """
+        """Return the led partitions that must take records with acks=all."""
         records = self.cluster.checks.records
         led = [record for record in records.living() if record.zk is not None and record.zk.has_leader]
         return [
             record.topic_partition
             for record in led
-            if record.topic_partition.topic not in records.spoiled_configs | INTERNAL_TOPICS
-            and not stays_below_min_isr(self.cluster, record)
+            if record.topic_partition.topic not in INTERNAL_TOPICS and not stays_below_min_isr(self.cluster, record)
         ]
 
     # Time

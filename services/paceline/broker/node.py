@@ -352,8 +352,7 @@ class BrokerNode:
             self._topic_configs.announced()
 
     def _topic_config_read(self, topic: str, config: LogConfig | None) -> None:
-        if config is not None:
-            self.replica_manager.apply_topic_config(topic, config)
+        self.replica_manager.apply_topic_config(topic, config)
 
     def _kept_cluster_id(self) -> str | None:
         """Return the cluster the log directories belong to, None when they are new."""

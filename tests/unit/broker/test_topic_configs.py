@@ -289,14 +289,32 @@ def test_settings_that_were_read_once_serve_while_their_node_cannot_be_parsed() 
     assert cluster[1].log().config.retention_ms == 1_000
 
 
-def test_a_produce_to_a_topic_with_unreadable_settings_is_refused_at_once_and_says_why() -> None:
+def test_unreadable_settings_leave_the_brokers_default_for_commits_and_nothing_for_deletions() -> None:
+    """Kafka falls back to its defaults for both, and so deletes what the topic was told to keep."""
     cluster = BrokerCluster((1,))
     cluster.zk(Create(znodes.topic_config_path(TP.topic), b"what is this?"))
     cluster.decide(1, 0, (1,), is_new=True)
     cluster.time.run_for(100)
-    (refused,) = cluster[1].produce(b"a")
-    assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert "settings of topic orders" in refused.failure.message
+    manager = cluster[1].node.replica_manager
+    assert manager.partitions[TP].min_insync_replicas == cluster[1].logs.default_config.min_insync_replicas
+    assert cluster[1].produce(b"a")[0].failure is None
+    assert not manager.deletion_is_known(TP.topic)
+
+
+def test_a_broker_that_restarts_onto_unreadable_settings_takes_acks_all() -> None:
+    cluster = BrokerCluster((1,))
+    configure(cluster, announce=False, min_insync_replicas="1", retention_ms="1000")
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(10)
+    assert cluster[1].produce(b"a")[0].failure is None
+    cluster.zk(SetData(znodes.topic_config_path(TP.topic), b"what is this?"))
+    cluster.restart(1)
+    cluster.decide(1, 1, (1,))
+    cluster.time.run_for(100)
+    assert cluster[1].produce(b"b")[0].failure is None
+    assert not cluster[1].node.replica_manager.deletion_is_known(TP.topic)
+    cluster.time.run_for(3_600_000)
+    assert cluster[1].log().log_start_offset == 0, "nothing is deleted under defaults"
 
 
 def leader_with_small_segments() -> BrokerCluster:

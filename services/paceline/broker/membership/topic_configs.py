@@ -4,8 +4,9 @@ A partition whose topic's settings are not known yet commits nothing (its ``min.
 produce requests to it wait; both last one read. Changes are announced below ``/config/changes``; a new session may
 have missed some, so it reads everything again.
 
-A topic without a node has the broker's defaults. A node that cannot be parsed says nothing: what was read before it
-stays, nothing is deleted under it, and it is read again every ten seconds.
+A topic without a node has the broker's defaults. A node that cannot be parsed says nothing: the settings that were read
+last stay, or the broker's defaults where there are none. Nothing is deleted under it, and it is read again every ten
+seconds.
 """
 
 import logging
@@ -173,6 +174,11 @@ class TopicConfigs:
         if problem is None:
             self._note_known(topic)
         else:
+            if topic not in self._unreadable:
+                LOG.warning(
+                    "topic settings do not parse, deleting nothing: topic=%s using=%s cause=%s",
+                    topic, "what does parse" if config else "last or default settings", problem,
+                )  # fmt: skip
             self._unreadable[topic] = problem
             self._note_unknown(topic)
             if self._retry is None:

@@ -291,8 +291,7 @@ class Partition:
     def check_high_watermark_is_current(self) -> None:
         """Refuse to show clients this leader's high watermark while it may be below an earlier leader's (KIP-207).
 
-        It is current once it has reached the start of the leader epoch. While the topic's settings cannot be read it
-        stays where it is, and clients get what is below.
+        It is current once it has reached the start of the leader epoch.
 
         Raises:
             OffsetNotAvailableError: it is below the start of the leader epoch.
@@ -300,11 +299,9 @@ class Partition:
         log, epoch_start = self.log, self.leader_epoch_start_offset
         if log is None or epoch_start is None or log.high_watermark >= epoch_start:
             return
-        topic = self.topic_partition.topic
-        if self._host.topic_config_known(topic) or self._host.is_unread(topic):
-            raise OffsetNotAvailableError(
-                f"{self.topic_partition}: high watermark {log.high_watermark} is below epoch start {epoch_start}"
-            )
+        raise OffsetNotAvailableError(
+            f"{self.topic_partition}: high watermark {log.high_watermark} is below epoch start {epoch_start}"
+        )
 
     @property
     def has_enough_replicas(self) -> bool:
@@ -313,7 +310,7 @@ class Partition:
 
     @property
     def min_insync_replicas(self) -> int:
-        """Least size of the ISR for anything to be committed; more than there can be while it is not known."""
+        """Least size of the ISR for anything to be committed; more than there can be while it is unread."""
         if self.log is None or not self._host.topic_config_known(self.topic_partition.topic):
             return sys.maxsize
         return self.log.config.min_insync_replicas

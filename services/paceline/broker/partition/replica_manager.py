@@ -377,8 +377,11 @@ class ReplicaManager:
         return self.topic_configs.get(topic)
 
     def topic_config_known(self, topic: str) -> bool:
-        """Whether the topic's settings have been read, so that its partitions may commit."""
-        return self.topic_config(topic) is not None
+        """Whether the topic's partitions may commit: its settings were read, or found not to parse.
+
+        In the second case they keep the settings that were read last, the broker's defaults where there are none.
+        """
+        return not self.is_unread(topic)
 
     def is_unread(self, topic: str) -> bool:
         """Whether the topic's settings are still to be read for the first time."""
@@ -388,12 +391,14 @@ class ReplicaManager:
         """Whether everything is known that decides which records of the topic may be deleted."""
         return self.topic_configs.deletion_is_known(topic)
 
-    def apply_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Take over a topic's settings, newly read or changed."""
-        self._throttle(topic, config)
+    def apply_topic_config(self, topic: str, config: LogConfig | None) -> None:
+        """Take over a topic's settings, newly read or changed; with None each log keeps the settings that it has."""
+        if config is not None:
+            self._throttle(topic, config)
         for partition in self._by_topic.get(topic, {}).values():
             if partition.log is not None:
-                partition.log.config = config
+                if config is not None:
+                    partition.log.config = config
                 if partition.is_leader:
                     partition.advance_high_watermark()
                     self.news(partition, News.ROLE)
