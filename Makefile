@@ -37,8 +37,8 @@ run: install java ## the main job: stream real flights through a cluster, kill a
 test: install ## every test this machine can run, and why the rest was skipped
 	@$(PY) -m pytest -q $(PYTEST_ARGS)
 
-soak: install java ## kill and restart brokers under load, ROUNDS times (100)
-	@$(PY) -m tests.soak --rounds $(ROUNDS)
+soak: install java ## kills, pauses, one-way cuts, full and slow disks under load, ROUNDS times (100); OUTAGE=300: ZooKeeper and controllers down for so long
+	@$(PY) -m tests.soak $(if $(OUTAGE),--outage $(OUTAGE),--rounds $(ROUNDS))
 
 kill-matrix: install java ## kill driver, executor, leader and controller between every two steps of the Spark jobs, with RECORDS (1000000) rows
 	@$(PY) -m tests.kill_matrix --records $(or $(RECORDS),1000000)

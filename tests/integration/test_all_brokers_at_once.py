@@ -10,7 +10,7 @@ from paceline.dev.ports import free_plan
 from paceline.log.checkpoint import decode_offsets
 from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin
-from tests.soak import BROKERS, PARTITIONS, TOPIC, Load, Outcome, read_back, wait_full_isr
+from tests.soak.kills import BROKERS, PARTITIONS, TOPIC, Load, Outcome, read_back, wait_full_isr
 from tests.support.replica_files import batches
 from tests.support.waiting import eventually
 

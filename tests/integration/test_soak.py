@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import soak
+from tests.soak.kills import soak
 
 ROUNDS, SEED = 5, 20_261_121
 

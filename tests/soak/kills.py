@@ -1,14 +1,12 @@
 """Kills and restarts brokers under load, again and again, and checks that every replica ends the same.
 
-``make soak`` runs a hundred rounds, the test suite five. A round kills a random broker with SIGKILL at a random moment,
-restarts it after a random while, and waits until it is back in every ISR. In the end everything acknowledged must be
-read back exactly once, and the three replicas of each partition must hold the identical batch sequence below the
-high watermark, compared batch by batch.
+The test suite runs five rounds; ``make soak`` mixes in other faults (`tests.soak.rounds`). A round kills a broker with
+SIGKILL at a random moment, restarts it after a random while, and waits until it is back in every ISR. In the end
+everything acknowledged must be read back exactly once, and the three replicas of each partition must hold the identical
+batch sequence below the high watermark, compared batch by batch.
 """
 
-import argparse
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.flights.observer import ClusterObserver
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin, Consumer, Producer
@@ -105,7 +103,7 @@ def soak(directory: Path, rounds: int, seed: int, say: Callable[[str], None] = l
         outcome.sent, outcome.acked = load.sent, len(load.acked)
         outcome.problems.extend(f"record {seq} failed: {why}" for seq, why in sorted(load.failed.items())[:5])
         read_back(cluster.bootstrap, load, outcome)
-        watermarks = _settle(cluster)
+        watermarks = settle(cluster)
     finally:
         cluster.stop()
     folders = [directory / f"broker-{broker}" / "data" for broker in range(1, BROKERS + 1)]
@@ -184,16 +182,16 @@ def read_back(bootstrap: str, load: Load, outcome: Outcome) -> None:
                 return
 
 
-def _settle(cluster: LocalCluster) -> dict[int, int]:
+def settle(cluster: LocalCluster, topic: str = TOPIC, partitions: int = PARTITIONS) -> dict[int, int]:
     """Wait until all replicas have the same log end, and return the high watermark of each partition."""
     addresses = {node.node_id: node.client_address for node in cluster.nodes.values() if node.kind == "broker"}
     observer = ClusterObserver(addresses)
     try:
         deadline = time.monotonic() + 120.0
         while time.monotonic() < deadline:
-            views = observer.leaders(TOPIC)
+            views = observer.leaders(topic)
             ends = {partition: set(view.log_end_offset.values()) for partition, view in views.items()}
-            if len(views) == PARTITIONS and all(
+            if len(views) == partitions and all(
                 len(found) == 1 and len(views[partition].log_end_offset) == BROKERS for partition, found in ends.items()
             ):
                 return {partition: found.pop() for partition, found in ends.items()}
@@ -201,28 +199,3 @@ def _settle(cluster: LocalCluster) -> dict[int, int]:
         raise TimeoutError("the replicas did not reach the same log end within 120 s")
     finally:
         observer.close()
-
-
-def main() -> int:
-    """Run a soak and print one closing line; exit with 1 when something was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--directory", type=Path, default=Path("build/soak"))
-    arguments = parser.parse_args()
-    remove(arguments.directory)
-    print(f"seed {arguments.seed}", flush=True)
-    outcome = soak(
-        arguments.directory, arguments.rounds, arguments.seed, say=lambda text: print(f"  {text}", flush=True)
-    )
-    for problem in outcome.problems:
-        print(f"  {problem}")
-    print(
-        f"{outcome.rounds} rounds, {outcome.sent:,} sent, {outcome.acked:,} acked, {outcome.read:,} read, "
-        f"{outcome.batches_compared:,} batches compared, {len(outcome.problems)} problems"
-    )
-    return 1 if outcome.problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

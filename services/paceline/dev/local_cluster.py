@@ -130,6 +130,7 @@ class LocalCluster:
             self.zookeeper = EmbeddedZooKeeper(
                 self.directory / "zookeeper",
                 port=plan.zookeeper,
+                host=self.host_of("zookeeper", 0),
                 heap_mib=self.heap_mib,
                 detached=self.detached,
                 user=self._zookeeper_user(),
@@ -191,7 +192,15 @@ class LocalCluster:
     def zookeeper_connect(self) -> str:
         """Connection string with the cluster's chroot."""
         assert self.ports is not None
-        return f"{HOST}:{self.ports.zookeeper}/paceline"
+        return f"{self.host_of('zookeeper', 0)}:{self.ports.zookeeper}/paceline"
+
+    def host_of(self, kind: str, node_id: int) -> str:
+        """Return the address that a process listens on; a subclass may give each process its own."""
+        return HOST
+
+    def command_of(self, node: Node) -> list[str]:
+        """Return the command line of a process; a subclass may put another command before it."""
+        return node.argv
 
     def broker(self, broker_id: int) -> Node:
         """Return a broker by id."""
@@ -378,10 +387,11 @@ class LocalCluster:
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:
         folder = self.directory / f"{kind}-{node_id}"
         folder.mkdir(parents=True, exist_ok=True)
+        host = self.host_of(kind, node_id)
         settings = {
             f"{kind}.id": str(node_id),
             "zookeeper.connect": self.zookeeper_connect,
-            "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items()),
+            "listeners": ",".join(f"{name}://{host}:{port}" for name, port in listeners.items()),
             "metrics.port": str(metrics),
             "state.change.log.path": str(folder / "state-change.log"),
             **more,
@@ -401,15 +411,15 @@ class LocalCluster:
             node_id,
             argv,
             folder / "service.log",
-            f"{HOST}:{listeners['CLIENT']}",
-            f"{HOST}:{listeners['EXTERNAL']}",
+            f"{host}:{listeners['CLIENT']}",
+            f"{host}:{listeners['EXTERNAL']}",
         )
         self.nodes[node.name] = node
 
     def _spawn(self, node: Node) -> None:
         node.starts += 1
         node.paused = False
-        node.process = _SPAWNER.submit(launch, node.argv, node.log_path).result()
+        node.process = _SPAWNER.submit(launch, self.command_of(node), node.log_path).result()
 
     def _write_state(self) -> None:
         assert self.zookeeper is not None
