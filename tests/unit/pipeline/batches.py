@@ -15,15 +15,24 @@ from tests.unit.pipeline.golden import Expected
 FOREVER = 1 << 60
 
 
-def encode(records: Sequence[Expected], codec: int = 0, leader_epoch: int = 0) -> bytes:
-    """One batch as aiokafka encodes it, offsets consecutive from the first record's."""
+def encode(
+    records: Sequence[Expected],
+    codec: int = 0,
+    leader_epoch: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """One batch as aiokafka encodes it, offsets consecutive from the first record's.
+
+    ``producer`` is the producer id, its epoch and the sequence of the first record.
+    """
+    producer_id, producer_epoch, base_sequence = producer
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
         is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
         batch_size=1 << 30,
     )
     for delta, record in enumerate(records):
