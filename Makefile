@@ -105,7 +105,7 @@ bench-pipeline: install java ## Spark over Paceline beside Spark's own Kafka sou
 bench-security: install java ## TLS beside plaintext in alternating rounds, into build/bench/security.json
 	@$(PY) -m benchmarks.security --output build/bench/security.json
 
-clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript, C++)
+clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript, Rust, C++)
 	@scripts/clients/all.sh
 
 images: ## build the container images, from official bases or, without a registry, from Debian packages; PROFILES=obs,pipeline

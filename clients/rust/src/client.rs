@@ -1,0 +1,272 @@
+//! One cluster: its connections, and calls that find the process to go to.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::transport::Channel;
+
+use crate::config::ClientConfig;
+use crate::connections::{Connections, LARGEST_MESSAGE, answer, request};
+use crate::error::{Error, Result};
+use crate::metadata::{Leader, Lookup, Metadata, controller_address};
+use crate::retry::Retry;
+use crate::v1::log_service_client::LogServiceClient;
+use crate::v1::metadata_service_client::MetadataServiceClient;
+use crate::v1::{self, ErrorCode};
+
+/// Limit of one question about metadata, so that a process that hangs does not use up the time of a call.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A client of one cluster. Clones are cheap and share connections and metadata.
+///
+/// Every method that calls the cluster retries until the timeout of the client, and fails with the last cause. Dropping the
+/// future of a call cancels the call.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bootstrap: Vec<String>,
+    request_timeout: Duration,
+    connections: Connections,
+    metadata: Mutex<Metadata>,
+}
+
+impl Client {
+    /// Returns a client; it connects with the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when an address or a TLS file cannot be used.
+    pub fn new(config: ClientConfig) -> Result<Self> {
+        config.check()?;
+        Ok(Client {
+            timeout: config.timeout,
+            shared: Arc::new(Shared {
+                connections: Connections::new(&config),
+                bootstrap: config.bootstrap,
+                request_timeout: config.request_timeout,
+                metadata: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Returns the same client with another timeout for its calls.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Client { shared: Arc::clone(&self.shared), timeout }
+    }
+
+    /// Returns the brokers and the active controller.
+    pub async fn describe_cluster(&self) -> Result<v1::DescribeClusterResponse> {
+        let mut retry = self.retry();
+        loop {
+            match self.describe_cluster_once(retry.attempt_limit()).await {
+                Ok(cluster) => return Ok(cluster),
+                Err(failure) => retry.after(failure).await?,
+            }
+        }
+    }
+
+    /// Returns partitions, leaders, replicas and in-sync replicas of a topic.
+    pub async fn describe_topic(&self, topic: &str) -> Result<v1::TopicDescription> {
+        let mut retry = self.retry();
+        loop {
+            match self.refresh(topic, retry.attempt_limit()).await {
+                Ok(description) => return Ok(description),
+                Err(failure) => retry.after(failure).await?,
+            }
+        }
+    }
+
+    pub(crate) fn retry(&self) -> Retry {
+        Retry::until(Instant::now() + self.timeout, self.shared.request_timeout)
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.shared.request_timeout
+    }
+
+    pub(crate) fn channel(&self, address: &str) -> Result<Channel> {
+        self.shared.connections.channel(address)
+    }
+
+    pub(crate) fn log_service(&self, address: &str) -> Result<LogServiceClient<Channel>> {
+        let channel = self.channel(address)?;
+        Ok(LogServiceClient::new(channel)
+            .max_decoding_message_size(LARGEST_MESSAGE)
+            .max_encoding_message_size(LARGEST_MESSAGE))
+    }
+
+    fn metadata<T>(&self, with: impl FnOnce(&mut Metadata) -> T) -> T {
+        with(&mut self.shared.metadata.lock().unwrap())
+    }
+
+    /// Reconnects to an address if the failure says that the process at the address did not answer.
+    pub(crate) fn note_failure(&self, address: &str, failure: &Error) {
+        if failure.call().is_some_and(|call| call.code == ErrorCode::BrokerNotAvailable && !call.is_from_server()) {
+            self.shared.connections.forget(address);
+        }
+    }
+
+    /// Asks one known address after the other until one answers, and returns the last failure otherwise.
+    pub(crate) async fn ask_any<T, F>(&self, limit: Duration, mut ask: impl FnMut(Channel, Duration) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut addresses = self.shared.bootstrap.clone();
+        self.metadata(|metadata| addresses.extend(metadata.broker_addresses().cloned()));
+        addresses.sort_unstable();
+        addresses.dedup();
+        fastrand::shuffle(&mut addresses);
+        let deadline = Instant::now() + limit;
+        let mut last = Error::new("asking for metadata", ErrorCode::BrokerNotAvailable, "there was no time left");
+        for address in addresses {
+            let limit = deadline.saturating_duration_since(Instant::now()).min(ASK_TIMEOUT);
+            if limit.is_zero() {
+                break;
+            }
+            last = match ask(self.channel(&address)?, limit).await {
+                Ok(found) => return Ok(found),
+                Err(failure) => failure,
+            };
+            self.note_failure(&address, &last);
+        }
+        Err(last)
+    }
+
+    async fn describe_cluster_once(&self, limit: Duration) -> Result<v1::DescribeClusterResponse> {
+        const OPERATION: &str = "describing the cluster";
+        let ask = async |channel: Channel, limit: Duration| {
+            let call = request(v1::DescribeClusterRequest {}, limit);
+            let found = answer(OPERATION, limit, MetadataServiceClient::new(channel).describe_cluster(call)).await?;
+            if found.brokers.is_empty() && found.controller_host.is_empty() {
+                return Err(Error::new(OPERATION, ErrorCode::NotController, "the process knows no cluster yet"));
+            }
+            Ok(found)
+        };
+        let mut found = self.ask_any(limit, ask).await?;
+        if let Some(controller) = controller_address(&found).filter(|_| found.brokers.is_empty()) {
+            // A standby controller names the active one only.
+            found = ask(self.channel(&controller)?, limit.min(ASK_TIMEOUT))
+                .await
+                .inspect_err(|failure| self.note_failure(&controller, failure))?;
+        }
+        self.metadata(|metadata| metadata.set_cluster(&found));
+        Ok(found)
+    }
+
+    /// Learns the brokers and the leaders of a topic again.
+    async fn refresh(&self, topic: &str, limit: Duration) -> Result<v1::TopicDescription> {
+        let begin = Instant::now();
+        self.describe_cluster_once(limit).await?;
+        let limit = limit.saturating_sub(begin.elapsed());
+        let description =
+            self.ask_any(limit, async |channel, limit| describe_topic_at(channel, topic, limit).await).await?;
+        self.metadata(|metadata| metadata.set_topic(&description));
+        Ok(description)
+    }
+
+    /// Returns the number of partitions of a topic, from memory where it is known.
+    pub(crate) async fn partition_count(&self, topic: &str) -> Result<i32> {
+        if let Some(count) = self.metadata(|metadata| metadata.partition_count(topic)) {
+            return Ok(count);
+        }
+        let description = self.describe_topic(topic).await?;
+        Ok(i32::try_from(description.partitions.len()).unwrap_or(i32::MAX))
+    }
+
+    pub(crate) fn known_leader(&self, topic: &str, partition: i32) -> Option<Leader> {
+        match self.metadata(|metadata| metadata.leader(topic, partition)) {
+            Lookup::Known(leader) => Some(leader),
+            _ => None,
+        }
+    }
+
+    /// Returns the leader of a partition, from memory where it is known.
+    pub(crate) async fn leader_of(&self, topic: &str, partition: i32, limit: Duration) -> Result<Leader> {
+        if let Some(leader) = self.known_leader(topic, partition) {
+            return Ok(leader);
+        }
+        self.refresh(topic, limit).await?;
+        let failure = |code, message| Error::new(&format!("finding the leader of {topic}/{partition}"), code, message);
+        match self.metadata(|metadata| metadata.leader(topic, partition)) {
+            Lookup::Known(leader) => Ok(leader),
+            Lookup::NoPartition(count) => {
+                Err(failure(ErrorCode::UnknownTopicOrPartition, format!("the topic has {count} partitions")))
+            }
+            Lookup::NoLeader | Lookup::UnknownTopic => {
+                Err(failure(ErrorCode::LeaderNotAvailable, "the partition has no leader".to_owned()))
+            }
+        }
+    }
+
+    /// Follows the hint of a failure at the leader of a partition, or forgets the leader.
+    pub(crate) fn learn_from(&self, failure: &Error, address: &str, topic: &str, partition: i32) {
+        self.note_failure(address, failure);
+        if let Some(call) = failure.call() {
+            self.metadata(|metadata| metadata.learn_from(call, topic, partition));
+        }
+    }
+
+    /// Returns the address of the active controller, from the cluster.
+    pub(crate) async fn find_controller(&self, operation: &str, limit: Duration) -> Result<String> {
+        self.describe_cluster_once(limit).await?;
+        self.metadata(|metadata| metadata.controller())
+            .ok_or_else(|| Error::new(operation, ErrorCode::NotController, "no controller is active"))
+    }
+}
+
+async fn describe_topic_at(channel: Channel, topic: &str, limit: Duration) -> Result<v1::TopicDescription> {
+    let operation = format!("describing topic {topic}");
+    let call = request(v1::DescribeTopicsRequest { topics: vec![topic.to_owned()], ..Default::default() }, limit);
+    let mut stub = MetadataServiceClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE);
+    let mut found = answer(&operation, limit, stub.describe_topics(call)).await?;
+    match (found.topics.pop(), found.topics.is_empty()) {
+        (Some(v1::TopicDescription { error: Some(error), .. }), true) => Err(Error::of_topic(&operation, error)),
+        (Some(description), true) => Ok(description),
+        _ => Err(Error::bad_answer(&operation, "the answer has not one topic")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{At, ConsumerConfig, NewTopic, ProducerConfig, Record};
+
+    #[test]
+    fn futures_of_calls_can_be_spawned() {
+        fn spawnable(_: impl Future + Send) {}
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _guard = runtime.enter();
+        let client = Client::new(ClientConfig::new(["127.0.0.1:9092"])).unwrap();
+        spawnable(client.describe_cluster());
+        spawnable(client.describe_topic("t"));
+        spawnable(client.create_topic(NewTopic::new("t")));
+        spawnable(client.delete_topic("t"));
+        spawnable(client.list_offset("t", 0, At::Latest));
+        spawnable(client.watch_events().next());
+        spawnable(client.consumer(ConsumerConfig::default()).poll(Duration::ZERO));
+        let producer = client.producer(ProducerConfig::default());
+        spawnable(producer.send(Record::new("t")));
+        spawnable(producer.flush());
+        spawnable(producer.close(Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn calls_end_at_the_timeout_with_the_cause() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let client = Client::new(ClientConfig::new([address]).timeout(Duration::from_millis(600))).unwrap();
+        let begin = Instant::now();
+        let failure = client.describe_topic("t").await.unwrap_err();
+        assert!(failure.to_string().contains("refused"), "{failure}");
+        assert!(begin.elapsed() >= Duration::from_millis(300), "no retry: {:?}", begin.elapsed());
+    }
+}

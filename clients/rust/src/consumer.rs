@@ -1,0 +1,300 @@
+//! The consumer: reads assigned partitions from positions of its own.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::admin::At;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::fetch::{Asked, Fetched, fetch};
+use crate::position::{Accepted, Position};
+use crate::record::ConsumedRecord;
+use crate::v1::ErrorCode;
+
+/// What happens when a position is out of range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reset {
+    /// Continue at the first offset still in the log.
+    #[default]
+    Earliest,
+    /// Continue at the end.
+    Latest,
+    /// Return the error `OFFSET_OUT_OF_RANGE` from the poll.
+    Error,
+}
+
+/// Where reading begins. An offset can be given as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At an offset.
+    Offset(i64),
+    /// At a place that is looked up with the first poll.
+    At(At),
+}
+
+impl From<i64> for Start {
+    fn from(offset: i64) -> Self {
+        Start::Offset(offset)
+    }
+}
+
+impl From<At> for Start {
+    fn from(at: At) -> Self {
+        Start::At(at)
+    }
+}
+
+/// How a consumer reads.
+#[derive(Clone, Debug)]
+pub struct ConsumerConfig {
+    /// What happens when a position is out of range; the earliest offset by default.
+    pub reset: Reset,
+    /// How long a broker may hold a fetch without records; 500 ms by default.
+    pub max_wait: Duration,
+    /// Bounds the answer of one fetch; 1 MiB by default.
+    pub max_bytes: i32,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> Self {
+        ConsumerConfig { reset: Reset::default(), max_wait: Duration::from_millis(500), max_bytes: 1 << 20 }
+    }
+}
+
+pub(crate) type TopicPartition = (String, i32);
+
+/// Reads assigned partitions from positions of its own. Dropping the future of a poll loses no records.
+#[derive(Debug)]
+pub struct Consumer {
+    client: Client,
+    config: ConsumerConfig,
+    positions: HashMap<TopicPartition, Position>,
+    /// Counts the assignments, so that the answer of an earlier assignment is recognized.
+    assignments: u64,
+    /// Records that were read and not returned yet, in the order of each partition.
+    buffered: VecDeque<ConsumedRecord>,
+    failures: VecDeque<Error>,
+    tasks: JoinSet<Done>,
+}
+
+/// What a task of the consumer found. Numbers are those of assignments.
+#[derive(Debug)]
+enum Done {
+    FoundLeader(TopicPartition, u64, Result<()>),
+    FoundStart(TopicPartition, u64, Result<i64>),
+    Fetched(Vec<Fetched>),
+}
+
+impl Client {
+    /// Returns a consumer without partitions.
+    pub fn consumer(&self, config: ConsumerConfig) -> Consumer {
+        Consumer {
+            client: self.clone(),
+            config,
+            positions: HashMap::new(),
+            assignments: 0,
+            buffered: VecDeque::new(),
+            failures: VecDeque::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+}
+
+impl Consumer {
+    /// Reads a partition from an offset, or from [`At`]. A partition that was assigned before continues there.
+    pub fn assign(&mut self, topic: &str, partition: i32, start: impl Into<Start>) {
+        self.unassign(topic, partition);
+        self.assignments += 1;
+        self.positions.insert((topic.to_owned(), partition), Position::new(self.assignments, start.into()));
+    }
+
+    /// Reads every partition that a topic has now.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the partitions cannot be learned within the timeout of the client.
+    pub async fn assign_topic(&mut self, topic: &str, start: impl Into<Start>) -> Result<()> {
+        let start = start.into();
+        for partition in self.client.describe_topic(topic).await?.partitions {
+            self.assign(topic, partition.partition, start);
+        }
+        Ok(())
+    }
+
+    /// Reads a partition no more.
+    pub fn unassign(&mut self, topic: &str, partition: i32) {
+        self.positions.remove(&(topic.to_owned(), partition));
+        self.buffered.retain(|record| record.partition != partition || record.topic != topic);
+    }
+
+    /// Returns the offset of the next record that a poll returns of a partition; nothing while it is not known.
+    pub fn position(&self, topic: &str, partition: i32) -> Option<i64> {
+        self.positions.get(&(topic.to_owned(), partition)).and_then(Position::returned)
+    }
+
+    /// Waits until there are records, at most `limit`; then it returns none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] when records that were returned were removed from the log; `OFFSET_OUT_OF_RANGE` with
+    /// [`Reset::Error`]; failures that no retry can mend. The consumer can be polled further.
+    pub async fn poll(&mut self, limit: Duration) -> Result<Vec<ConsumedRecord>> {
+        self.poll_up_to(usize::MAX, limit).await
+    }
+
+    /// Polls for at most `max_records`; further records that were read are kept for the next poll.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::poll`].
+    pub async fn poll_up_to(&mut self, max_records: usize, limit: Duration) -> Result<Vec<ConsumedRecord>> {
+        if self.positions.is_empty() {
+            return Err(Error::InvalidArgument("the consumer has no partitions: call assign".to_owned()));
+        }
+        let deadline = Instant::now() + limit.min(Duration::from_secs(86_400));
+        loop {
+            if !self.buffered.is_empty() {
+                let records = self.give(max_records);
+                self.start_tasks();
+                return Ok(records);
+            }
+            if let Some(failure) = self.failures.pop_front() {
+                return Err(failure);
+            }
+            if Instant::now() >= deadline {
+                return Ok(Vec::new());
+            }
+            let wake = self.start_tasks().map_or(deadline, |resume| resume.min(deadline));
+            tokio::select! {
+                Some(done) = self.tasks.join_next() => match done {
+                    Ok(done) => self.accept(done),
+                    Err(failure) => resume_unwind(failure.into_panic()),
+                },
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Waits for the next record.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::poll`].
+    pub async fn next(&mut self) -> Result<ConsumedRecord> {
+        loop {
+            if let Some(record) = self.poll_up_to(1, Duration::from_secs(3_600)).await?.pop() {
+                return Ok(record);
+            }
+        }
+    }
+
+    /// Hands out records of the buffer and moves the positions that the program sees.
+    fn give(&mut self, max_records: usize) -> Vec<ConsumedRecord> {
+        let count = self.buffered.len().min(max_records.max(1));
+        let given: Vec<_> = self.buffered.drain(..count).collect();
+        for record in &given {
+            if let Some(position) = self.positions.get_mut(&(record.topic.clone(), record.partition)) {
+                position.give(record.offset);
+            }
+        }
+        given
+    }
+
+    /// Starts a task for each partition that has none and no records in the buffer: one fetch per leader. Returns when the
+    /// first of the partitions that pause resumes.
+    fn start_tasks(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut resume: Option<Instant> = None;
+        let mut by_leader: HashMap<String, Vec<Asked>> = HashMap::new();
+        for (at, position) in &mut self.positions {
+            if let Some(until) = position.paused_until(now) {
+                resume = Some(resume.map_or(until, |earliest| earliest.min(until)));
+                continue;
+            }
+            if !position.is_idle() {
+                continue;
+            }
+            position.begin();
+            let (at, number) = (at.clone(), position.assignment());
+            if let Some(start) = position.start() {
+                self.tasks.spawn(find_start(self.client.clone(), at, number, start));
+            } else if let Some(leader) = self.client.known_leader(&at.0, at.1) {
+                let address = leader.address.clone();
+                by_leader.entry(address).or_default().push(Asked::new(at, position, leader));
+            } else {
+                self.tasks.spawn(find_leader(self.client.clone(), at, number));
+            }
+        }
+        for (address, asked) in by_leader {
+            let (client, config) = (self.client.clone(), self.config.clone());
+            self.tasks.spawn(async move { Done::Fetched(fetch(&client, &config, &address, asked).await) });
+        }
+        resume
+    }
+
+    fn accept(&mut self, done: Done) {
+        match done {
+            Done::FoundLeader(at, number, outcome) => {
+                if let (Some(_), Err(failure)) = (self.finished(&at, number), outcome) {
+                    self.fail(&at, failure);
+                }
+            }
+            Done::FoundStart(at, number, outcome) => {
+                let Some(position) = self.finished(&at, number) else { return };
+                match outcome {
+                    Ok(offset) => position.seek(offset),
+                    Err(failure) => self.fail(&at, failure),
+                }
+            }
+            Done::Fetched(answers) => {
+                for Fetched { asked, outcome } in answers {
+                    let Some(position) = self.finished(&asked.at, asked.assignment) else { continue };
+                    match outcome.map(|result| position.accept(&asked.at, asked.leader_epoch, result)) {
+                        Ok(Accepted::Records(records)) => self.buffered.extend(records),
+                        Ok(Accepted::Truncated(truncated)) => self.failures.push_back(Error::Truncated(truncated)),
+                        Err(failure) => self.fail(&asked.at, failure),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the position that a task worked for, unless it has another assignment by now.
+    fn finished(&mut self, at: &TopicPartition, assignment: u64) -> Option<&mut Position> {
+        let position = self.positions.get_mut(at).filter(|position| position.assignment() == assignment)?;
+        position.end();
+        Some(position)
+    }
+
+    fn fail(&mut self, at: &TopicPartition, failure: Error) {
+        let Some(position) = self.positions.get_mut(at) else { return };
+        let out_of_range = failure.code() == Some(ErrorCode::OffsetOutOfRange);
+        match self.config.reset {
+            Reset::Earliest if out_of_range => position.look_up(At::Earliest),
+            Reset::Latest if out_of_range => position.look_up(At::Latest),
+            _ => match failure.call().filter(|call| call.retriable) {
+                Some(call) => position.pause(Instant::now(), call),
+                None => self.failures.push_back(failure),
+            },
+        }
+    }
+}
+
+async fn find_leader(client: Client, at: TopicPartition, assignment: u64) -> Done {
+    let found = client.leader_of(&at.0, at.1, client.request_timeout()).await;
+    Done::FoundLeader(at, assignment, found.map(|_| ()))
+}
+
+async fn find_start(client: Client, at: TopicPartition, assignment: u64, start: At) -> Done {
+    let limit = client.request_timeout();
+    let found = match client.list_offset_once(&at.0, at.1, start, limit).await {
+        // No record is that young: begin with the next one.
+        Ok(None) => client.list_offset_once(&at.0, at.1, At::Latest, limit).await,
+        found => found,
+    };
+    Done::FoundStart(at, assignment, found.map(|offset| offset.unwrap_or(0)))
+}

@@ -1,0 +1,388 @@
+//! Delivers the records of one partition, one batch at a time. Each writer has a producer id of its own, so that an unknown
+//! outcome in one partition disturbs no other.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::Client;
+use crate::connections::{answer, request, server_wait_ms};
+use crate::error::{Error, Result};
+use crate::metadata::Leader;
+use crate::producer::{ProducerConfig, Sticky};
+use crate::record::{Placed, Record};
+use crate::retry::Retry;
+use crate::v1::produce_partition::Data;
+use crate::v1::{self, Acks, ErrorCode, RecordList};
+
+/// What a producer asks of a writer.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Write(Item),
+    /// Answer when every record before has its outcome.
+    Flush(oneshot::Sender<()>),
+}
+
+/// One record on its way.
+#[derive(Debug)]
+pub(crate) struct Item {
+    record: v1::Record,
+    size_bytes: usize,
+    partition: i32,
+    sent: Instant,
+    deadline: Instant,
+    outcome: oneshot::Sender<Result<Placed>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Item {
+    pub(crate) fn new(
+        record: Record,
+        partition: i32,
+        deadline: Instant,
+        outcome: oneshot::Sender<Result<Placed>>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+        let size_bytes = record.size_bytes();
+        let record = record.into_v1(now_ms);
+        Item { record, size_bytes, partition, sent: Instant::now(), deadline, outcome, _permit: permit }
+    }
+
+    fn finish(self, outcome: Result<i64>) {
+        let partition = self.partition;
+        // The program may have dropped the delivery.
+        let _ = self.outcome.send(outcome.map(|offset| Placed { partition, offset }));
+    }
+}
+
+/// A queue of commands that gives whole batches.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    commands: mpsc::UnboundedReceiver<Command>,
+    linger: Duration,
+    limit_bytes: usize,
+    /// Did not fit into the batch before.
+    next: Option<Item>,
+    flushes: Vec<oneshot::Sender<()>>,
+}
+
+impl Batches {
+    pub(crate) fn new(commands: mpsc::UnboundedReceiver<Command>, linger: Duration, limit_bytes: usize) -> Self {
+        Batches { commands, linger, limit_bytes, next: None, flushes: Vec::new() }
+    }
+
+    /// Returns the next batch: of at most `limit_bytes` unless it is a single record, `linger` after its first record was sent
+    /// or as soon as it is full or a flush waits. None at the end of the commands. The batch before has its outcome now.
+    async fn take(&mut self) -> Option<Vec<Item>> {
+        for flushed in self.flushes.drain(..) {
+            let _ = flushed.send(());
+        }
+        let first = match self.next.take() {
+            Some(item) => item,
+            None => loop {
+                match self.commands.recv().await? {
+                    Command::Write(item) => break item,
+                    Command::Flush(flushed) => drop(flushed.send(())),
+                }
+            },
+        };
+        let send_at = first.sent + self.linger;
+        let mut size_bytes = first.size_bytes;
+        let mut batch = vec![first];
+        while size_bytes < self.limit_bytes && self.flushes.is_empty() {
+            let command = match self.commands.try_recv() {
+                Ok(command) => Some(command),
+                Err(mpsc::error::TryRecvError::Empty) if Instant::now() < send_at => {
+                    timeout_at(send_at, self.commands.recv()).await.ok().flatten()
+                }
+                Err(_) => None,
+            };
+            match command {
+                None => break,
+                Some(Command::Flush(flushed)) => self.flushes.push(flushed),
+                Some(Command::Write(item)) if size_bytes + item.size_bytes > self.limit_bytes => {
+                    self.next = Some(item);
+                    break;
+                }
+                Some(Command::Write(item)) => {
+                    size_bytes += item.size_bytes;
+                    batch.push(item);
+                }
+            }
+        }
+        Some(batch)
+    }
+}
+
+pub(crate) struct PartitionWriter {
+    client: Client,
+    sticky: Arc<Sticky>,
+    topic: String,
+    partition: i32,
+    batches: Batches,
+    producer: Option<ProducerId>,
+}
+
+/// The identity of the next batch.
+#[derive(Clone, Debug)]
+struct ProducerId {
+    id: i64,
+    epoch: i32,
+    next_sequence: i32,
+    /// The topic that the sequence belongs to.
+    topic_id: String,
+}
+
+impl PartitionWriter {
+    pub(crate) fn new(
+        client: &Client,
+        config: &ProducerConfig,
+        sticky: Arc<Sticky>,
+        topic: &str,
+        partition: i32,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Self {
+        PartitionWriter {
+            client: client.clone(),
+            sticky,
+            topic: topic.to_owned(),
+            partition,
+            batches: Batches::new(commands, config.linger, config.batch_bytes),
+            producer: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while let Some(batch) = self.batches.take().await {
+            // Records without a key go to another partition from now on.
+            self.sticky.leave(&self.topic, self.partition);
+            let outcome = self.deliver(&batch).await;
+            for (position, item) in batch.into_iter().enumerate() {
+                item.finish(outcome.clone().map(|base| base + position as i64));
+            }
+        }
+    }
+
+    /// Appends a batch and returns its first offset. Repeats the same records under the same sequence until the delivery
+    /// timeout of the oldest record; the broker recognizes a repeat of a batch that it has appended.
+    async fn deliver(&mut self, batch: &[Item]) -> Result<i64> {
+        let mut retry = Retry::until(batch[0].deadline, self.client.request_timeout());
+        let mut list =
+            RecordList { records: batch.iter().map(|item| item.record.clone()).collect(), ..Default::default() };
+        // Whether the broker may have appended the batch.
+        let mut unknown = false;
+        let mut failure = if retry.remaining().is_zero() {
+            let message = "the delivery timeout passed while the record waited for batches before it";
+            Error::new(&self.operation(), ErrorCode::RequestTimedOut, message)
+        } else {
+            loop {
+                let failure = match self.attempt(&mut list, &mut unknown, retry.attempt_limit()).await {
+                    Ok(base) => {
+                        if let Some(producer) = &mut self.producer {
+                            producer.next_sequence = sequence_after(producer.next_sequence, batch.len());
+                        }
+                        return Ok(base);
+                    }
+                    Err(failure) => failure,
+                };
+                if let Err(last) = retry.after(failure).await {
+                    break last;
+                }
+            }
+        };
+        let refused = [ErrorCode::OutOfOrderSequenceNumber, ErrorCode::InvalidProducerEpoch];
+        if unknown || failure.code().is_some_and(|code| refused.contains(&code)) {
+            // Whether the sequence numbers are used up is unknown, or the broker takes no more: start over with a new id.
+            self.producer = None;
+        }
+        if let Some(call) = failure.call_mut() {
+            call.definite = !unknown;
+        }
+        Err(failure)
+    }
+
+    async fn attempt(&mut self, list: &mut RecordList, unknown: &mut bool, limit: Duration) -> Result<i64> {
+        let begin = Instant::now();
+        let leader = self.client.leader_of(&self.topic, self.partition, limit).await?;
+        let producer = self.identify(&leader, *unknown, limit.saturating_sub(begin.elapsed())).await?;
+        list.producer_id = Some(producer.id);
+        list.producer_epoch = Some(producer.epoch);
+        list.base_sequence = Some(producer.next_sequence);
+        let outcome = self.append(list.clone(), &leader, limit.saturating_sub(begin.elapsed())).await;
+        outcome.inspect_err(|failure| {
+            *unknown |= !failure.is_definite();
+            self.client.learn_from(failure, &leader.address, &self.topic, self.partition);
+        })
+    }
+
+    /// Returns the producer id, epoch and sequence of the batch; takes a new id where there is none, and for a topic that
+    /// was created again under the same name.
+    async fn identify(&mut self, leader: &Leader, unknown: bool, limit: Duration) -> Result<ProducerId> {
+        let operation = self.operation();
+        match &self.producer {
+            Some(producer) if producer.topic_id == leader.topic_id => return Ok(producer.clone()),
+            // The topic that may have the batch was deleted.
+            Some(_) if unknown => {
+                return Err(Error::new(&operation, ErrorCode::UnknownTopicOrPartition, "the topic was created again"));
+            }
+            _ => {}
+        }
+        let mut log = self.client.log_service(&leader.address)?;
+        let call = log.init_producer_id(request(v1::InitProducerIdRequest {}, limit));
+        let answer = answer("asking for a producer id", limit, call)
+            .await
+            .inspect_err(|failure| self.client.learn_from(failure, &leader.address, &self.topic, self.partition))?;
+        Ok(self
+            .producer
+            .insert(ProducerId {
+                id: answer.producer_id,
+                epoch: answer.producer_epoch,
+                next_sequence: 0,
+                topic_id: leader.topic_id.clone(),
+            })
+            .clone())
+    }
+
+    async fn append(&self, list: RecordList, leader: &Leader, limit: Duration) -> Result<i64> {
+        let operation = self.operation();
+        let message = v1::ProduceRequest {
+            acks: Acks::All.into(),
+            timeout_ms: server_wait_ms(limit),
+            partitions: vec![v1::ProducePartition {
+                topic: self.topic.clone(),
+                partition: self.partition,
+                topic_id: leader.topic_id.clone(),
+                current_leader_epoch: Some(leader.epoch),
+                data: Some(Data::Records(list)),
+            }],
+        };
+        let mut log = self.client.log_service(&leader.address)?;
+        let mut found = answer(&operation, limit, log.produce(request(message, limit))).await?;
+        let result =
+            found.partitions.pop().ok_or_else(|| Error::bad_answer(&operation, "the answer has no partition"))?;
+        result.error.map_or(Ok(result.base_offset), |error| Err(Error::of_partition(&operation, error)))
+    }
+
+    fn operation(&self) -> String {
+        format!("producing to {}/{}", self.topic, self.partition)
+    }
+}
+
+/// Returns the sequence number after `count` records; 0 follows the largest.
+fn sequence_after(sequence: i32, count: usize) -> i32 {
+    ((sequence as i64 + count as i64) % (i64::from(i32::MAX) + 1)) as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::Semaphore;
+
+    struct Queue {
+        sender: mpsc::UnboundedSender<Command>,
+        pending: Arc<Semaphore>,
+    }
+
+    impl Queue {
+        /// A record of a key takes 32 bytes more than the key.
+        fn write(&self, size_bytes: usize) {
+            let record = Record::new("t").key(vec![0; size_bytes - 32]);
+            let permit = Arc::clone(&self.pending).try_acquire_owned().unwrap();
+            let (outcome, _) = oneshot::channel();
+            let item = Item::new(record, 0, Instant::now() + Duration::from_secs(60), outcome, permit);
+            self.sender.send(Command::Write(item)).unwrap();
+        }
+
+        fn flush(&self) -> oneshot::Receiver<()> {
+            let (flushed, receiver) = oneshot::channel();
+            self.sender.send(Command::Flush(flushed)).unwrap();
+            receiver
+        }
+    }
+
+    fn queue(linger_ms: u64, limit_bytes: usize) -> (Queue, Batches) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let queue = Queue { sender, pending: Arc::new(Semaphore::new(100)) };
+        (queue, Batches::new(receiver, Duration::from_millis(linger_ms), limit_bytes))
+    }
+
+    async fn take(batches: &mut Batches) -> usize {
+        batches.take().await.expect("a batch").len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_lingers_from_its_first_record_on() {
+        let (queue, mut batches) = queue(50, 1 << 20);
+        let begin = Instant::now();
+        queue.write(100);
+        let taken = tokio::spawn(async move { (take(&mut batches).await, batches) });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        queue.write(100);
+        let (count, mut batches) = taken.await.unwrap();
+        assert_eq!((count, begin.elapsed().as_millis()), (2, 50));
+        // Records that waited longer than the linger time during a delivery leave at once.
+        queue.write(100);
+        queue.write(100);
+        tokio::time::sleep(Duration::from_millis(80)).await;
+        assert_eq!((take(&mut batches).await, begin.elapsed().as_millis()), (2, 130));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_batch_does_not_linger() {
+        let (queue, mut batches) = queue(60_000, 300);
+        let begin = Instant::now();
+        for _ in 0..7 {
+            queue.write(100);
+        }
+        queue.write(1_000);
+        assert_eq!([take(&mut batches).await, take(&mut batches).await], [3, 3]);
+        // The large record does not fit beside the seventh, and is a batch of its own.
+        assert_eq!([take(&mut batches).await, take(&mut batches).await], [1, 1]);
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_linger_a_batch_has_what_gathered() {
+        let (queue, mut batches) = queue(0, 1 << 20);
+        for _ in 0..5 {
+            queue.write(100);
+        }
+        assert_eq!(take(&mut batches).await, 5);
+        queue.write(100);
+        assert_eq!(take(&mut batches).await, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_ends_the_linger_time_and_is_answered_after_the_batch() {
+        let (queue, mut batches) = queue(60_000, 1 << 20);
+        let begin = Instant::now();
+        queue.write(100);
+        let mut flushed = queue.flush();
+        queue.write(100);
+        assert_eq!((take(&mut batches).await, begin.elapsed()), (1, Duration::ZERO));
+        assert!(flushed.try_recv().is_err(), "the batch has no outcome yet");
+        let next = tokio::spawn(async move { take(&mut batches).await });
+        flushed.await.unwrap();
+        drop(queue);
+        assert_eq!(next.await.unwrap(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn commands_end_after_the_last_batch() {
+        let (queue, mut batches) = queue(60_000, 1 << 20);
+        queue.write(100);
+        drop(queue);
+        assert_eq!(take(&mut batches).await, 1);
+        assert!(batches.take().await.is_none());
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_to_zero() {
+        assert_eq!(sequence_after(i32::MAX, 1), 0);
+        assert_eq!(sequence_after(i32::MAX - 7, 10), 2);
+        assert_eq!(sequence_after(5, 3), 8);
+    }
+}

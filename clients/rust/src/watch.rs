@@ -1,0 +1,102 @@
+//! Events of the cluster as they happen.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tonic::Streaming;
+
+use crate::client::Client;
+use crate::connections::LARGEST_MESSAGE;
+use crate::error::{Error, Result};
+use crate::v1::metadata_service_client::MetadataServiceClient;
+use crate::v1::{self, ClusterEvent, ErrorCode, EventGap};
+
+const OPERATION: &str = "watching events";
+/// A server sends a sign of life every ten seconds.
+const SILENCE: Duration = Duration::from_secs(25);
+
+/// What a watch sees.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Watched {
+    /// An event: an election, a change of an ISR, a broker that comes or goes, ...
+    Event(Box<ClusterEvent>),
+    /// Events before the next one are missing.
+    Gap(EventGap),
+}
+
+/// The events of a cluster from [`Client::watch_events`] on.
+#[derive(Debug)]
+pub struct EventWatch {
+    client: Client,
+    cursor: String,
+    stream: Option<Streaming<v1::WatchEventsResponse>>,
+    waiting: VecDeque<Watched>,
+}
+
+impl Client {
+    /// Watches the events of the active controller, from the first call of [`EventWatch::next`] on.
+    pub fn watch_events(&self) -> EventWatch {
+        EventWatch { client: self.clone(), cursor: String::new(), stream: None, waiting: VecDeque::new() }
+    }
+}
+
+impl EventWatch {
+    /// Waits for the next event. When the connection breaks or another controller takes over, it connects again and
+    /// continues after the last event.
+    ///
+    /// Dropping the future loses no event.
+    ///
+    /// # Errors
+    ///
+    /// Fails when no controller could be reached within the timeout of the client; the next call tries again.
+    pub async fn next(&mut self) -> Result<Watched> {
+        let mut retry = self.client.retry();
+        loop {
+            if let Some(watched) = self.waiting.pop_front() {
+                return Ok(watched);
+            }
+            match self.receive(retry.attempt_limit()).await {
+                Ok(batch) => {
+                    retry = self.client.retry();
+                    self.cursor = batch.cursor;
+                    self.waiting.extend(batch.gap.map(Watched::Gap));
+                    self.waiting.extend(batch.events.into_iter().map(|event| Watched::Event(Box::new(event))));
+                }
+                Err(failure) => {
+                    self.stream = None;
+                    retry.after(failure).await?;
+                }
+            }
+        }
+    }
+
+    async fn receive(&mut self, limit: Duration) -> Result<v1::EventBatch> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(open(&self.client, &self.cursor, limit).await?),
+        };
+        let message = tokio::time::timeout(SILENCE, stream.message()).await;
+        match message.map_err(|_| Error::timed_out(OPERATION, SILENCE))? {
+            Ok(Some(response)) => Ok(response.batch.unwrap_or_default()),
+            Ok(None) => Err(Error::new(OPERATION, ErrorCode::BrokerNotAvailable, "the server ended the stream")),
+            Err(status) => Err(Error::of_status(OPERATION, status)),
+        }
+    }
+}
+
+async fn open(client: &Client, cursor: &str, limit: Duration) -> Result<Streaming<v1::WatchEventsResponse>> {
+    let address = client.find_controller(OPERATION, limit).await?;
+    let message =
+        v1::WatchEventsRequest { cursor: cursor.to_owned(), active_controller_only: true, ..Default::default() };
+    let mut stub = MetadataServiceClient::new(client.channel(&address)?).max_decoding_message_size(LARGEST_MESSAGE);
+    let opened = tokio::time::timeout(limit, stub.watch_events(message)).await;
+    match opened.map_err(|_| Error::timed_out(OPERATION, limit))? {
+        Ok(response) => Ok(response.into_inner()),
+        Err(status) => {
+            let failure = Error::of_status(OPERATION, status);
+            client.note_failure(&address, &failure);
+            Err(failure)
+        }
+    }
+}

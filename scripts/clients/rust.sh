@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Builds and tests the Rust client.
+#
+#   scripts/clients/rust.sh          compare the stubs, check the form, build samples and driver, test
+#   scripts/clients/rust.sh driver   build the conformance driver alone
+#
+# Needs the Rust of `rust-version` in clients/rust/Cargo.toml and a C compiler, no protoc. The crates are those of
+# clients/rust/Cargo.lock, with their hashes. Exit code 77: no such Rust.
+set -euo pipefail
+cd "$(dirname "$0")/../../clients/rust"
+
+case "${1:-}" in
+  "" | driver) ;;
+  *) echo "unknown argument $1 (known: driver)" >&2; exit 2 ;;
+esac
+least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || true
+if [ "$(printf '%s\n' "$least" "${found:-0}" | sort -V | head -1)" != "$least" ]; then
+  echo "the Rust client needs Rust $least or newer (Debian 12: apt-get install cargo-web); cargo is ${found:-missing}" >&2
+  exit 77
+fi
+
+# --workspace everywhere: crates that several packages use are built once, with the features of all.
+if [ "${1:-}" = driver ]; then
+  cargo build --quiet --locked --workspace --bin paceline-conformance
+  exit
+fi
+cargo fmt --version >/dev/null 2>&1 && cargo fmt --all --check
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+cargo build --quiet --locked --workspace --bins
+"${CARGO_TARGET_DIR:-target}/debug/paceline-generate" "$fresh"
+diff -ru src/gen "$fresh" || { echo "src/gen is not what protos/ gives: cargo run -p paceline-generate" >&2; exit 1; }
+if cargo clippy --version >/dev/null 2>&1; then
+  cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+fi
+cargo test --quiet --locked --workspace --all-targets
+cargo test --quiet --locked --doc
