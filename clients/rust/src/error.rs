@@ -18,8 +18,9 @@ const ERROR_DOMAIN: &str = "paceline";
 /// The result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call of this library failed.
-#[derive(Clone, Debug)]
+/// Why a call of this library failed. `Debug` prints the same sentence as `Display`, so that a `main` which returns the
+/// error ends with something to read.
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// A server refused a call, or no server answered.
@@ -251,6 +252,12 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.operation, self.code.name(), self.message)
@@ -315,6 +322,7 @@ mod tests {
         assert_eq!(call.retry_after, Duration::from_millis(700));
         assert!(call.retriable && call.definite && call.refresh);
         assert_eq!(error.to_string(), "creating topic t: NOT_CONTROLLER: no");
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 
     #[test]

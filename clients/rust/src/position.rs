@@ -1,19 +1,14 @@
 //! The position of a consumer in one partition. Pure: no calls, no clock.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use crate::admin::At;
 use crate::consumer::{Start, TopicPartition};
 use crate::error::{CallError, Truncated};
 use crate::record::ConsumedRecord;
-use crate::retry::Backoff;
+use crate::retry::{Backoff, PATIENCE, report};
 use crate::v1;
 use crate::v1::fetch_partition_result::Data;
-
-/// A failure that lasts longer is logged.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Position {
@@ -103,7 +98,7 @@ impl Position {
         failing.until = now + failing.backoff.next(fastrand::f64()).max(failure.retry_after);
         if !failing.reported && now - failing.since >= PATIENCE {
             failing.reported = true;
-            tracing::warn!(error = %failure, "still retrying");
+            report(failure);
         }
     }
 
@@ -164,6 +159,8 @@ impl Position {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at() -> TopicPartition {

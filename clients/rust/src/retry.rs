@@ -4,14 +4,22 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::error::{Error, Result};
+use crate::error::{CallError, Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// An attempt with less time than this would turn a known failure into an unknown outcome.
 const LEAST_ATTEMPT: Duration = Duration::from_millis(200);
-/// A failure that lasts longer is logged.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A failure that lasts longer is reported.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Tells what a call waits for: as an event of tracing, and on stderr in a program that collects no events.
+pub(crate) fn report(failure: &CallError) {
+    tracing::warn!(error = %failure, "waiting");
+    if !tracing::dispatcher::has_been_set() {
+        eprintln!("paceline: waiting: {failure}");
+    }
+}
 
 /// The pauses between attempts: doubled from 100 ms to 1 s, with 20 % of chance.
 #[derive(Debug)]
@@ -63,7 +71,7 @@ impl Retry {
         }
         if !self.reported && self.begin.elapsed() >= PATIENCE {
             self.reported = true;
-            tracing::warn!(error = %call, "still retrying");
+            report(call);
         }
         let pause = self.backoff.next(fastrand::f64()).max(call.retry_after);
         sleep(pause.min(spare)).await;
