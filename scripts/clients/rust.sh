@@ -3,6 +3,7 @@
 #
 #   scripts/clients/rust.sh          compare the stubs, check the form, build samples and driver, test
 #   scripts/clients/rust.sh driver   build the conformance driver alone
+#   scripts/clients/rust.sh stubs    write the stubs from protos/
 #
 # Needs the Rust of `rust-version` in clients/rust/Cargo.toml and a C compiler, no protoc. The crates are those of
 # clients/rust/Cargo.lock, with their hashes. Exit code 77: no such Rust.
@@ -10,8 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../../clients/rust"
 
 case "${1:-}" in
-  "" | driver) ;;
-  *) echo "unknown argument $1 (known: driver)" >&2; exit 2 ;;
+  "" | driver | stubs) ;;
+  *) echo "unknown argument $1 (known: driver, stubs)" >&2; exit 2 ;;
 esac
 least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || true
@@ -25,12 +26,19 @@ if [ "${1:-}" = driver ]; then
   cargo build --quiet --locked --workspace --bin paceline-conformance
   exit
 fi
+generate() { # generate FOLDER: write fresh stubs there
+  cargo build --quiet --locked --workspace --bin paceline-generate
+  "${CARGO_TARGET_DIR:-target}/debug/paceline-generate" "$1"
+}
+if [ "${1:-}" = stubs ]; then
+  generate src/gen
+  exit
+fi
 cargo fmt --version >/dev/null 2>&1 && cargo fmt --all --check
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
-cargo build --quiet --locked --workspace --bins
-"${CARGO_TARGET_DIR:-target}/debug/paceline-generate" "$fresh"
-diff -ru src/gen "$fresh" || { echo "src/gen is not what protos/ gives: cargo run -p paceline-generate" >&2; exit 1; }
+generate "$fresh"
+diff -ru src/gen "$fresh" || { echo "clients/rust/src/gen is not what protos/ gives: run scripts/clients/rust.sh stubs" >&2; exit 1; }
 if cargo clippy --version >/dev/null 2>&1; then
   cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 fi
