@@ -510,7 +510,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("no follower has to confirm", suspicion.weak_evidence_is_enough, ("K14",), 40, _SUSPICIONS),
     Mutant("reports of followers never end", suspicion.reports_never_end, ("K14",), 300, _SUSPICIONS),
     Mutant("a heartbeat refutes nothing", suspicion.heartbeat_refutes_nothing, ("K14", "C13"), 40, _SUSPICIONS),
-    Mutant("the next registration refutes", suspicion.next_life_refutes, ("K14",), 300, _SUSPICIONS),
     Mutant("a replica is deleted before a fenced write", suspicion.deletion_without_a_write, ("K16",), 100, _MOVES),
     # pairs: one guard covers for the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),

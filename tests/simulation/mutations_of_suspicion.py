@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 from paceline.broker.membership import registration
 from paceline.controller.brokers.broker_suspicions import BrokerSuspicions, Evidence
 from paceline.controller.election.controller_election import ControllerElection
-from paceline.controller.node import ControllerNode
 from paceline.controller.reassignment import reassignment
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow, Zk
 from paceline.coordination.interface import ANY_VERSION, Multi, SetData
-from paceline.model.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 if TYPE_CHECKING:
     from tests.simulation.mutants import Patches
@@ -120,25 +118,19 @@ def heartbeat_refutes_nothing(patches: "Patches") -> None:
     patches.set(BrokerSuspicions, "heartbeat_received", lambda _self, _broker_id, _leaders=(): None)
 
 
-def next_life_refutes(patches: "Patches") -> None:
-    """A heartbeat of the next registration ends the suspicion of the one before."""
-    real = ControllerNode.broker_heartbeat
-
-    def beat(self: ControllerNode, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        known = self._components.context.brokers.get(request.broker_id)
-        if known is not None and request.broker_epoch > known.broker_epoch:
-            request = replace(request, broker_epoch=known.broker_epoch)
-        return real(self, request)
-
-    patches.set(ControllerNode, "broker_heartbeat", beat)
-
-
 def deletion_without_a_write(patches: "Patches") -> None:
-    """The end of a move deletes data before anything of this controller was written in the event."""
+    """The end of a move deletes data before this controller has written anything in the event."""
+    real = reassignment._stop_replicas
 
-    def move_leader(components: Any, *_: Any) -> Flow[None]:
-        components.context.wrote_in_event = False
+    def move_leader(*_: Any) -> Flow[None]:
         return
         yield
 
+    def stop_replicas(components: Any, topic_partition: Any, broker_ids: Any) -> Flow[None]:
+        components.batch.new_batch()
+        components.batch.add_stop_replica(broker_ids, topic_partition, delete=True)
+        components.batch.send()
+        yield from real(components, topic_partition, broker_ids)
+
     patches.set(reassignment, "_move_leader", move_leader)
+    patches.set(reassignment, "_stop_replicas", stop_replicas)

@@ -428,6 +428,7 @@ def sent(cluster: SimulatedCluster, value: bytes, **more: Any) -> Send:
         "acks": RequiredAcks.ALL,
         "batch": batch,
         "crc": parse_header(batch).crc,
+        "timestamp_ms": 0,
         "count": 1,
         "producer_id": 1,
         "sequence": 0,
