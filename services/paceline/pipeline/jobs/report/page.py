@@ -1,6 +1,7 @@
 """The page: figures of the events, then of the verification, as HTML with inline style and SVG only."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
@@ -10,6 +11,18 @@ from paceline.pipeline.jobs.report.plots import bars, line, stacked
 
 MOST_ROWS: Final = 15
 """Bars of one plot: the largest."""
+_FIGURES: Final = {
+    "events": "events",
+    "failovers": "leader changes",
+    "isr_shrinks": "replicas that left an in-sync set",
+    "isr_expands": "replicas that came back to one",
+    "isr_flaps": "of them, back within a minute",
+    "under_replicated_minutes": "partition-minutes with too few in-sync replicas",
+    "still_under_replicated": "partitions with too few at the end",
+    "leader_imbalance": "leaders of the fullest broker relative to the mean, at the end",
+    "leader_imbalance_worst": "the same, at worst",
+    "negative_spans": "spans below zero, because clocks differ",
+}
 _STYLE: Final = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
     "h1,h2{font-weight:600}h2{margin-top:2em}table{border-collapse:collapse}td,th{padding:.2em 1em .2em 0;"
@@ -40,7 +53,8 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
                 PHASES,
                 "ms",
             )
-            + _spans_table(analysed["failover_ms"]),
+            + _spans_table(analysed["failover_ms"], details["failovers"]),
+            "From the last sign of life of the old leader to the first record that its successor committed.",
         ),
         _section(
             "Changes of in-sync sets",
@@ -48,12 +62,14 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
                 _largest({name: each["shrinks"] + each["expands"] for name, each in details["churn"].items()}),
                 "changes",
             ),
+            "Replicas that left or came back, by partition, the most first.",
         ),
         _section(
             "Time under-replicated",
             bars(
                 _largest({n: each["total_ms"] / 60_000 for n, each in details["under_replicated"].items()}), "minutes"
             ),
+            "Time with fewer replicas in sync than the partition has, by partition, the longest first.",
         ),
         _section(
             "Leaders per broker",
@@ -62,8 +78,10 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
                 "leaders",
             )
             + line(
-                [(each["minute_ms"], each["ratio"]) for each in details["leaders"]], "most leaders relative to the mean"
+                [(each["minute_ms"], each["ratio"]) for each in details["leaders"]],
+                "leaders of the fullest broker relative to the mean",
             ),
+            "At the end, and minute by minute.",
         ),
     ]
     if verified is not None:
@@ -76,8 +94,9 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
     )
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+def _section(title: str, content: str, meaning: str = "") -> str:
+    said = f"<p>{escape(meaning)}</p>" if meaning else ""
+    return f"<section><h2>{escape(title)}</h2>{said}{content}</section>"
 
 
 def _largest(values: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -85,33 +104,36 @@ def _largest(values: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _figures(analysed: Mapping[str, Any]) -> str:
-    names = (
-        "events", "failovers", "isr_shrinks", "isr_expands", "isr_flaps", "under_replicated_minutes",
-        "still_under_replicated", "leader_imbalance", "leader_imbalance_worst", "negative_spans",
-    )  # fmt: skip
     rows = "".join(
-        f'<tr><td>{escape(name.replace("_", " "))}</td><td class="n">{escape(str(_shown(analysed[name])))}</td></tr>'
-        for name in names
+        f'<tr><td>{escape(label)}</td><td class="n">{escape(str(_shown(analysed[name])))}</td></tr>'
+        for name, label in _FIGURES.items()
     )
     period = f"{_moment(analysed['from_ms'])} to {_moment(analysed['to_ms'])}" if analysed["events"] else "no events"
     return _section("Events", f"<p>{period}</p><table>{rows}</table>")
 
 
-def _spans_table(failover_ms: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
+def _spans_table(
+    failover_ms: Mapping[str, Mapping[str, Mapping[str, int]]], all_failovers: Sequence[Mapping[str, Any]]
+) -> str:
+    counts = Counter(each["cause"] for each in all_failovers)
     rows = "".join(
-        f'<tr><td>{escape(cause)}</td><td>{escape(phase)}</td><td class="n">{values["p50"]}</td>'
+        f'<tr><td>{escape(cause)}</td><td class="n">{counts[cause]}</td><td>{escape(phase)}</td>'
+        f'<td class="n">{values["p50"]}</td>'
         f'<td class="n">{values["p95"]}</td><td class="n">{values["p99"]}</td></tr>'
         for cause, spans in failover_ms.items()
         for phase, values in spans.items()
     )
     if not rows:
         return ""
-    return f"<table><tr><th>cause</th><th>span</th><th>p50 ms</th><th>p95 ms</th><th>p99 ms</th></tr>{rows}</table>"
+    names = ("cause", "changes", "span", "p50 ms", "p95 ms", "p99 ms")
+    return f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{rows}</table>"
 
 
 def _verification(verified: Mapping[str, Any]) -> str:
     count = len(verified["findings"])
-    verdict = f'<p class="bad">{count} differences</p>' if count else "<p>Every replica agrees.</p>"
+    verdict = (
+        f'<p class="bad">{count} difference{"s" if count > 1 else ""}</p>' if count else "<p>Every replica agrees.</p>"
+    )
     rows = "".join(
         f"<tr><td>{escape(each['topic'])}-{each['partition']}</td><td>broker {each['broker']}</td>"
         f"<td>{each['start_offset']} to {each['end_offset']}</td><td>{escape(each['difference'])}</td>"
@@ -121,7 +143,8 @@ def _verification(verified: Mapping[str, Any]) -> str:
     done = (
         f"<p>{verified['partitions']} partitions, {verified['records']} records, {verified['stored_bytes']} bytes.</p>"
     )
-    return verdict + done + (f"<table>{rows}</table>" if rows else "")
+    head = "".join(f"<th>{name}</th>" for name in ("partition", "replica", "offsets", "difference", "details"))
+    return verdict + done + (f"<table><tr>{head}</tr>{rows}</table>" if rows else "")
 
 
 def _shown(value: Any) -> Any:

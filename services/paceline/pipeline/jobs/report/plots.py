@@ -1,12 +1,14 @@
 """Bars and lines as inline SVG. Every text is escaped; a plot without data says so."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
 WIDTH: Final = 720
 ROW: Final = 26
 LABEL: Final = 220
+MOST_DOTS: Final = 60
 COLORS: Final = ("#3b6ea5", "#d98032", "#5b9a5b", "#a34a5b", "#7a6aa8", "#8a8a4a")
 
 
@@ -51,13 +53,25 @@ def line(points: Sequence[tuple[float, float]], unit: str) -> str:
         f"{50 + (x - first) / wide * (WIDTH - 70):.1f},{height - 20 - y / largest * (height - 40):.1f}"
         for x, y in points
     )
+    # A line through one point, or through few, does not show where they are.
+    dots = "".join(
+        f'<circle cx="{spot.split(",")[0]}" cy="{spot.split(",")[1]}" r="3" fill="{COLORS[0]}"/>'
+        for spot in (spots.split() if len(points) <= MOST_DOTS else ())
+    )
     drawn = (
-        f'<polyline points="{spots}" fill="none" stroke="{COLORS[0]}" stroke-width="2"/>'
+        f'<line x1="50" y1="{height - 20}" x2="{WIDTH - 20}" y2="{height - 20}" stroke="#bbb"/>'
+        f'<polyline points="{spots}" fill="none" stroke="{COLORS[0]}" stroke-width="2"/>{dots}'
         f'<text x="46" y="26" text-anchor="end">{_number(largest)}</text>'
         f'<text x="46" y="{height - 16}" text-anchor="end">0</text>'
-        f'<text x="50" y="{height - 2}">{escape(unit)}, over {_number(wide / 60_000)} minutes</text>'
+        f'<text x="50" y="{height - 4}">{_minute(first)}</text>'
+        f'<text x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">{escape(unit)}</text>'
+        f'<text x="{WIDTH - 20}" y="{height - 4}" text-anchor="end">{_minute(last) if last > first else ""}</text>'
     )
     return _svg(height, drawn)
+
+
+def _minute(time_ms: float) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%m-%d %H:%M")
 
 
 def _svg(height: int, content: str) -> str:
