@@ -9,7 +9,9 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -112,9 +114,11 @@ public final class KafkaCallers {
         return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
-    /** Each sends one record, waits for its acknowledgement, and sends the next one. */
-    private static void callers(String bootstrap, String topic, int partitions, int count, int size) {
+    /** Each sends one record, waits for its acknowledgement, and sends the next one; returns when each has had one. */
+    private static void callers(String bootstrap, String topic, int partitions, int count, int size)
+            throws InterruptedException {
         byte[] value = new byte[size];
+        CountDownLatch started = new CountDownLatch(count);
         for (int number = 0; number < count; number++) {
             int partition = number % partitions;
             start(() -> {
@@ -123,12 +127,16 @@ public final class KafkaCallers {
                 while (!stopped) {
                     long begun = System.nanoTime();
                     producer.send(new ProducerRecord<>(topic, partition, null, value)).get();
+                    started.countDown();
                     if (measuring) {
                         mine.add((System.nanoTime() - begun) / 1e6);
                     }
                 }
                 SAMPLES.addAll(mine);
             });
+        }
+        if (!started.await(120, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("callers without an acknowledgement after 120 s: " + started.getCount());
         }
     }
 
