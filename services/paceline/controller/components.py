@@ -103,7 +103,7 @@ class ControllerComponents:
             self.enqueue(PartitionReassignmentFromNode())
 
     def topic_gone(self, topic: str) -> None:
-        """Answer whoever waits for something of a topic that is not there any more."""
+        """Answer the requests that wait for a topic that was deleted."""
         self.topic_requests.topic_gone(topic)
         self.leader_waits.topic_gone(topic)
         self.metadata_revisions.gone(topic)

@@ -71,7 +71,7 @@ class ControllerContext:
     seen_in_event: set[TopicPartition] = field(default_factory=set)
     """Partitions whose cached leadership was read or written by the running event, so it need not be read again."""
     wrote_in_event: bool = False
-    """Whether the running event has written something: whoever asked for it must not ask the next controller anew."""
+    """Whether the running event has written something: its request must not be sent to the next controller."""
     changed: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions whose cached leadership was read, written or lost since `take_changes`."""
     dropped_topics: dict[str, None] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class ControllerContext:
     def has_asked(self, broker_id: int, stamp: ControllerStamp) -> bool:
         """Whether a request with this stamp was sent in this term, and to the registration known now.
 
-        An answer to any other says nothing: what is under way was begun anew since.
+        An answer to another request says nothing: the work was started again since.
         """
         broker = self.brokers.get(broker_id)
         return broker is not None and (broker.broker_epoch, self.epoch) == (stamp.broker_epoch, stamp.controller_epoch)
@@ -276,7 +276,7 @@ class ControllerContext:
         self.changed[topic_partition] = None
 
     def take_changes(self) -> tuple[dict[TopicPartition, None], tuple[str, ...]]:
-        """Return what changed since the last call, and begin anew: partitions, and topics that were forgotten."""
+        """Return the changes since the last call and clear them: partitions, and topics that were forgotten."""
         changed, dropped = self.changed, tuple(self.dropped_topics)
         self.changed, self.dropped_topics = {}, {}
         return changed, dropped

@@ -40,4 +40,4 @@ class ActiveControllerDeadError(Exception):
 
 
 class UnreadableEpochError(Exception):
-    """``/controller_epoch`` holds something else than an epoch: nobody can be elected until somebody mends it."""
+    """``/controller_epoch`` holds no epoch: no controller can be elected until an operator repairs it."""

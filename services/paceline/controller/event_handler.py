@@ -151,10 +151,10 @@ class ControllerEventHandler:
             yield from self._follow(owner)
 
     def _look_at_office(self) -> Flow[None]:
-        """See who holds the office, and stand for it where nobody does.
+        """Read the owner of ``/controller``, and stand for election where there is none.
 
-        The watch that told of its end may have been used up by its beginning, or lost with the connection; one on a
-        node that is not there tells only of somebody who makes it.
+        The watch for its deletion may have been used up by its creation, or lost with the connection; a watch on a
+        missing node fires only when the node is created.
         """
         yield from self._maybe_resign()
         if self.active_controller is None:

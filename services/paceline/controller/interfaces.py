@@ -45,7 +45,7 @@ class StandbyTransport(Protocol):
 
 
 class NoStandbyTransport:
-    """Follows nobody: such a controller always takes over cold."""
+    """Follows no controller: a process with it always takes over cold."""
 
     def follow(
         self,

@@ -209,7 +209,7 @@ class ControllerNode:
 
     @property
     def active_controller(self) -> ActiveController | None:
-        """Who is in office as far as this process knows; None when nobody is known to be."""
+        """The active controller as far as this process knows; None when it knows none."""
         return self._machine.active_controller
 
     @property

@@ -35,7 +35,7 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
     if watch.path == znodes.CONTROLLER_EPOCH:
         return ev.Reelect()
     if watch.path == znodes.REASSIGN_PARTITIONS:
-        # Whoever deletes it by hand has used up the watch, without which nobody would hear of the next one.
+        # A deletion by hand has used up the watch; without a new watch the next reassignment would go unnoticed.
         return None if watch.type is WatchType.DATA_CHANGED else ev.PartitionReassignmentFromNode()
     parent, _, name = watch.path.rpartition("/")
     if parent == znodes.CONTROLLER_IDS:

@@ -38,7 +38,7 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 LOG = logging.getLogger(__name__)
 
 TREE_ATTEMPTS = 5
-"""How often what lies below a node is listed again when somebody adds to it while it is deleted."""
+"""How often a node's children are listed again when another client adds children during the deletion."""
 
 READ_BATCH = 1_000
 """Reads sent at once; the client pipelines them."""
@@ -97,10 +97,10 @@ class Storage:
         return responses
 
     def delete_fenced(self, paths: Iterable[str]) -> Flow[None]:
-        """Delete nodes, each in a multi of its own; one that is gone already is fine.
+        """Delete nodes, each in a multi of its own; a node that is missing is no error.
 
-        They have no children, unless somebody put some there; those go, too: a notice or a marker that could never be
-        removed would keep every controller from its office.
+        They have no children unless a foreign client created some; those are deleted, too: a notice or a marker that
+        cannot be removed would stop each controller's takeover.
         """
         wanted = list(paths)
         for _ in range(TREE_ATTEMPTS):
@@ -141,11 +141,11 @@ class Storage:
     def children(self, path: str, watch: bool) -> Flow[tuple[str, ...]]:
         """List child names; a missing node has none.
 
-        One that is to be watched is made: nobody would hear of what is put there once somebody else has made it.
+        A missing node that is to be watched is created: a watch needs a node to report its later children.
         """
         (response,) = yield from send([GetChildren(path, watch)])
         if watch and response.code is ZkCode.NO_NODE:
-            LOG.warning("%s is gone, it is made anew", path)
+            LOG.warning("%s is missing and is created again", path)
             steps = [*znodes.parent_paths(path), path]
             yield from self.send_fenced([self.fenced(Create(step, None)) for step in steps])
             (response,) = yield from send([GetChildren(path, watch)])

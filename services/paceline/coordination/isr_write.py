@@ -35,7 +35,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Somebody else has written the state since; nothing of ours stands."""
+    """Another process has written the state since; nothing of this write is in it."""
 
     current: LeaderAndIsr | None
     """What stands there; None when the node is gone."""
@@ -43,7 +43,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class JoinerEpochStale:
-    """A replica that was to join has registered anew, or is not registered; nothing was written."""
+    """A replica that was to join has registered again, or is not registered; nothing was written."""
 
     broker_ids: tuple[int, ...]
 
@@ -128,9 +128,9 @@ def _read_caught_up(path: str, version: int) -> Flow[Response]:
 def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Conflict | znodes.PartitionState:
     """Return the state if it still has the version expected; else whether it is what we wanted to write.
 
-    Nobody but this leader writes within its leader epoch, so equal content means that an earlier try of this very
-    write had been applied before its answer was lost (KAFKA-2729). And the version it knows belongs to its own
-    leadership: a state of that version with another one is of a topic that was made anew.
+    Only this leader writes within its leader epoch, so equal content means that an earlier attempt of this write was
+    applied before its answer was lost (KAFKA-2729). The version it knows belongs to its own leadership: a state of
+    that version with another leadership belongs to a topic that was created again.
     """
     if read.stat is None:
         return Conflict(None)

@@ -16,8 +16,8 @@ from paceline.coordination.interface import (
 class PatientZooKeeper:
     """Wraps a client so that CONNECTION_LOSS is never seen: the request is sent again under the same session.
 
-    The final response of a request that was in doubt carries ``in_doubt_before``; whoever sent a write resolves it by
-    reading back. A request ends with SESSION_EXPIRED when its session does, so patience ends too.
+    The final response of a request that was in doubt carries ``in_doubt_before``; the sender of a write resolves it
+    by reading back. A request ends with SESSION_EXPIRED when its session does, so each retry ends.
     """
 
     def __init__(self, inner: ZooKeeper) -> None:

@@ -36,7 +36,7 @@ from paceline.coordination.znodes.json_codec import MAX_INT64
 from paceline.model.identifiers import TopicPartition, new_id
 
 MAX_ATTEMPTS = 20
-"""Rounds of a read-decide-write loop; each lost round means that somebody else made progress."""
+"""Rounds of a read-decide-write loop; each lost round means that another client made progress."""
 
 _PARTITIONS_PER_NOTIFICATION = 3_000
 
@@ -164,7 +164,7 @@ def claim_producer_id_block(broker_id: int) -> Flow[ProducerIdBlock]:
 
 
 def generate_broker_id(reserved_max: int = 1_000) -> Flow[int]:
-    """Return a broker id above ``reserved_max`` that nobody got before (``/brokers/seqid``)."""
+    """Return a broker id above ``reserved_max`` that was never given out before (``/brokers/seqid``)."""
     path = znodes.BROKER_SEQUENCE
     (response,) = yield Zk([SetData(path, b"")])
     if response.code is ZkCode.NO_NODE:

@@ -269,7 +269,7 @@ class LocalCluster:
         self._wait_until(node, timeout_s, "was not ready", why_not)
 
     def _wait_told(self, node: Node, timeout_s: float) -> None:
-        """Return when a broker has been told of all brokers: whoever asks it then can go anywhere."""
+        """Return when a broker knows all brokers: a client that asks it then finds each of them."""
 
         def why_not(channel: grpc.Channel) -> str:
             stub = metadata_service_pb2_grpc.MetadataServiceStub(channel)

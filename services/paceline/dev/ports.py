@@ -102,7 +102,7 @@ def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> Port
 
 
 def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
-    """Return those of ``ports`` that somebody listens on."""
+    """Return those of ``ports`` on which a process listens."""
     found = []
     for port in ports:
         with socket.socket() as probe:

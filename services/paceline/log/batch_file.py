@@ -116,7 +116,7 @@ class BatchFile:
             position += header.size
 
     def is_interrupted_append(self, on_disk: int, next_offset: int) -> bool:
-        """Whether what follows the sound batches is the beginning of one more, which then nobody ever acknowledged.
+        """Whether the bytes behind the sound batches begin another batch, which then was never acknowledged.
 
         ``next_offset`` is the offset behind the last sound batch.
 

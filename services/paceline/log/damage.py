@@ -4,7 +4,7 @@ from paceline.model.errors import CorruptMessageError
 
 
 class DamagedLogError(CorruptMessageError):
-    """The log itself holds something that is no sound batch; what a caller handed in was fine.
+    """The log itself holds bytes that are no sound batch; the caller's input was valid.
 
-    A client is told CORRUPT_MESSAGE. Whoever owns the log has it rebuilt from a peer, if there is one.
+    A client gets CORRUPT_MESSAGE. The owner of the log has it rebuilt from a peer, if there is one.
     """

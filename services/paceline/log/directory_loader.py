@@ -94,9 +94,9 @@ class DirectoryLoader:
         for name, tp in self._partition_names(directory, report):
             if tp in self.logs:
                 raise KafkaStorageError(
-                    f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}: its replica was made anew "
-                    "while one of them was offline. Move the log away that lies in the directory that had failed, and "
-                    "start again"
+                    f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}: its replica was created "
+                    "again while one of them was offline. Move the log away that lies in the directory that had "
+                    "failed, and start again"
                 )
             config = settings(tp.topic)
             log = self._open(directory, name, tp, report, config or self._default_config)

@@ -160,7 +160,7 @@ class Durability:
             self._directory.fail(error)
             raise KafkaStorageError(f"{self._path}: {error}") from error
         except Exception as error:
-            # Whatever it is, nobody knows what is durable now, and nobody may believe that it is.
+            # Whatever the cause, it is unknown which records are durable now: take the directory offline.
             self._directory.fail(error)
             raise
 

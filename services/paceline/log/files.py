@@ -2,7 +2,7 @@
 
 Paths are strings with ``/``. A file is named by its path in every call; implementations may keep descriptors open
 behind the scenes. Every method raises ``OSError`` (``FileNotFoundError`` where a file is missing) when storage
-fails; whoever calls turns that into a failed log directory. No method follows a symbolic link.
+fails; the caller turns that into a failed log directory. No method follows a symbolic link.
 """
 
 import errno
@@ -85,7 +85,7 @@ class Files(Protocol):
         """Make names created, renamed or removed in a directory durable."""
 
     def lock(self, path: str) -> FileLock | None:
-        """Take the exclusive lock on a file, creating it when missing; ``None`` when somebody else holds it."""
+        """Take the exclusive lock on a file, creating it when missing; ``None`` when another process holds it."""
 
 
 def join(directory: str, name: str) -> str:

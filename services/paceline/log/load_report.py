@@ -32,7 +32,7 @@ class DirectoryReport:
     damaged: list[str] = field(default_factory=list)
     """Files that could not be parsed and were done without."""
     set_aside: list[str] = field(default_factory=list)
-    """Damaged and stray logs, kept until somebody removes them."""
+    """Damaged and stray logs, kept until an operator removes them."""
     error: Exception | None = None
     """Why the directory is offline."""
 
@@ -41,7 +41,7 @@ class DirectoryReport:
         if self.is_new or self.error is not None:
             return False
         if self.stored_boot_id == UNCLEAN_RESTART:
-            # A later stop was clean, but nobody has been told of what was lost before.
+            # A later stop was clean, but the controller has not been told of the earlier loss.
             return True
         return not self.clean_shutdown and (self.stored_boot_id != boot_id or bool(self.lost_batches))
 

@@ -335,7 +335,7 @@ class _Loader:
             self._log.removals_may_be_undone()
 
     def _activate(self, segment: Segment) -> None:
-        """Prepare for appends. Damage in front of the end costs no sound batch: whoever reads or appends is told."""
+        """Prepare for appends. Damage in front of the end costs no sound batch: reads and appends report it."""
         try:
             segment.activate()
         except CorruptMessageError:

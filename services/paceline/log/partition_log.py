@@ -668,7 +668,7 @@ class PartitionLog:
             self._fail(error)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and start anew, empty, at ``offset``.
+        """Drop all records and continue, empty, at ``offset``.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.

@@ -165,8 +165,8 @@ class ProducerStateManager:
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
         """Drop producers idle for longer than ``expiration_ms`` with no open transaction; return how many.
 
-        The time of the last record tells, as in Kafka; yet nobody who has written since the last call is idle, so one
-        that writes records with old times, or with none, is kept while it goes on.
+        As in Kafka, the time of the last record decides. A producer that has written since the last call is not idle,
+        so a producer that writes records with old times, or with none, is kept while it writes.
         """
         expired = [
             entry.producer_id

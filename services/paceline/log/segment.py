@@ -182,7 +182,7 @@ class Segment(BatchFile):
         self.time_index.load()
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the batches.
+        """Build both indexes again from the batches.
 
         Raises:
             OSError: storage failed.

@@ -32,7 +32,7 @@ BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerDynamicConfig:
-    """Rates in bytes per second; `UNLIMITED` when nobody has set one."""
+    """Rates in bytes per second; `UNLIMITED` when none is set."""
 
     leader_throttled_rate: int = UNLIMITED
     follower_throttled_rate: int = UNLIMITED

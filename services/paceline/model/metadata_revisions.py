@@ -20,7 +20,7 @@ class MetadataPosition(NamedTuple):
     revision: int
     """Revision of the latest change it has read."""
     began: int
-    """Revision when it began to read everything anew: what was gone by then it never knew."""
+    """Revision at which it started to read everything: it never knew what was deleted before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class MetadataRevisions:
         self.generation = 0
         """Rises when all was forgotten; a revision means something within one generation only."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called after changes; whoever lets people watch sets it."""
+        """Called after changes."""
 
     @property
     def revision(self) -> int:

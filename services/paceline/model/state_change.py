@@ -57,7 +57,7 @@ class ReplicaOffsets:
 
 @dataclass(slots=True, kw_only=True)
 class StateChange:
-    """One change, said by the process that made it; nobody alters one.
+    """One change, reported by the process that made it; treat it as immutable.
 
     Not frozen: that would triple its cost, and an election of ten thousand partitions makes tens of thousands.
     """

@@ -33,7 +33,7 @@ class News:
     ROLE: Final = 4
     """Leader, epoch, ISR or topic changed, or the log went away."""
     LOG_START: Final = 8
-    """Records were deleted: followers are told at once, for somebody waits until they have followed."""
+    """Records were deleted: followers learn it at once, because a DeleteRecords request waits for them."""
     LOW_WATERMARK: Final = 16
     """A follower's log start moved."""
 
@@ -174,7 +174,7 @@ class FetchSessionCache:
     def open(self, owner: int | None, broker_epoch: int, now_ms: int) -> FetchSession | None:
         """Return a new session, None when there is no slot for it.
 
-        A follower that has registered anew is another process: sessions of its earlier life are closed.
+        A follower that has registered again is another process: sessions of its predecessor are closed.
         """
         if owner is not None:
             self._close_earlier_lives(owner, broker_epoch)

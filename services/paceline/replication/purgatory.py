@@ -63,10 +63,10 @@ class DelayedOperation(ABC):
         return True
 
     def on_cancel(self) -> None:  # noqa: B027
-        """Called when nobody is interested in the answer any more; `on_complete` is not called then."""
+        """Called when the caller no longer wants the answer; `on_complete` is not called then."""
 
     def cancel(self) -> None:
-        """Leave without an answer, for whoever asked has gone; nothing happens when it is complete already."""
+        """Leave without an answer because the caller has left; a completed operation does not change."""
         if self._leave():
             self.on_cancel()
 

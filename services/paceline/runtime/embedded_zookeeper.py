@@ -145,7 +145,7 @@ class EmbeddedZooKeeper:
                 self._launch(java, jars)
                 return
             except ZooKeeperStartError:
-                # Somebody else may have taken the free port in the meantime.
+                # Another process may have taken the free port meanwhile.
                 if not pick_port or attempt == _PORT_ATTEMPTS:
                     raise
 

@@ -227,10 +227,10 @@ class Metrics:
             self.request_errors.labels(reason).inc()
 
     def refresh(self, snapshot: Mapping[str, float]) -> None:
-        """Take over what a core counts; keys are metric names with or without ``paceline_``.
+        """Take over the numbers of a core; keys are metric names with or without ``paceline_``.
 
-        A counter that went back (the core began anew) counts on from there. Names nobody declared become counters
-        when they end in ``_total``, else gauges.
+        A counter that went back (a new core) continues from there. Undeclared names become counters when they end in
+        ``_total``, else gauges.
         """
         for key, value in snapshot.items():
             name = key.removeprefix("paceline_")

@@ -38,7 +38,7 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
     LOG.info("brokers: new %s, bounced %s, dead %s", new, bounced, dead)
     for broker_id in new:
         components.channels.add_broker(current[broker_id])
-    # What a broker is sent tells it that nobody relies on what it lost: nothing before that is written.
+    # A request tells a broker that no ISR relies on its lost records: send nothing before that is written.
     held_back = [broker_id for broker_id in bounced if new and current[broker_id].unclean_restart]
     for broker_id in bounced:
         components.channels.remove_broker(broker_id)
@@ -167,7 +167,7 @@ def on_replicas_become_offline(
     if for_deletion:
         yield from components.deletion.fail_replicas(for_deletion)
     if not leaderless or context.metadata_sequence == told_before:
-        # A partition that has long been without a leader, and stays so, tells nobody which brokers are left.
+        # Partitions that were and stay without a leader produce no request, so no broker would learn the live brokers.
         components.send_update_metadata(context.brokers, ())
 
 
@@ -223,7 +223,7 @@ def _tell_of_elections_since(
 
 
 def _on_replicas_come_back(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-    """Replicas are in service again that were not: let leaders admit them, and elect where nobody else is left.
+    """Bring replicas back into service: let leaders admit them, and elect them where no other replica is left.
 
     Kafka's replicas stay offline until their broker restarts; ours return when a damaged log is being rebuilt.
     """

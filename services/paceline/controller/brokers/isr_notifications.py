@@ -38,8 +38,8 @@ def on_isr_change_notification(components: ControllerComponents) -> Flow[None]:
         raise
     except Exception:
         LOG.exception("handling %d ISR changes failed", len(changed))
-    # Once the notices are gone nobody tells a standby, unless the journal does; also of what was known here already,
-    # from a look for another reason, for the standby may not have heard of that.
+    # Once the notices are deleted only the journal tells a standby of the changes; also of changes that were read here
+    # earlier for another reason, because the standby may not know them.
     yield from components.committer.touch(changed)
     yield from components.storage.delete_fenced(paths)
 

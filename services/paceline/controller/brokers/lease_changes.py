@@ -104,7 +104,7 @@ def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
 
 
 def relieve_silent_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
-    """Move leaders that kept their partitions without a lease, for nobody else could lead when it ran out."""
+    """Move leaders that kept their partitions without a lease because no other replica could lead when it ran out."""
     context = components.context
     led = [
         topic_partition

@@ -62,7 +62,7 @@ class LeaderAckWaiters:
             self._finish_if_done(waiting)
 
     def resigned(self) -> None:
-        """Answer everybody: what was asked is written down, but nobody here sees the acknowledgements any more."""
+        """Answer all waiting requests: the changes are written, but no more acknowledgements will come here."""
         for waiting in tuple(self._waits):
             self._give_up(waiting, RequestTimedOutError("the controller resigned; what was written down stands"))
 

@@ -173,10 +173,10 @@ class ControllerElection:
         return epoch, version
 
     def _epoch_node(self) -> Flow[tuple[bytes | None, int]]:
-        """Return data and version of the epoch's node, made anew where it is absent.
+        """Return data and version of the epoch's node, and create the node where it is missing.
 
-        Brokers fence whoever has a lower epoch than they have heard of. So where there have been controllers before,
-        it is not begun from 0 again, as Kafka does, but beyond the last term that left a trace.
+        Brokers refuse a controller with a lower epoch than the highest they know. So where there have been controllers
+        before, the new node does not begin at 0, as in Kafka, but above the last epoch that left a trace.
         """
         for _ in range(ATTEMPTS):
             (response,) = yield from send([GetData(znodes.CONTROLLER_EPOCH)])
@@ -185,7 +185,7 @@ class ControllerElection:
             newest = yield from self._newest_known_epoch()
             first = newest + UNRECORDED_TERMS if newest else 0
             if newest:
-                LOG.error("%s was deleted; it is made anew with %d", znodes.CONTROLLER_EPOCH, first)
+                LOG.error("%s was deleted; it is created again with epoch %d", znodes.CONTROLLER_EPOCH, first)
             yield from send([Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(first))])
         raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {znodes.CONTROLLER_EPOCH}")
 
@@ -204,7 +204,7 @@ class ControllerElection:
         """Delete ``/controller`` if it still belongs to this session, and only then.
 
         The epoch is read before the owner and checked in the same multi as the deletion, so a successor elected in
-        between is never touched. Its version is enough: an epoch nobody can read keeps nobody in office.
+        between is never touched. The version suffices: an unreadable epoch does not keep a controller in office.
         """
         _, version = yield from self._epoch_node()
         owner = yield from self.read_owner()
@@ -229,7 +229,7 @@ class ControllerElection:
             (found,) = yield from send([Exists(path, watch=True)])
             if found.stat is not None:
                 return found.stat.ephemeral_owner == self._zookeeper.session_id
-            # It went in between: a watch on what is not there tells of it only when somebody else makes it.
+            # The node was deleted in between: a watch on a missing node fires only when another client creates it.
         raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {path}")
 
     def read_address(self, controller_id: int) -> Flow[ActiveController]:

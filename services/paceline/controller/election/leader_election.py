@@ -30,7 +30,7 @@ class Election:
     """Outcome of a strategy."""
 
     leader_and_isr: LeaderAndIsr | None
-    """The next state, still carrying the version it was decided on; None when nobody qualifies."""
+    """The next state, with the version of the state it was decided on; None when no replica qualifies."""
     recipients: tuple[int, ...] = ()
     """Brokers that get the LeaderAndIsr request."""
     unclean: bool = False

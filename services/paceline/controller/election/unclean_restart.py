@@ -32,7 +32,7 @@ def distrusted_state(
         relied_on = any(member in unclean for member in history.former)
         return known.with_leader(known.leader, known.isr, controller_epoch) if relied_on else None
     if not isr:
-        # An ISR is never empty. Whoever of it was marked before is marked already.
+        # An ISR is never empty. Members that were marked earlier stay marked.
         if all(member in history.unclean for member in known.isr) and not set(history.former) & set(unclean):
             return None
         isr = known.isr

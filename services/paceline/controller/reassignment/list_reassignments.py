@@ -15,7 +15,7 @@ from paceline.model.identifiers import TopicPartition
 def list_reassignments(
     components: ControllerComponents, wanted: Sequence[TopicPartition] | None
 ) -> Flow[list[OngoingReassignment]]:
-    """Return running moves by topic and partition, with the ISR read anew; None means all of them."""
+    """Return running moves by topic and partition, with the ISR read from ZooKeeper; None means all moves."""
     context = components.context
     moving = sorted(tp for tp in context.being_reassigned if context.assignment(tp).is_being_reassigned)
     if wanted is not None:

@@ -44,7 +44,7 @@ RETRY_MS = 10_000
 """How long a move that could not be finished waits before it is tried again, until it is done or the term ends."""
 
 WRITE_ATTEMPTS = 10
-"""How often a topic's node is read again when somebody else writes it between the look at it and its rewriting."""
+"""How often a topic's node is read again when another client writes it between our read and our write."""
 
 
 # what starts, resumes and ends a reassignment
@@ -242,7 +242,7 @@ def _reassign(
     before = components.context.leadership.get(topic_partition)
     raised = yield from _update_assignment(components, topic_partition, assignment)
     if _never_led(components, topic_partition):
-        # It has no data yet, and where it goes may be the first place where somebody can lead it.
+        # It has no data yet, and a target replica may be the first that can lead it.
         yield from _begin_replicas(components, topic_partition, assignment)
         yield from components.partitions.handle_state_changes(
             [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
@@ -317,7 +317,7 @@ def _is_complete(
     state = found.get(topic_partition)
     known = components.context.leadership.get(topic_partition)
     if state != known:
-        # The leader has written since this event saw it: whoever finds nobody to elect has to look again.
+        # The leader has written since this event read the state: an election without candidate reads it again.
         components.context.seen_in_event.discard(topic_partition)
         if state is not None and known is not None and known.controller_epoch > components.context.epoch:
             components.context.remember(topic_partition, state)  # Nothing can be decided on what was known.
@@ -361,7 +361,7 @@ def _finish(
         yield from _elect_if_leaderless(components, topic_partition)
         yield from _write_topic(components, topic_partition, completed)
     except Exception:
-        # The topic's node still has the move, and so has to memory: else whoever is to go would never be stopped.
+        # The topic's node still has the move, and so must memory: else the replicas to remove would never be stopped.
         context.set_assignment(topic_partition, assignment)
         _try_again_later(components, topic_partition)
         raise
@@ -380,9 +380,9 @@ def _finish(
 def _target_has_left_isr(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
-    """Whether the old leader has taken the whole target out of the ISR since it was looked at: nobody may go then.
+    """Whether the old leader has taken the whole target out of the ISR meanwhile: then no replica may be removed.
 
-    It led on because nobody of the target could be elected; what it writes after this fails.
+    It kept its leadership because no target replica could be elected; its later writes fail.
     """
     known = components.context.leadership.get(topic_partition)
     if known is None or not known.has_leader or known.leader in assignment.target:
@@ -425,7 +425,7 @@ def _move_leader(
 
 
 def _elect_if_leaderless(components: ControllerComponents, topic_partition: TopicPartition) -> Flow[None]:
-    """Nobody could lead when the old leader went: the partition is offline like any other, and tried like any."""
+    """Elect a leader if no replica could lead when the old leader left; the partition is offline like any other."""
     known = components.context.leadership.get(topic_partition)
     if known is None or known.has_leader:
         return
@@ -492,7 +492,7 @@ def _stop_replicas(
 def _write_topic(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[None]:
-    """Write one partition's assignment into the topic's node, and leave alone what nobody here has heard of yet."""
+    """Write one partition's assignment into the topic's node; keep partitions that are not known here yet."""
     topic = topic_partition.topic
     path, topic_id = znodes.topic_path(topic), components.context.topic_ids.get(topic)
     for _ in range(WRITE_ATTEMPTS):
@@ -500,7 +500,7 @@ def _write_topic(
         added = _not_heard_of(components, topic, path, found)
         partitions = {**added, **components.context.topics[topic], topic_partition.partition: assignment}
         version = ANY_VERSION if found.stat is None else found.stat.version
-        # A topic made anew has the versions of its namesake, but no states yet.
+        # A topic that was created again has the versions of its predecessor, but no states yet.
         state = (
             [znodes.partition_state_path(topic_partition)] if topic_partition in components.context.leadership else []
         )
@@ -525,7 +525,7 @@ def _not_heard_of(
         return {}
     known_id = components.context.topic_ids.get(topic)
     if known_id and node.topic_id and node.topic_id != known_id:
-        raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which is of a topic made anew,")
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which belongs to a topic that was created again,")
     known = components.context.topics[topic]
     return {partition: node.partitions[partition] for partition in node.partitions if partition not in known}
 

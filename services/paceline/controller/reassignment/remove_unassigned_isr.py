@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
-    """Write ISRs without the members that are not assigned; nobody is told yet.
+    """Write ISRs without the members that are not assigned; no request is sent yet.
 
     Brokers that have such a replica set it aside when they hear who is assigned (decision 0011).
 
@@ -40,7 +40,7 @@ def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
 
 
 def _without_strangers(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
-    """Return the state of assigned members alone, None where it is so, or nobody would be left."""
+    """Return the state of assigned members alone, None when nothing changes or no member would be left."""
     known, replicas = context.leadership[topic_partition], context.assignment(topic_partition).replicas
     isr = tuple(member for member in known.isr if member in replicas)
     if not isr or len(isr) == len(known.isr):

@@ -94,7 +94,7 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
     try:
         cancel = opened.result(OPEN_TIMEOUT_S)
     except concurrent.futures.TimeoutError:
-        updates.end()  # Whenever the loop gets to it, the first update finds nobody and the stream is dropped.
+        updates.end()  # When the loop runs, the first update finds the queue closed and the stream is dropped.
         raise RequestTimedOutError("the controller did not answer in time") from None
     try:
         while (update := updates.get()) is not None:

@@ -1,6 +1,6 @@
 """Control requests to brokers: one real thread and one connection per broker.
 
-A broker that hangs, or a request of ten thousand partitions, then holds up nobody else; the answer crosses to the
+A broker that hangs, or a request of ten thousand partitions, then holds up no other broker; the answer crosses to the
 event loop once, as a finished value.
 """
 

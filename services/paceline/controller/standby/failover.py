@@ -100,5 +100,5 @@ def _pending_preferred_elections(components: ControllerComponents) -> Flow[None]
     wanted = yield from wanted_preferred_elections(components)
     yield from elect_preferred_leaders(components, wanted)
     yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
-    # Looked at again, not only watched: somebody may have asked anew in between.
+    # Read the node again besides watching it: an operator may have created it again in between.
     components.enqueue(PreferredReplicaElectionFromNode())

@@ -61,7 +61,7 @@ class ControllerJournal:
         return SetData(znodes.CONTROLLER_JOURNAL, self._data())
 
     def forget(self) -> Create:
-        """Return the operation that makes the node anew, after somebody deleted it: whoever is behind reads all."""
+        """Return the operation that creates the deleted node: a standby that is behind then reads all states."""
         self._sequence += 1
         self._window.clear()
         self._window_bytes = 0
@@ -69,7 +69,7 @@ class ControllerJournal:
         return Create(znodes.CONTROLLER_JOURNAL, self._data())
 
     def restart(self) -> SetData:
-        """Return the operation that replaces content nobody can go on from."""
+        """Return the operation that replaces content that cannot be continued."""
         return SetData(znodes.CONTROLLER_JOURNAL, self.forget().data or b"")
 
     @property

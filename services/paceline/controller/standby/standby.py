@@ -94,7 +94,7 @@ class _Stream:
 
 
 class Standby:
-    """Follows whoever is active; `mirror` is the newest complete copy."""
+    """Follows the active controller; `mirror` is the newest complete copy of its state."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Standby:
         return self._stream is not None and self._stream.mirror is not None and self._stream.mirror is self.mirror
 
     def follow(self, active: ActiveController | None) -> None:
-        """Follow this controller, or nobody; following it already is no change."""
+        """Follow this controller, or none; following it already changes nothing."""
         if active is not None and active.controller_id == self._controller_id:
             active = None
         by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}
@@ -140,7 +140,7 @@ class Standby:
             self._open()
 
     def stop(self) -> None:
-        """Follow nobody; what is known stays."""
+        """Stop following; the mirror stays."""
         self.follow(None)
 
     def used(self, controller_epoch: int) -> None:

@@ -30,7 +30,7 @@ class StateSink(Protocol):
     """Where the updates for one standby go."""
 
     def put(self, update: StateUpdate) -> bool:
-        """Take an update to be sent, in order; False when there is no room, or nobody, for it any more."""
+        """Queue an update, in order; False when the queue is full or the standby has left."""
 
     def end(self) -> None:
         """End the stream; nothing follows."""
@@ -94,7 +94,7 @@ class StatePublisher:
         self._send_snapshots()
 
     def flush_soon(self) -> None:
-        """Tell what has been committed once whoever committed has remembered it."""
+        """Publish committed changes once the running event has put them into the context."""
         if self._followers and not self._flush_is_due:
             self._flush_is_due = True
             self._scheduler.call_soon(self._flush_now)

@@ -2,7 +2,7 @@
 
 ``/controller_journal`` is read under the new epoch, so no earlier controller can write any more. A copy that has
 reached its sequence is complete, but for what leaders wrote into their own ISRs. Those are left to the conditional
-writes, as they are for a controller in office, except where nobody would ever tell of them: named in a pending notice,
+writes, as they are for a controller in office, except where no later message would report them: in a pending notice,
 led by a broker that has registered since, being reassigned, or marked for deletion.
 
 Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
@@ -62,7 +62,7 @@ class Takeover:
 
 
 def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
-    """Read the journal and go on from it; None when it holds nothing to go on from, and then it is made anew."""
+    """Read the journal and continue it; None when its content cannot be continued, and then it is created again."""
     path = znodes.CONTROLLER_JOURNAL
     (response,) = yield from send([GetData(path)])
     epoch = components.context.epoch

@@ -281,7 +281,7 @@ class PartitionStateMachine:
         strategy: ElectionStrategy,
         results: dict[TopicPartition, ElectionResult],
     ) -> Flow[dict[TopicPartition, Election]]:
-        """Return the elections to write; whoever cannot be elected gets its failure in ``results``."""
+        """Return the elections to write; partitions without a candidate get their failure in ``results``."""
         forced = strategy is ElectionStrategy.OFFLINE_UNCLEAN
         elections: dict[TopicPartition, Election] = {}
         doubtful = []
@@ -330,8 +330,8 @@ class PartitionStateMachine:
     def _with_complete_former_members(self, topic_partitions: Sequence[TopicPartition]) -> Flow[set[TopicPartition]]:
         """Return the partitions whose last ISR member lost data while former ones can have missed nothing.
 
-        Nothing is committed below ``min.insync.replicas``: where that is more than one, nobody who left before the ISR
-        had a single member can lack anything.
+        Nothing is committed below ``min.insync.replicas``: where that is more than one, a member that left before the
+        ISR had a single member lacks no committed record.
         """
         asked = []
         for topic_partition in topic_partitions:

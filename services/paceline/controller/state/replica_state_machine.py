@@ -53,7 +53,7 @@ class ReplicaStateMachine:
 
     def start(self) -> Flow[None]:
         """Give every replica its state after a failover, unrecorded, and tell every broker what it hosts."""
-        # One pass over partitions, not one over replicas: whoever hosts a partition is sent one and the same value.
+        # Pass over partitions, not over replicas: all brokers that host a partition are sent the same value.
         context, batch = self._context, self._batch
         states, leadership = context.replica_states, context.leadership
         offline = []
@@ -270,7 +270,7 @@ class ReplicaStateMachine:
         context = self._context
         if topic_partition not in context.seen_in_event:
             return False
-        # One that shuts down, or is not heard from, goes on leading where nobody can be elected in its place.
+        # A broker that shuts down or is silent keeps leading where no other replica can be elected.
         is_offline = context.partition_state(topic_partition) is PartitionState.OFFLINE
         return not (is_offline and context.leadership[topic_partition].has_leader)
 

@@ -1,4 +1,4 @@
-"""States of many partitions that the controller changes for a reason of its own, whoever else writes them meanwhile."""
+"""Rewrite the states of many partitions, again when a leader writes a state in between."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ def rewrite_states(
 ) -> Flow[list[TopicPartition]]:
     """Write what ``change`` makes of the states known; return the partitions that were written.
 
-    Where somebody else has written first ``change`` is asked again, with the state that was found in the context.
+    Where a leader has written first, ``change`` is called again with the state that was read into the context.
 
     Raises:
         ControllerMovedError: the fence failed.

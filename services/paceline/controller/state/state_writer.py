@@ -125,13 +125,13 @@ class StateWriter:
             elif first_failure(response)[0] == len(one.multi.operations) - 1:
                 without_journal = True
         if without_journal:
-            # Somebody deleted it. What failed with it is read back and decided again like any conflict.
-            LOG.warning("%s is gone, it is made anew", znodes.CONTROLLER_JOURNAL)
+            # It was deleted. Writes that failed with it are read back and decided again like any conflict.
+            LOG.warning("%s is missing and is created again", znodes.CONTROLLER_JOURNAL)
             yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
         return responses
 
     def touch(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Enter partitions into the journal whose new states nobody will tell standbys of; for none, do nothing.
+        """Enter partitions into the journal whose new states reach standbys in no other way; for none, do nothing.
 
         Raises:
             ControllerMovedError: the fence failed.
@@ -236,7 +236,7 @@ class StateWriter:
         topic_partition = write.topic_partition
         extra = self._context.state_extras.get(topic_partition)
         if not extra and not write.lost and len(write.state.isr) > 1:
-            return None  # Nobody has left anything to be remembered, as is usual.
+            return None  # The usual case: there is no earlier member to remember.
         known = self._context.leadership.get(topic_partition)
         old_isr = write.state.isr if known is None else known.isr
         kept = self._context.assignment(topic_partition).replicas if extra or len(old_isr) > 1 else None

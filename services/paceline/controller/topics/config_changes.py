@@ -19,8 +19,8 @@ ALL_BROKERS = "brokers/<default>"
 NOTICES_KEPT = 1_000
 """Older notices are deleted once they have stood for `NOTICE_KEPT_MS`."""
 NOTICE_KEPT_MS = 15 * 60 * 1_000
-"""As in Kafka. One request may change thousands of resources: without this its first notices would go before a broker
-has read them. Whoever has been away for so long has a new session and reads everything."""
+"""As in Kafka. One request may change thousands of resources: without this its first notices would be deleted before
+a broker has read them. A broker that was away for so long has a new session and reads everything."""
 NOTICES_AT_MOST = 20_000
 """However young they are: their names have to fit into one answer, ``jute.maxbuffer`` of 1 MiB."""
 

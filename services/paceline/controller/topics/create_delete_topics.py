@@ -85,7 +85,7 @@ class TopicRequests:
         self._rng = rng
         self._validator = TopicValidator(config, context, rng)
         self._unacknowledged: dict[str, set[int]] = {}
-        """Partitions whose leader has not acknowledged, by topic with somebody waiting."""
+        """Partitions whose leader has not acknowledged, by topic with a waiting request."""
         self._creations: dict[str, list[_Waiting]] = {}
         self._deletions: dict[str, list[_Waiting]] = {}
         self._unheard: list[str] = []

@@ -77,7 +77,7 @@ def _write_all(
     validate_only: bool,
     outcomes: dict[str, Growth | PacelineError],
 ) -> Flow[None]:
-    """Read, decide, write on the version read; whoever changed the node meanwhile makes us decide again."""
+    """Read, decide, write on the version read; another client's write in between makes us decide again."""
     remaining = list(wanted)
     tried: dict[str, tuple[bytes, Growth]] = {}
     budget = components.config.max_partitions_per_request

@@ -50,7 +50,7 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
         node = nodes.get(topic)
         if topic in gone:
             # Without a node there is no watch on it, and if it is made again before the list of topics is read, the
-            # list looks as before: whoever is forgotten here is new there.
+            # list looks as before: a topic that is forgotten here is new there.
             yield from forget_topic(components, topic)
         if node is None:
             continue

@@ -136,7 +136,7 @@ class TopicConfigAdmin:
         validate_only: bool,
         errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
-        """Read, decide, write on the version read; whoever changed the node meanwhile makes us decide again."""
+        """Read, decide, write on the version read; another client's write in between makes us decide again."""
         storage = self._components.storage
         defaults = yield from self._defaults()
         remaining = list(wanted)
@@ -244,7 +244,7 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
     result = dict(overrides)
     for change in changes:
         if change.operation is ConfigOperation.DELETE:
-            # Also of a key nobody knows: some other tool may have left it there.
+            # Also of an unknown key: another tool may have left it there.
             if change.key not in TOPIC_KEYS and change.key not in result:
                 raise unknown_topic_key(change.key)
             result.pop(change.key, None)

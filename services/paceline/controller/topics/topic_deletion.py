@@ -58,9 +58,9 @@ class TopicDeletionManager:
     def on_markers(self, look_at_topics: Callable[[], Flow[None]]) -> Flow[None]:
         """React to the children of ``/admin/delete_topics``.
 
-        `look_at_topics` compares the topics there are with those known. A marker of a topic that nobody has heard of
-        may be of one that was made a moment ago, and the news of it may wait behind this one: it is looked for before
-        its marker is thrown away.
+        `look_at_topics` compares the topics in ZooKeeper with those known. A marker of an unknown topic may belong
+        to a topic that was created a moment ago, whose event may wait behind this one: look for the topic before its
+        marker is deleted.
         """
         names = yield from self._storage.children(znodes.DELETE_TOPICS, watch=True)
         marked = sorted(names)
@@ -113,10 +113,10 @@ class TopicDeletionManager:
         yield from self.resume()
 
     def _unhalt(self, replicas: Sequence[Replica]) -> None:
-        """Begin deletions anew that an earlier answer halted while they were under way: they have succeeded.
+        """Start deletions again that an earlier answer halted although they then succeeded.
 
-        The replica was out of service when its broker was asked how it is, and it is gone now: nothing would ever let
-        its topic go on.
+        The replica was out of service when its broker answered, and it is deleted now: without this call its topic's
+        deletion would never continue.
         """
         for replica in replicas:
             offline = self._context.on_offline_dirs.get(replica.broker_id, set())
@@ -136,7 +136,7 @@ class TopicDeletionManager:
                 try:
                     yield from self._complete(topic)
                 except UnexpectedResponseError as error:
-                    # Tried again with the next step of whatever topic; nobody else waits for it meanwhile.
+                    # The next step of any topic tries again; no other topic waits for it.
                     LOG.error("the nodes of topic %s cannot be deleted: %s", topic, error)
                 continue
             if ReplicaState.DELETION_STARTED in states:
@@ -194,7 +194,7 @@ class TopicDeletionManager:
             if gone:
                 break
             if (yield from self._is_made_anew(topic)):
-                raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was made anew,")
+                raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was created again,")
             actual = yield from self._storage.tree(znodes.topic_path(topic))
             gone = yield from self._delete_leaves_first(actual)
         if not gone:

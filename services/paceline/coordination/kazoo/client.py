@@ -378,7 +378,7 @@ class KazooZooKeeper:
             found = lost_data(servers, self._client.last_zxid, _PROBE_TIMEOUT_S)
             findings = findings + 1 if found else 0
             time.sleep(_PROBE_PAUSE_S)
-        error = ZooKeeperDataLostError(f"ZooKeeper has lost data: {found}; restore it, or set the cluster up anew")
+        error = ZooKeeperDataLostError(f"ZooKeeper has lost data: {found}; restore it, or set up a new cluster")
         with self._lock:
             if self._doubt_timer is doubt and not self._closed:
                 self._deliver(partial(self._on_data_lost, error))

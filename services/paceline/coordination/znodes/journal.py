@@ -1,9 +1,9 @@
 """Content of ``/controller_journal``: the partitions that the active controller's last multis touched.
 
 ``{"version":1,"sequence":21474836491,"since":21474836489,"batches":[{"sequence":21474836490,"partitions":{"t":[0,3]}},
-{"sequence":21474836491,"partitions":{"u":[7]}}]}``: whoever knows every partition state as of sequence ``since``, or of
-a later one, knows all as of ``sequence`` after reading what the batches beyond its own sequence list. The form for "too
-many" has ``since`` equal to ``sequence`` and no batches: whoever is behind reads all.
+{"sequence":21474836491,"partitions":{"u":[7]}}]}``: a process that knows every partition state as of
+sequence ``since``, or of a later one, knows all as of ``sequence`` once it has read the partitions in later batches.
+The form for "too many" has ``since`` equal to ``sequence`` and no batches: a process that is behind reads all.
 
 Source: docs/protocol/zookeeper.md#controller-journal.
 """

@@ -52,7 +52,7 @@ class PartitionState:
 
     leader_and_isr: LeaderAndIsr
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Keys outside Kafka's schema; whoever rewrites the node keeps them."""
+    """Keys outside of Kafka's schema; a rewrite of the node keeps them."""
 
 
 @dataclass(frozen=True, slots=True)

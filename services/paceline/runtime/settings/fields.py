@@ -34,7 +34,7 @@ def key(
     """Return the field of one key.
 
     Args:
-        default: value when nobody sets it; ``...`` makes the key required.
+        default: value when it is not set; ``...`` makes the key required.
         unit: ms, bytes, count, and so on; "" where there is none.
         note: one line for a person.
         topic: the topic key this is the broker-wide default of.

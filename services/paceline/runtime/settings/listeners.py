@@ -10,7 +10,7 @@ DEFAULT_LISTENERS: Final = {
     "broker": "CLIENT://127.0.0.1:9092,REPLICATION://127.0.0.1:9093,CONTROL://127.0.0.1:9094",
     "controller": "CLIENT://127.0.0.1:9082,CONTROL://127.0.0.1:9084",
 }
-"""Loopback only: a process is reachable from elsewhere when somebody has said so."""
+"""Loopback only: a process is reachable from other machines only when its settings say so."""
 
 REQUIRED: Final = {"broker": ("CLIENT", "REPLICATION", "CONTROL"), "controller": ("CLIENT", "CONTROL")}
 ALLOWED: Final = {
@@ -45,7 +45,7 @@ def advertised_listeners(listeners: Sequence[Endpoint], text: str | None, proble
     problems.extend(f"advertised.listeners: {name} is not among the listeners" for name in given if name not in names)
     advertised = tuple(given.get(endpoint.listener, endpoint) for endpoint in listeners)
     problems.extend(
-        f"{endpoint.listener} would advertise {endpoint.host}, which nobody can reach: set advertised.listeners"
+        f"{endpoint.listener} would advertise {endpoint.host}, which no client can reach: set advertised.listeners"
         for endpoint in advertised
         if endpoint.host in _UNSPECIFIED
     )

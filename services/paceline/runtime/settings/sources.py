@@ -24,7 +24,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value as somebody wrote it."""
+    """One value as its source has it."""
 
     text: str
     origin: str
