@@ -88,7 +88,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What became of one group; ``error`` is None on success."""
+    """Result for one group; ``error`` is None on success."""
 
     group_id: str
     error: PacelineError | None = None
@@ -208,7 +208,7 @@ class GroupAdmin(AdminConnection):
         """Remove members from a group: dynamic ones by member id, static ones by group instance id.
 
         Raises:
-            UnknownMemberIdError: the group has no such member; the others were removed.
+            UnknownMemberIdError: the group has no such member; the other members were removed.
         """
         members = [LeavingMember(member_id=one) for one in member_ids]
         members += [LeavingMember(group_instance_id=one) for one in instance_ids]

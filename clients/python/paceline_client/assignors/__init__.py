@@ -1,4 +1,4 @@
-"""Partition assignors of consumer groups: who reads which partition. Pure; each has Kafka's name and rules.
+"""Partition assignors of consumer groups. Pure; each has Kafka's name and rules.
 
 Read `base.py` first. `range` and `roundrobin` give partitions by order, `sticky` and `cooperative-sticky` leave them
 where they are as far as the balance allows; with `cooperative-sticky` members keep reading while a rebalance runs.

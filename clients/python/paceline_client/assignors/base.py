@@ -1,4 +1,4 @@
-"""What an assignor is given and what it returns."""
+"""`Assignor`, its input and its result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -50,5 +50,5 @@ class Assignor(ABC):
         """
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return what a member tells the assignor besides its topics."""
+        """Return the bytes that a member sends to the assignor besides its topics."""
         return b""

@@ -29,14 +29,14 @@ class StickyAssignor(Assignor):
         return _balanced(sorted(members, key=lambda one: one.order), partition_counts, self.owned_by)
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return what the member owns and since which generation, in Kafka's StickyAssignorUserData version 1."""
+        """Return the partitions and the generation of the member, in Kafka's StickyAssignorUserData version 1."""
         out = Writer()
         out.partitions(by_topic(owned))
         out.int32(generation)
         return out.done()
 
     def owned_by(self, member: GroupMember) -> tuple[Sequence[TopicPartition], int]:
-        """Return what a member owned before the rebalance and the generation in which it got that."""
+        """Return the partitions of a member before the rebalance, and the generation that assigned them."""
         if not member.user_data:
             return member.owned, member.generation
         try:
@@ -67,7 +67,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         }
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the generation, as Kafka's members of before 3.5 do; what they own is in the subscription."""
+        """Return the generation, as members of Kafka before 3.5 do; their partitions are in the subscription."""
         out = Writer()
         out.int32(generation)
         return out.done()

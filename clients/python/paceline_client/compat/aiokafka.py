@@ -22,7 +22,7 @@ __all__ = ["AIOKafkaConsumer", "AIOKafkaProducer", "ConsumerRecord", "OffsetAndM
 
 
 class AIOKafkaConsumer:
-    """Reads records like aiokafka's consumer; `consumer` is ours behind it."""
+    """Reads records like aiokafka's consumer, through the `AsyncConsumer` in `consumer`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AIOKafkaConsumer:
         await self.consumer.commit(offsets)
 
     def __getattr__(self, name: str) -> Any:
-        """Find what means the same in both: assignment, committed, position, seek and the like."""
+        """Return a method of the same meaning: assignment, committed, position, seek and so on."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.consumer, name)
@@ -79,7 +79,7 @@ class AIOKafkaConsumer:
 
 
 class AIOKafkaProducer:
-    """Sends records like aiokafka's producer; `producer` is ours behind it."""
+    """Sends records like aiokafka's producer, through the `AsyncProducer` in `producer`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class AIOKafkaProducer:
         await self.producer.start()
 
     async def stop(self) -> None:
-        """Deliver what was sent and close."""
+        """Deliver all records and close."""
         await self.producer.stop()
 
     async def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""What both families of classes share: arguments, serializers and the record they hand out."""
+"""Arguments, serializers and the record class of both families of classes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple

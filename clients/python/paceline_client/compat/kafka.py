@@ -21,7 +21,7 @@ __all__ = ["ConsumerRecord", "KafkaConsumer", "KafkaProducer", "OffsetAndMetadat
 
 
 class KafkaConsumer:
-    """Reads records like kafka-python's consumer; `consumer` is ours behind it."""
+    """Reads records like kafka-python's consumer, through the `Consumer` in `consumer`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class KafkaConsumer:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Find what means the same in both: assign, seek, position, beginning_offsets, end_offsets, unsubscribe."""
+        """Return a method of the same meaning: assign, seek, position, beginning_offsets, end_offsets, unsubscribe."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.consumer, name)
@@ -132,7 +132,7 @@ class FutureRecordMetadata:
 
 
 class KafkaProducer:
-    """Sends records like kafka-python's producer; `producer` is ours behind it."""
+    """Sends records like kafka-python's producer, through the `Producer` in `producer`."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class KafkaProducer:
         self.producer.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was sent and close."""
+        """Deliver all records and close."""
         self.producer.close(timeout)
 
     def __enter__(self) -> "KafkaProducer":

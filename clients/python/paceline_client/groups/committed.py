@@ -60,7 +60,7 @@ def check_committed(answer: CommitOffsetsResponse) -> None:
 
 
 def why_not_committed(group_id: str, error: PacelineError) -> PacelineError:
-    """Return what a caller is told of a failed commit: `CommitFailedError` when the membership was lost."""
+    """Return the error of a failed commit for the caller: `CommitFailedError` when the membership was lost."""
     if error.code in LOST:
         lost = CommitFailedError(
             f"group {group_id}: the offsets were not committed, for the group has rebalanced without this member; "

@@ -1,4 +1,4 @@
-"""Sends commits one after the other, so that an earlier one never overtakes a later one."""
+"""Sends commits in order, each after the answer to the one before: calls of one connection may overtake each other."""
 
 import threading
 import time

@@ -69,7 +69,7 @@ class GroupCoordinator:
         )
 
     def failed(self, failure: grpc.RpcError) -> PacelineError:
-        """Return the error behind a failed call; forget the coordinator when it has moved or cannot be reached."""
+        """Return the error of a failed call; forget the coordinator when it has moved or cannot be reached."""
         error = from_rpc_error(failure)
         if (error.retriable and error.code not in _STILL_THERE) or error.code in _MOVED:
             self.forget()

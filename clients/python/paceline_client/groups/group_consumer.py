@@ -83,7 +83,7 @@ class ConsumerGroup:
     def subscribe(
         self, topics: Iterable[str], pattern: str | re.Pattern[str] | None, listener: RebalanceListener
     ) -> None:
-        """Share the partitions of these topics, or of those that match, with the other members."""
+        """Subscribe to these topics, or to those that match the pattern."""
         try:
             if pattern is not None:
                 self._subscription.set_pattern(pattern)
@@ -143,7 +143,7 @@ class ConsumerGroup:
     # Offsets
 
     def commit_sync(self, offsets: Offsets | None, timeout_ms: float) -> None:
-        """Commit these offsets, or the positions behind what was handed out, and wait.
+        """Commit these offsets, or the positions after the records that `poll` has returned, and wait.
 
         Raises:
             CommitFailedError: the membership was lost.
@@ -162,7 +162,7 @@ class ConsumerGroup:
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed, None where it has not."""
+        """Return the committed offsets of the group, None for a partition without one."""
         with sendable():
             return fetch_committed(self._coordinator, partitions, timeout_ms)
 

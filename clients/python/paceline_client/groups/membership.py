@@ -63,7 +63,7 @@ class AssignedPartitions(Protocol):
         """Read exactly these partitions; new ones wait for their committed offsets."""
 
     def consumed(self) -> Offsets:
-        """Return the positions behind what was handed out."""
+        """Return the positions after the records that `poll` has returned."""
 
 
 class GroupMembership:
@@ -82,7 +82,7 @@ class GroupMembership:
         self.coordinator = coordinator
         self.subscription = subscription
         self.changed = threading.Condition()
-        """Guards what the heartbeat thread shares."""
+        """Guards the fields that the heartbeat thread uses, too."""
         self.member_id = ""
         self.generation = -1
         self.listener = RebalanceListener()
@@ -110,7 +110,7 @@ class GroupMembership:
 
     @property
     def is_beating(self) -> bool:
-        """Whether the coordinator waits for heartbeats: a JoinGroup under way keeps a member alive by itself."""
+        """Whether the coordinator expects heartbeats; it does not while a JoinGroup is under way."""
         return self.generation >= 0 and not self._join_in_flight
 
     @property
@@ -128,7 +128,7 @@ class GroupMembership:
         self._on_news()
 
     def lose(self, error: PacelineError | None, forget_member: bool) -> None:
-        """Note that other members may own our partitions by now."""
+        """Note that the membership was lost and other members may own our partitions."""
         with self.changed:
             if error is not None and error.code is ErrorCode.FENCED_INSTANCE_ID:
                 self._fatal = error
@@ -141,7 +141,7 @@ class GroupMembership:
     # Polling -----------------------------------------------------------------------------------------------------
 
     def poll(self, deadline: float) -> None:
-        """Do what the group needs; wait for a rebalance until the deadline when nothing can be read meanwhile.
+        """Join the group if necessary; without partitions to read, wait for the rebalance until the deadline.
 
         Raises:
             FencedInstanceIdError: another process has taken over the group instance id.
@@ -189,7 +189,7 @@ class GroupMembership:
                 self._prepared = True
             self._send_join(deadline)
         pending = self._pending
-        # With partitions to read the poll goes on; the answer wakes it.
+        # With partitions to read, `poll` continues; the answer wakes it.
         wait_s = 0.0 if self._host.assignment() else max(0.0, deadline - time.monotonic())
         try:
             answer = pending.result(timeout=wait_s)
@@ -226,7 +226,7 @@ class GroupMembership:
     # Joining -----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Before JoinGroup: commit, and give up what the next generation may give to others."""
+        """Commit before a JoinGroup, and revoke the partitions that the next generation may move."""
         with self.changed:
             lost, self._lost = self._lost, False
         owned = self._host.assignment()
@@ -242,16 +242,16 @@ class GroupMembership:
         self,
         partitions: Sequence[TopicPartition],
         kept: Sequence[TopicPartition],
-        tell: Callable[[Sequence[TopicPartition]], None],
+        notify: Callable[[Sequence[TopicPartition]], None],
     ) -> None:
         if partitions:
             try:
-                tell(partitions)
+                notify(partitions)
             finally:
                 self._host.take_assignment(kept)
 
     def commit_consumed(self, timeout_ms: float) -> None:
-        """Commit what was handed out, when commits are automatic; a failure is only logged."""
+        """Commit the consumed positions if commits are automatic; log a failure."""
         if not self.settings.enable_auto_commit or self.generation < 0:
             return
         offsets = self._host.consumed()
@@ -366,7 +366,7 @@ class GroupMembership:
         ]
 
     def _synced(self, answer: SyncGroupResponse) -> None:
-        """Take the assignment: give up what is not in it, then begin with what is new."""
+        """Take the assignment: revoke partitions that are not in it, then add the new ones."""
         assigned = [
             TopicPartition(one.topic, index) for one in answer.assignment.partitions for index in one.partitions
         ]
@@ -380,7 +380,7 @@ class GroupMembership:
         revoked = [one for one in owned if one not in assigned]
         added = [one for one in assigned if one not in owned]
         if revoked:
-            # Only with a cooperative assignor: what was revoked here is assigned to other members in the next round.
+            # Only with a cooperative assignor: the next rebalance assigns the revoked partitions to other members.
             self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
             self.rejoin()
         self._host.take_assignment(assigned)
@@ -397,8 +397,8 @@ class GroupMembership:
         self.commit_consumed(timeout_ms / 2)
         owned = self._host.assignment()
         try:
-            tell = self.listener.on_partitions_lost if self._lost else self.listener.on_partitions_revoked
-            self._drop(owned, [], tell)
+            notify = self.listener.on_partitions_lost if self._lost else self.listener.on_partitions_revoked
+            self._drop(owned, [], notify)
         finally:
             self.send_leave(timeout_ms / 2)
             self._prepared = False

@@ -21,7 +21,7 @@ CommittableOffsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 
 class GroupPartitions:
-    """Commits of a consumer, and what its group does to its partitions."""
+    """Commits of a consumer, and assignment of its partitions by the group."""
 
     _group: ConsumerGroup | None
     _lock: threading.RLock  # type: ignore[valid-type, unused-ignore]
@@ -38,7 +38,7 @@ class GroupPartitions:
     # For the application -----------------------------------------------------------------------------------------
 
     def commit(self, offsets: CommittableOffsets | None = None, timeout_ms: int | None = None) -> None:
-        """Commit these offsets, or the positions behind all records that were handed out, and wait.
+        """Commit these offsets, or the positions after all records that `poll` has returned, and wait.
 
         An offset is the next one to read: that of the last record read, plus 1.
 
@@ -62,7 +62,7 @@ class GroupPartitions:
     def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed for partitions, None where it has not.
+        """Return the committed offsets of the group for partitions, None for a partition without one.
 
         Raises:
             InvalidRequestError: the consumer has no ``group_id``.
@@ -171,7 +171,7 @@ class GroupPartitions:
         self._fetcher.interrupt()
 
     def consumed(self) -> Offsets:
-        """Return the positions behind what was handed out."""
+        """Return the positions after the records that `poll` has returned."""
         with self._lock:
             return {
                 state.topic_partition: self._committable(state.topic_partition, state.position, state.position_epoch)

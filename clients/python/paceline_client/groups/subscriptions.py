@@ -1,4 +1,4 @@
-"""What a member subscribes to, and how many partitions the topics of a group have."""
+"""`GroupSubscription`: the topics of a member, and the partition counts of the topics of its group."""
 
 import functools
 import logging

@@ -21,7 +21,7 @@ class OffsetAndMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What a member is told; all times in milliseconds."""
+    """Settings of a member; all times in milliseconds."""
 
     group_id: str
     group_instance_id: str
@@ -57,7 +57,7 @@ class GroupSettings:
 
 
 class RebalanceListener:
-    """Override what is of interest. Called on the thread that polls, inside of `Consumer.poll`."""
+    """Receives the rebalances of a consumer; methods are called in `Consumer.poll`, on its thread."""
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are about to be given up; their offsets can still be committed."""
@@ -66,7 +66,7 @@ class RebalanceListener:
         """Partitions were assigned; with cooperative-sticky only the new ones are named."""
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """The membership was lost and other members may own the partitions: nothing can be committed."""
+        """The membership was lost and other members may own the partitions: commits would fail."""
         self.on_partitions_revoked(partitions)
 
 

@@ -1,8 +1,9 @@
-"""`GroupCoordinator`: what members and operators ask of the broker that coordinates their group.
+"""`GroupCoordinator`: answers the members and operators of the groups that this broker coordinates.
 
-Every method is called, and every reply comes, on the node's scheduler, exactly once. Members live in memory only
-between rebalances: a generation's members and assignments, and every committed offset, are in ``__consumer_offsets``
-before anybody hears of them, so another broker continues where this one stopped. Source: Kafka's GroupCoordinator.
+Every method is called, and every reply comes exactly once, on the node's scheduler. A generation's members and
+assignments, and every committed offset, are written to ``__consumer_offsets`` before an answer shows them, so that
+another broker can continue from the log. Between rebalances members are in memory only. Source: Kafka's
+GroupCoordinator.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +68,7 @@ class GroupCoordinator:
         self._expiration.start()
 
     def stop(self) -> None:
-        """Answer what waits; the broker stops."""
+        """Answer every call that waits; the broker stops."""
         self._expiration.stop()
         self.storage.stop()
 
@@ -161,7 +162,7 @@ class GroupCoordinator:
 
         def kept(answer: int | PacelineError) -> None:
             if not group.is_in(GroupState.COMPLETING_REBALANCE) or group.generation != generation:
-                return  # another rebalance has begun; it has answered whoever waits
+                return  # another rebalance has begun and has answered the members that waited
             if isinstance(answer, PacelineError):
                 self._rebalances.fail_sync(group, answer)
                 self._rebalances.begin(group, "the assignments were not written")
@@ -230,7 +231,7 @@ class GroupCoordinator:
     # Offsets
 
     def commit(self, request: CommitRequest, reply: CommitReply) -> None:
-        """Keep offsets and reply with one result per partition, or with why none is kept."""
+        """Commit offsets; reply with a result per partition, or with the error of the whole request."""
         try:
             group = self._group_to_commit(request)
         except PacelineError as error:
@@ -304,7 +305,7 @@ class GroupCoordinator:
         return sorted(listings, key=lambda one: one.group_id), self.storage.is_loading
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return what is known of a group; DEAD when there is no such group."""
+        """Return the description of a group; its state is DEAD when it does not exist."""
         try:
             group = self.storage.find(group_id)
         except PacelineError as error:

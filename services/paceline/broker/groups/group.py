@@ -211,7 +211,7 @@ class Group:
     # Protocols
 
     def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
-        """Whether a member with these assignors fits to the others."""
+        """Whether a member with these assignors may join the group."""
         names = {one.name for one in protocols}
         if self.state is GroupState.EMPTY or not self.members:
             return bool(protocol_type) and bool(names)
@@ -283,7 +283,7 @@ class Group:
         return GroupListing(self.group_id, self.protocol_type or "", self.state.name, len(self.members))
 
     def description(self) -> GroupDescription:
-        """Return what is told of the group; metadata and assignments only while they stand."""
+        """Return the description of the group; metadata and assignments only while it is STABLE."""
         shown = self.protocol if self.state is GroupState.STABLE else None
         members = tuple(
             MemberDescription(
@@ -330,7 +330,7 @@ class Group:
 
         * A group without members keeps its offsets for ``retention_ms`` after it has become empty.
         * A group that never had members keeps each one for ``retention_ms`` after its commit.
-        * A group with members keeps those of topics it subscribes to, and others like those of the second case.
+        * A group with members keeps those of topics it subscribes to; the second case applies to its other offsets.
         """
         if self.is_in(GroupState.DEAD):
             return []

@@ -1,8 +1,8 @@
 """The groups of the partitions of ``__consumer_offsets`` that this broker leads: loading, keeping and dropping them.
 
-Become-leader starts a load that reads the partition in small steps between other work; until it has ended, requests for
-its groups get COORDINATOR_LOAD_IN_PROGRESS. It ends only when all that was read is committed, so that no answer tells
-of an offset which a later coordinator may not have. Become-follower drops the groups. Source: Kafka's
+Become-leader starts a load, which reads the partition in small steps between other work. Until it ends, requests for
+its groups get COORDINATOR_LOAD_IN_PROGRESS. It ends when every record read is committed, so that no answer contains an
+offset that a later coordinator may lack. Become-follower drops the groups. Source: Kafka's
 GroupMetadataManager.
 """
 
@@ -252,7 +252,7 @@ class GroupStorage:
     # Keeping
 
     def keep_group(self, group: Group, assignments: Mapping[str, bytes], on_done: AppendReply) -> None:
-        """Write a group's metadata; failures are what a client is to be told."""
+        """Write a group's metadata; ``on_done`` gets the errors that clients get."""
         value = encode_group_value(group.to_value(assignments))
         self._append(group, [(encode_group_key(group.group_id), value)], on_done)
 
@@ -302,7 +302,7 @@ class GroupStorage:
 
 
 def _for_client(error: PacelineError) -> PacelineError:
-    """Return what a member is told when a write to the offsets topic failed."""
+    """Return the error for the member when a write to the offsets topic failed."""
     if error.code in _NOT_AVAILABLE:
         return CoordinatorNotAvailableError(f"the group could not be written: {error}")
     if error.code in _MOVED:

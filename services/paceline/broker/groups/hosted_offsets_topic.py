@@ -61,7 +61,7 @@ class HostedOffsetsTopic:
         return state.leader
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
-        """Whether this broker leads the partition in that epoch, and can prove that no other does."""
+        """Whether this broker leads the partition in that epoch, and can prove that no other broker does."""
         hosted = self._manager.partitions.get(TopicPartition(OFFSETS_TOPIC, partition))
         if hosted is None or not hosted.is_leader or hosted.leader_epoch != leader_epoch:
             return False

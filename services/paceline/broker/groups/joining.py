@@ -121,7 +121,7 @@ class Joining:
             reply(group.join_result(member.member_id))
             return None
         if group.is_in(GroupState.STABLE) and same and member.member_id != group.leader:
-            # The leader joins again to have partitions assigned; any other member has missed an answer.
+            # The leader joins again to assign partitions; any other member has missed an answer.
             self._rebalances.heard_of(group, member)
             reply(group.join_result(member.member_id, with_members=False))
             return None
@@ -143,7 +143,7 @@ class Joining:
         self._rebalances.maybe_complete_join(group)
 
     def _cancel(self, group: Group, member: Member, reply: JoinReply) -> Cancel:
-        """Return what ends the wait of a caller that has gone away: it has its session time-out to come back."""
+        """Return a callback for a cancelled JoinGroup: the member has its session time-out to join again."""
 
         def cancel() -> None:
             if member.on_join is reply:

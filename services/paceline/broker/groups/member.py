@@ -27,7 +27,7 @@ class Member:
     is_new: bool = False
     """Whether its first rebalance has not ended yet."""
     deadline_ms: int = 0
-    """When it counts as dead unless it is heard of before; monotonic."""
+    """When it counts as dead unless it sends a request before; monotonic."""
     timer: Cancellable | None = field(default=None, repr=False)
 
     @property
@@ -40,15 +40,15 @@ class Member:
         return any(one.name == protocol for one in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what the member says under an assignor; nothing under one that it does not know."""
+        """Return the metadata of the member for an assignor; no bytes for an unknown assignor."""
         return next((one.metadata for one in self.protocols if one.name == protocol), b"")
 
     def vote(self, candidates: Sequence[str]) -> str:
-        """Return the candidate that the member likes best."""
+        """Return the first candidate in the order of the member."""
         return next(one.name for one in self.protocols if one.name in candidates)
 
     def update(self, request: JoinRequest, on_join: JoinReply | None) -> None:
-        """Take over what a member says when it joins again."""
+        """Take over the values of a JoinGroup of this member."""
         self.protocols = request.protocols
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
@@ -69,7 +69,7 @@ class Member:
         )
 
     def stop_timer(self) -> None:
-        """Watch the member no longer."""
+        """Stop the timer of the session."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -29,7 +29,7 @@ class OffsetExpiration:
         self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Cancel the next look."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""What the coordinator uses of ``__consumer_offsets``: the partitions led here, appends, and the topic's creation."""
+"""`OffsetsTopic`: reads, appends and creation of ``__consumer_offsets``, as the coordinator needs them."""
 
 from collections.abc import Callable
 from typing import Final, Protocol

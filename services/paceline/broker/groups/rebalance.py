@@ -41,7 +41,7 @@ class Rebalances:
     # Watching members
 
     def heard_of(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """Give a member its session time-out, or another one, from now on."""
+        """Restart the session of a member, with another time-out if ``timeout_ms`` is given."""
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._scheduler.now_ms() + timeout_ms
         # A timer that fires too early looks at the deadline; only an earlier deadline needs another timer.
@@ -67,7 +67,7 @@ class Rebalances:
         self.remove(group, member, "a member fell silent")
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Wait for a member that was told its id to join with it."""
+        """Wait for a new member to join with the id from its MEMBER_ID_REQUIRED."""
 
         def give_up() -> None:
             if group.pending_members.pop(member_id, None) is not None:
@@ -83,7 +83,7 @@ class Rebalances:
         return timer is not None
 
     def remove(self, group: Group, member: Member, why: str) -> None:
-        """Remove a member and let the others share its partitions."""
+        """Remove a member and begin a rebalance for its partitions."""
         on_join, on_sync = member.on_join, member.on_sync
         member.on_join = member.on_sync = None
         group.remove(member.member_id)

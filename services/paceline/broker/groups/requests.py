@@ -10,7 +10,7 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """An assignor that a member knows, and what the member says under it."""
+    """An assignor that a member knows, with the metadata of the member for it."""
 
     name: str
     metadata: bytes

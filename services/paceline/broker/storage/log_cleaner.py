@@ -33,7 +33,7 @@ class CleanerPartition(Protocol):
 
 
 class CleanerHost(Protocol):
-    """What the cleaner needs of the broker."""
+    """The broker as the cleaner sees it."""
 
     @property
     def partitions(self) -> Mapping[TopicPartition, CleanerPartition]:

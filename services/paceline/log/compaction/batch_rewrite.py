@@ -33,7 +33,7 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """Return the batch without records: it keeps its offsets and what it says of its producer."""
+    """Return the batch without records; it keeps its offsets and the fields of its producer."""
     attributes = header.attributes & ~(CODEC_BITS | DELETE_HORIZON_BIT)
     return _assemble(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
@@ -98,7 +98,7 @@ def _shifted(body: memoryview, shift: int) -> bytes:
 
 
 def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return (value, position behind it) of a zigzag varint."""
+    """Return the value of a zigzag varint and the position after it."""
     byte = data[position]
     position += 1
     value = byte & 0x7F

@@ -1,7 +1,7 @@
 """Which segments of a log may be cleaned, and how much of them is dirty.
 
 Only whole segments below the limit, which is never above the high watermark nor an open transaction's first offset,
-and never the active one. Dirty is what the last cleaning has not covered.
+and never the active one. The part that the last cleaning has not covered is dirty.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Cleanable:
 
     segments: tuple[Segment, ...]
     ends: tuple[int, ...]
-    """Where the segment behind each of ``segments`` begins."""
+    """First offset of the segment after each of ``segments``."""
     first_dirty_offset: int
     clean_bytes: int
     dirty_bytes: int
@@ -38,13 +38,13 @@ class Cleanable:
 def find_cleanable(
     segments: Sequence[Segment], first_dirty_offset: int, limit_offset: int, config: LogConfig, wall_ms: int
 ) -> Cleanable | None:
-    """Return what may be cleaned of a log with these segments, ``None`` when nothing is dirty.
+    """Return the cleanable part of a log with these segments, ``None`` when nothing is dirty.
 
     ``limit_offset`` is exclusive: a segment that reaches it stays as it is.
 
     Raises:
         OSError: storage failed.
-        CorruptMessageError: what stands in a segment is no batch.
+        CorruptMessageError: a segment contains bytes that are no batch.
     """
     chosen: list[Segment] = []
     ends: list[int] = []

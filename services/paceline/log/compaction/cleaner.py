@@ -264,7 +264,7 @@ def batches_of(files: Files, segment: BatchFile) -> Iterator[tuple[BatchHeader, 
 
     Raises:
         OSError: storage failed.
-        CorruptMessageError: what stands in the file is no batch.
+        CorruptMessageError: the file contains bytes that are no batch.
     """
     chunk, start, position = b"", 0, 0
     while position < segment.size:

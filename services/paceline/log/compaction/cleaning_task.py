@@ -1,4 +1,4 @@
-"""A cleaning in pieces: the owner of the log asks for one after the other, each may run on another thread."""
+"""`CleaningTask`: a cleaning in slices, each of which may run on another thread than the owner of the log."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from paceline.model.errors import KafkaStorageError, PacelineError
 
 
 class CleaningTask:
-    """One cleaning of one log. `run` does the slow part; what it leaves in the attributes is for the owner."""
+    """One cleaning of one log. `run` does the slow part and leaves its results in the attributes."""
 
     def __init__(self, cleaner: Cleaner, directory: LogDirectory, is_current: Callable[[], bool]) -> None:
         """``is_current`` says whether the log is still as it was when the cleaning began."""
@@ -50,7 +50,7 @@ class CleaningTask:
         except (OSError, PacelineError) as error:
             self.is_finished = True
             if not self.is_current():
-                # Truncated or deleted meanwhile: files that are gone, or cut, are to be expected.
+                # The log was truncated or deleted meanwhile: missing and shorter files are expected.
                 return
             if isinstance(error, PacelineError):
                 raise

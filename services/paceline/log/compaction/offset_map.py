@@ -15,7 +15,7 @@ class OffsetMap:
         self._capacity = max(1, int(buffer_bytes * load_factor) // BYTES_PER_KEY)
         self._offsets: dict[bytes, int] = {}
         self.end_offset: int | None = None
-        """Offset behind the last batch that was added, ``None`` before the first."""
+        """Exclusive end of the last batch that was added, ``None`` before the first."""
 
     def __len__(self) -> int:
         return len(self._offsets)
