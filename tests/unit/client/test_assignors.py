@@ -1,7 +1,7 @@
 """Assignors: Kafka's documented examples as data, and the promises of the sticky ones for any group."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.model.errors import InvalidRequestError
@@ -112,6 +112,7 @@ ALL: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor()]
 TOPICS = ("t0", "t1", "t2")
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 7)),
     st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from(TOPICS)), min_size=1),
@@ -144,6 +145,7 @@ def test_every_partition_has_one_owner_that_subscribes(
                     assert len(sticky[taker]) + 1 >= len(one), f"{tp} should move from {giver} to {taker}"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 30))
 def test_sticky_moves_no_more_than_the_balance_needs(before: int, after: int, count: int) -> None:
     topics = {"t": count}
