@@ -16,6 +16,7 @@ comma := ,
 SEEDS ?= 300
 FIRST ?= 1
 ROUNDS ?= 100
+MINUTES ?= 10
 
 .PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
 
@@ -39,6 +40,10 @@ test: install ## every test this machine can run, and why the rest was skipped
 
 soak: install java ## kills, pauses, one-way cuts, full and slow disks under load, ROUNDS times (100); OUTAGE=300: ZooKeeper and controllers down for so long
 	@$(PY) -m tests.soak $(if $(OUTAGE),--outage $(OUTAGE),--rounds $(ROUNDS))
+
+.PHONY: soak-groups
+soak-groups: install java ## 50 members on 200 partitions for MINUTES (10); members and coordinators die, everything is accounted for
+	@$(PY) -m tests.group_soak --minutes $(MINUTES)
 
 kill-matrix: install java ## kill driver, executor, leader and controller between every two steps of the Spark jobs, with RECORDS (1000000) rows
 	@$(PY) -m tests.kill_matrix --records $(or $(RECORDS),1000000)
@@ -97,7 +102,7 @@ bench-control: install java ## failovers and creation with 1,000 to 100,000 part
 bench-replicas: install java ## a broker with 10,000 replicas: restart, idle, leadership, into build/bench/replicas.json
 	@$(PY) -m benchmarks.replicas --output build/bench/replicas.json
 
-bench-groups: install java ## consumer groups: rebalances, commits, a dead coordinator, into build/bench/groups.json
+bench-groups: install java ## consumer groups and compaction beside Kafka 3.9.1 (jars through Maven), into build/bench/groups.json
 	@$(PY) -m benchmarks.groups --output build/bench/groups.json
 
 bench-pipeline: install java ## Spark over Paceline beside Spark's own Kafka source (jars through Maven), into build/bench/pipeline.json
