@@ -120,7 +120,17 @@ _CUTS = _LEADERS_DIVERGE | {
     "index_interval_bytes": 100,
 }
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
-_GROUPS = {"groups": 2, "group_members": 3, "cleaner_backoff_ms": 100, "partitions": 3, "send_every_ms": 80}
+_GROUPS = {
+    "groups": 2,
+    "group_members": 2,
+    "cleaner_backoff_ms": 100,
+    "partitions": 2,
+    "producers": 1,
+    "readers": 1,
+    "protobuf": False,
+    "send_every_ms": 150,
+    "fault_ms": 8_000,
+}
 _COORDINATORS_CHANGE = _aim("kill-leader", "bounce-broker", "zk-expire", "isolate-broker", count=14) | _THREE | _GROUPS
 _COORDINATORS_ARE_CUT_OFF = (
     _aim("isolate-broker", "cut-control", "pause-broker", "zk-cut", "bad-network", count=14) | _THREE | _GROUPS
