@@ -470,10 +470,10 @@ MUTANTS: tuple[Mutant, ...] = (
     # broker: compaction
     Mutant("compaction takes what is not committed", broken_groups.compact_uncommitted, ("R22",), 60, _COMPACTION),
     Mutant(
-        "compaction keeps the first record of a key",
-        broken_groups.first_record_of_a_key_kept,
+        "compaction takes the end of a batch for all its keys",
+        broken_groups.end_of_a_batch_taken_for_all_its_keys,
         ("R22", "C14"),
-        10,
+        20,
         _COMPACTION,
     ),
     Mutant(

@@ -120,13 +120,12 @@ def compact_uncommitted(patches: "Patches") -> None:
     patches.set(PartitionLog, "last_stable_offset", property(lambda self: self.log_end_offset))
 
 
-def first_record_of_a_key_kept(patches: "Patches") -> None:
-    """Of two records with a key the first one stays."""
+def end_of_a_batch_taken_for_all_its_keys(patches: "Patches") -> None:
+    """A key counts as replaced up to the end of the batch that it last occurs in."""
+    real = OffsetMap.add_batch
 
     def add_batch(self: OffsetMap, keys: dict[bytes, int], end_offset: int) -> bool:
-        self._offsets = {**keys, **self._offsets}
-        self.end_offset = end_offset
-        return True
+        return real(self, dict.fromkeys(keys, end_offset - 1), end_offset)
 
     patches.set(OffsetMap, "add_batch", add_batch)
 
