@@ -1,23 +1,30 @@
-"""How fast consumer groups are: rebalances by number of members, commits a second, a coordinator that dies.
+"""Consumer groups and compaction of Paceline beside Kafka 3.9.1 (ZooKeeper mode), in one run.
 
-Members are stubs on one event loop, so that the coordinator is what is measured. Figures go into a JSON file.
+    python -m benchmarks.groups [--only paceline|kafka] [--members 10 100 500] [--output build/bench/groups.json]
+
+Both have three brokers. Each is started alone, measured, and stopped. Members are calls on one event loop
+(`group_calls.py`). Measured are: commits a second of one partition each, 40 of them in flight; how long a group takes
+to form, and to take in one more member while all send heartbeats twice a second; how long 1,000 groups are without a
+coordinator after SIGKILL, detection included (the sessions of both have 6 seconds); megabytes a second of one
+compaction, from its first file to its checkpoint; commits a second while it runs, as a part of those without.
+
+A ratio above 1 is better for Paceline. Kafka's jars come through Maven once, into build/kafka-jars.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
-from paceline.dev.ports import free_plan
-from paceline.rpc.errors import from_rpc_error
-from paceline.v1 import group_service_pb2 as pb
-from paceline.v1.group_service_pb2_grpc import GroupServiceStub
+from benchmarks.compaction_on_disk import KafkaCompactedTopic, PacelineTopic, compaction_figures
+from benchmarks.group_calls import PAUSE_S, GroupCalls, KafkaCalls, PacelineCalls, Refused
+from benchmarks.kafka import KafkaCluster, KafkaNotAvailableError
+from benchmarks.stamp import headline, stamp
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
 from paceline_client import Admin, NewTopic
 
 HEARTBEAT_S: Final = 0.5
@@ -25,158 +32,229 @@ MEMBERS: Final = (10, 100, 500)
 GROUPS: Final = 1_000
 IN_FLIGHT: Final = 40
 COMMITS: Final = 50
-PAUSE_S: Final = 0.05
+PARTITIONS: Final = 40
+SESSION_TIMEOUT_MS: Final = 6_000
+DEADLINE_S: Final = 240
+AIMS: Final = {"compaction_mb_per_s": 0.5}
+"""Least ratio to Kafka; 1 for figures that are not listed."""
+
+Find = Callable[[list[str], str, bool], Any]
 
 
-async def coordinator_of(addresses: list[str], group_id: str) -> tuple[int, Any]:
-    """Return the broker id of a group's coordinator and its stub."""
-    while True:
-        for address in addresses:
-            async with grpc.aio.insecure_channel(address) as channel:
-                try:
-                    found = await GroupServiceStub(channel).FindCoordinator(
-                        pb.FindCoordinatorRequest(group_id=group_id), timeout=5
-                    )
-                except grpc.aio.AioRpcError:
-                    continue
-            return found.broker_id, GroupServiceStub(grpc.aio.insecure_channel(f"{found.host}:{found.port}"))
-        await asyncio.sleep(PAUSE_S)
+class System:
+    """Paceline or Kafka while it is measured."""
+
+    def __init__(
+        self,
+        name: str,
+        addresses: list[str],
+        find: Find,
+        kill: Callable[[int], None],
+        directories: list[Path],
+        topic: PacelineTopic | KafkaCompactedTopic,
+    ) -> None:
+        self.name = name
+        self.addresses = addresses
+        self._find = find
+        self.kill = kill
+        self.directories = directories
+        """Log directories of the brokers."""
+        self.topic = topic
+        """The topic to be compacted."""
+
+    async def find(self, group_id: str, shared: bool = False) -> GroupCalls:
+        """Return a connection to the coordinator of a group, its own or one that is shared."""
+        found: GroupCalls = await self._find(self.addresses, group_id, shared)
+        return found
 
 
-async def join(stub: Any, group_id: str, member_id: str) -> Any:
-    """Join until the answer is a generation."""
-    protocol = pb.GroupProtocol(name="range", subscription=pb.ConsumerSubscription(topics=["t"]))
-    while True:
-        request = pb.JoinGroupRequest(
-            group_id=group_id,
-            session_timeout_ms=30_000,
-            rebalance_timeout_ms=60_000,
-            member_id=member_id,
-            protocols=[protocol],
-            client_id="bench",
-        )
-        try:
-            return await stub.JoinGroup(request, timeout=90)
-        except grpc.aio.AioRpcError as failure:
-            error = from_rpc_error(failure)
-            member_id = error.metadata.get("member_id", "")
-            if not member_id:
-                await asyncio.sleep(PAUSE_S)
-
-
-async def member(stub: Any, group_id: str, index: int, generations: dict[int, int]) -> None:
-    """Be a member for ever; note the generation of each assignment."""
+async def member(system: System, group_id: str, index: int, generations: dict[int, int]) -> None:
+    """Be a member until cancelled; note the generation of each assignment."""
+    calls = await system.find(group_id)
     member_id = ""
-    while True:
-        joined = await join(stub, group_id, member_id)
-        member_id = joined.member_id
-        assignments = [pb.MemberAssignment(member_id=one.member_id) for one in joined.members]
-        ids = {"group_id": group_id, "generation_id": joined.generation_id, "member_id": member_id}
-        try:
-            await stub.SyncGroup(pb.SyncGroupRequest(assignments=assignments, **ids), timeout=60)
-            generations[index] = joined.generation_id
-            while True:
-                await asyncio.sleep(HEARTBEAT_S)
-                await stub.Heartbeat(pb.HeartbeatRequest(**ids), timeout=10)
-        except grpc.aio.AioRpcError:
-            continue
+    try:
+        while True:
+            try:
+                joined = await calls.join(group_id, member_id)
+                member_id = joined.member_id
+                await calls.sync(group_id, joined)
+                generations[index] = joined.generation
+                while True:
+                    await asyncio.sleep(HEARTBEAT_S)
+                    await calls.heartbeat(group_id, joined)
+            except Refused as refusal:
+                if refusal.member_id:
+                    member_id = refusal.member_id
+    finally:
+        await calls.close()
 
 
-async def rebalances(addresses: list[str]) -> dict[str, Any]:
-    """Measure how long a group takes to form, and to take one more member in."""
-    figures: dict[str, Any] = {}
-    for count in MEMBERS:
+async def rebalances(system: System, counts: list[int]) -> dict[str, float]:
+    """Measure how long a group takes to form, and to take in one more member."""
+    figures: dict[str, float] = {}
+    for count in counts:
         group_id = f"rebalance-{count}"
-        _, stub = await coordinator_of(addresses, group_id)
         generations: dict[int, int] = {}
 
         async def settled(wanted: int, generations: dict[int, int] = generations) -> float:
             begin = time.perf_counter()
             while len(generations) < wanted or len(set(generations.values())) > 1:
+                if time.perf_counter() - begin > DEADLINE_S:
+                    raise TimeoutError(f"{system.name}: {len(generations)} of {wanted} members have joined")
                 await asyncio.sleep(0.01)
             return time.perf_counter() - begin
 
-        tasks = [asyncio.create_task(member(stub, group_id, index, generations)) for index in range(count)]
-        formed_s = await settled(count)
-        tasks.append(asyncio.create_task(member(stub, group_id, count, generations)))
-        figures[str(count)] = {"formed_s": round(formed_s, 2), "one_more_s": round(await settled(count + 1), 2)}
+        tasks = [asyncio.create_task(member(system, group_id, index, generations)) for index in range(count)]
+        figures[f"form_{count}_s"] = await settled(count)
+        tasks.append(asyncio.create_task(member(system, group_id, count, generations)))
+        figures[f"one_more_{count}_s"] = await settled(count + 1)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return figures
 
 
-def commit_of(group_id: str, offset: int, partition: int = 0) -> pb.CommitOffsetsRequest:
-    """Return a commit of a caller that is no member."""
-    offsets = [pb.OffsetToCommit(topic="t", partition=partition, offset=offset)]
-    return pb.CommitOffsetsRequest(group_id=group_id, offsets=offsets)
-
-
-async def commits(addresses: list[str]) -> float:
+async def commits_per_s(system: System) -> float:
     """Return commits a second, one partition each, to one group."""
-    _, stub = await coordinator_of(addresses, "commits")
+    connections = [await system.find("commits") for _ in range(IN_FLIGHT)]
 
-    async def committer(partition: int) -> None:
+    async def committer(partition: int, calls: GroupCalls) -> None:
         for offset in range(COMMITS):
-            await stub.CommitOffsets(commit_of("commits", offset, partition), timeout=30)
+            await calls.commit("commits", partition, offset)
 
     begin = time.perf_counter()
-    await asyncio.gather(*(committer(partition) for partition in range(IN_FLIGHT)))
-    return round(IN_FLIGHT * COMMITS / (time.perf_counter() - begin), 1)
+    await asyncio.gather(*(committer(place, calls) for place, calls in enumerate(connections)))
+    elapsed = time.perf_counter() - begin
+    for calls in connections:
+        await calls.close()
+    return IN_FLIGHT * COMMITS / elapsed
 
 
-async def failover(cluster: LocalCluster, addresses: list[str]) -> dict[str, Any]:
-    """Kill a coordinator and return how long its groups were without one, detection included."""
-    names = [f"group-{number}" for number in range(GROUPS)]
-    stubs: dict[int, Any] = {}
+async def failover(system: System, groups: int) -> dict[str, float]:
+    """Kill a coordinator; return how long it took until all of its groups answered with their offsets."""
     homes: dict[str, int] = {}
-    for name in names:
-        homes[name], stub = await coordinator_of(addresses, name)
-        stubs.setdefault(homes[name], stub)
-        await stubs[homes[name]].CommitOffsets(commit_of(name, 7), timeout=30)
-    victim = homes[names[0]]
-    bereaved = [name for name in names if homes[name] == victim]
-    cluster.kill(cluster.nodes[f"broker-{victim}"])
+    for number in range(groups):
+        calls = await system.find(f"group-{number}", shared=True)
+        homes[f"group-{number}"] = calls.broker_id
+        await calls.commit(f"group-{number}", 0, 7)
+    victim = homes["group-0"]
+    waiting = {name for name, home in homes.items() if home == victim}
+    count = len(waiting)
+    system.kill(victim)
     begin = time.perf_counter()
-    waiting = set(bereaved)
     while waiting:
         for name in tuple(waiting):
-            try:
-                _, stub = await coordinator_of(addresses, name)
-                answer = await stub.FetchOffsets(pb.FetchOffsetsRequest(group_id=name), timeout=2)
-            except grpc.aio.AioRpcError:
+            calls = await system.find(name, shared=True)
+            if calls.broker_id == victim:
                 await asyncio.sleep(PAUSE_S)
                 continue
-            assert answer.partitions[0].offset == 7, name
-            waiting.discard(name)
-    return {"groups": len(bereaved), "seconds": round(time.perf_counter() - begin, 2)}
+            with contextlib.suppress(Refused):
+                if await calls.committed(name) == 7:
+                    waiting.discard(name)
+        if time.perf_counter() - begin > DEADLINE_S:
+            raise TimeoutError(f"{system.name}: {len(waiting)} groups have no coordinator")
+    return {"failover_s": time.perf_counter() - begin, "failover_groups": count}
 
 
-async def measure(cluster: LocalCluster) -> dict[str, Any]:
-    """Return all figures."""
-    addresses = cluster.bootstrap.split(",")
-    figures: dict[str, Any] = {"rebalance": await rebalances(addresses), "commits_per_s": await commits(addresses)}
-    figures["failover"] = await failover(cluster, addresses)
+async def measure(system: System, members: list[int], groups: int) -> dict[str, float]:
+    """Return all figures of one system."""
+    figures: dict[str, float] = {}
+
+    def note(found: dict[str, float]) -> None:
+        for name, value in found.items():
+            figures[name] = round(value, 3)
+            print(f"  {system.name}: {name} {value:,.2f}", flush=True)
+
+    await commits_per_s(system)
+    note({"commits_per_s": await commits_per_s(system)})
+    note(await rebalances(system, members))
+    note(await compaction_figures(system.topic, system.directories, lambda: commits_per_s(system)))
+    note(await failover(system, groups))
     return figures
 
 
-def main() -> None:
-    """Start a cluster, measure, write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("build/bench/groups.json"))
-    output = parser.parse_args().output
-    with tempfile.TemporaryDirectory(prefix="paceline-groups-") as directory:
-        cluster = LocalCluster(Path(directory), CONFIG_FILE, controllers=1, heap_mib=64, ports=free_plan(1, 3))
+def paceline(members: list[int], groups: int) -> dict[str, float]:
+    """Measure Paceline."""
+    directory = Path("build/bench/groups-cluster").resolve()
+    remove(directory)
+    settings = {
+        "log.cleaner.backoff.ms": "500",
+        "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    cluster = LocalCluster(directory, CONFIG_FILE, controllers=1, settings=settings)
+    try:
         cluster.start()
-        try:
-            with Admin(cluster.bootstrap) as admin:
-                admin.create_topics([NewTopic("t", partitions=3)])
-            figures = asyncio.run(measure(cluster))
-        finally:
-            cluster.stop(force=True)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(figures, indent=2))
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("t", PARTITIONS, 3)])
+        system = System(
+            "paceline",
+            cluster.bootstrap.split(","),
+            PacelineCalls.find,
+            lambda broker_id: cluster.kill(cluster.broker(broker_id)),
+            [directory],
+            PacelineTopic(cluster.bootstrap),
+        )
+        return asyncio.run(measure(system, members, groups))
+    finally:
+        cluster.stop(force=True)
+        remove(directory)
+
+
+def kafka(members: list[int], groups: int) -> dict[str, float]:
+    """Measure Kafka."""
+    settings = {
+        "log.cleaner.backoff.ms": "500",
+        "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with KafkaCluster(Path("build/bench/kafka").resolve(), settings=settings) as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        system = System(
+            "kafka",
+            cluster.bootstrap.split(","),
+            KafkaCalls.find,
+            cluster.kill_broker,
+            [cluster.directory],
+            KafkaCompactedTopic(cluster.bootstrap),
+        )
+        return asyncio.run(measure(system, members, groups))
+
+
+def ratio_of(name: str, ours: float, theirs: float) -> float:
+    """Return how many times better Paceline is."""
+    is_time = name.endswith("_s") and not name.endswith("per_s")
+    better, worse = (theirs, ours) if is_time else (ours, theirs)
+    return round(better / worse, 3)
+
+
+def main() -> None:
+    """Measure both and write figures and ratios."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.groups", description=__doc__)
+    parser.add_argument("--only", choices=["paceline", "kafka"])
+    parser.add_argument("--members", type=int, nargs="+", default=list(MEMBERS))
+    parser.add_argument("--groups", type=int, default=GROUPS, help="groups whose coordinator is killed")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/groups.json"))
+    arguments = parser.parse_args()
+    about = stamp()
+    print(headline(about), flush=True)
+    report: dict[str, Any] = dict(about)
+    try:
+        if arguments.only != "paceline":
+            report["kafka"] = kafka(arguments.members, arguments.groups)
+    except KafkaNotAvailableError as error:
+        print(f"Kafka cannot be measured here: {error}")
+    if arguments.only != "kafka":
+        report["paceline"] = paceline(arguments.members, arguments.groups)
+    if "kafka" in report and "paceline" in report:
+        ours, theirs = report["paceline"], report["kafka"]
+        report["ratio"] = {name: ratio_of(name, ours[name], theirs[name]) for name in ours if name in theirs}
+        for name, ratio in report["ratio"].items():
+            verdict = "reached" if ratio >= AIMS.get(name, 1) else "short"
+            print(f"  {name:<28}{ours[name]:>12,.2f}{theirs[name]:>12,.2f}{ratio:>8.2f}  {verdict}")
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +59,8 @@ class KafkaCluster:
     brokers: int = 3
     heap_mib: int = 1_500
     session_timeout_ms: int = 6_000
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of every broker, which win over those below."""
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list, init=False)
     bootstrap: str = field(default="", init=False)
     zookeeper: str = field(default="", init=False)
@@ -177,7 +180,8 @@ class KafkaCluster:
                 f"broker.id={number}\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={self.directory}/data-{number}\n"
                 f"zookeeper.connect=127.0.0.1:{zookeeper}\n"
                 f"zookeeper.session.timeout.ms={self.session_timeout_ms}\nnum.network.threads=2\n"
-                "num.io.threads=4\noffsets.topic.replication.factor=3\nauto.leader.rebalance.enable=false\n",
+                "num.io.threads=4\noffsets.topic.replication.factor=3\nauto.leader.rebalance.enable=false\n"
+                + "".join(f"{key}={value}\n" for key, value in self.settings.items()),
                 encoding="utf-8",
             )
             self.broker_pids.append(0)
