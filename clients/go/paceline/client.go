@@ -36,6 +36,7 @@ type Config struct {
 	// RequestTimeout bounds one request; 0 means 10 s.
 	RequestTimeout time.Duration
 	// CAFile, CertFile and KeyFile are PEM files. With a CAFile connections use TLS; the other two identify the client.
+	// Without a CAFile all three come from PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE.
 	CAFile, CertFile, KeyFile string
 	// DialOptions are added to those of this package.
 	DialOptions []grpc.DialOption
@@ -92,6 +93,10 @@ func NewClient(config Config) (*Client, error) {
 }
 
 func transportCredentials(config Config) (credentials.TransportCredentials, error) {
+	if config.CAFile == "" {
+		config.CAFile = os.Getenv("PACELINE_SSL_CA_FILE")
+		config.CertFile, config.KeyFile = os.Getenv("PACELINE_SSL_CERTIFICATE_FILE"), os.Getenv("PACELINE_SSL_KEY_FILE")
+	}
 	if config.CAFile == "" {
 		return insecure.NewCredentials(), nil
 	}
