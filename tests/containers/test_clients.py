@@ -30,7 +30,7 @@ def test_the_go_client_loses_nothing_when_the_leaders_container_is_killed(
     )
     assert done.returncode == 0, done.stderr
     command = [
-        *["docker", "run", "--rm", "--network", f"{cluster.project}_front"],
+        *["docker", "run", "--rm", "--name", f"{cluster.project}-go", "--network", f"{cluster.project}_front"],
         *["--label", f"com.docker.compose.project={cluster.project}"],
         *["-v", f"{cluster.project}_load-secrets:/run/paceline:ro", "-v", f"{program}:/failover:ro"],
         *["-e", "PACELINE_SSL_CA_FILE=/run/paceline/ca.crt"],
@@ -47,6 +47,7 @@ def test_the_go_client_loses_nothing_when_the_leaders_container_is_killed(
             output, messages = running.communicate(timeout=400.0)
         finally:
             running.kill()
+            subprocess.run(["docker", "rm", "-f", f"{cluster.project}-go"], capture_output=True, timeout=120.0)
     assert running.returncode == 0, f"{output}\n{messages}"
     result = json.loads(output)
     assert (result["acknowledged"], result["read"]) == (RECORDS, RECORDS)
