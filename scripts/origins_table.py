@@ -63,7 +63,7 @@ ROWS: dict[str, str] = {
     "S1-9": "A partition without a live replica waits, and returns with an eligible replica.",
     "S1-10": "A broker that was down learns what it missed; deletions wait for it.",
     "S1-11": "What can fail besides a broker: one disk, or the wish for safety.",
-    "S1-12": "Spans of a leader change, on virtual time; `make bench-control` measures real processes.",
+    "S1-12": "Spans of a leader change: on virtual time, and of real processes by `paceline pipeline analyse`.",
     "S1-13": "Requests and messages of both designs after a death, counted on a real ZooKeeper.",
     "S1-14": "10 000 elections at 2 ms a request: sequential, pipelined, batched.",
     "S1-15": "The durable queue is gone; what a controller had queued, its successor sends anew.",
@@ -260,7 +260,10 @@ def document(table: Mapping[str, list[Evidence]], results: Mapping[str, Result],
     lines += [
         "S1-12 and S1-14: on virtual time, with a ZooKeeper that takes 2 ms for each request; they show the order of"
     ]
-    lines += ["the steps and the number of round trips. Spans of real processes: `make bench-control`."]
+    lines += ["the steps and the number of round trips. Those of real processes come from the events of a cluster"]
+    lines += [
+        "whose leader was killed, as `paceline pipeline analyse` computes them; `make bench-control` measures many."
+    ]
     lines += ["S1-13: counted at the clients of a real ZooKeeper, from the end of the dead broker's session."]
     lines += ["", "| Row | Figure | Value |", "|---|---|---|"]
     lines += [f"| {figure.row} | {figure.name} | {figure.value} |" for figure in figures]

@@ -2,7 +2,7 @@
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import google_crc32c
@@ -39,7 +39,11 @@ def leader_of(admin: Admin, topic: str) -> int | None:
     return described.partitions[0].leader
 
 
-def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(spark: Any, cluster: LocalCluster) -> None:  # noqa: F811
+def test_s1_12_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
+    spark: Any,  # noqa: F811
+    cluster: LocalCluster,
+    record_property: Callable[[str, object], None],
+) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
         admin.create_topics([NewTopic("orders", partitions=1, replication_factor=3)])
         producer.send("orders", b"before").result(60)
@@ -65,6 +69,8 @@ def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(spark: Any
             assert all(0 <= move[f"{phase}_ms"] < 30_000 for phase in ("elect", "propagate", "recover"))
             assert set(found["failover_ms"]["broker failure"]) == {"detect", "elect", "propagate", "recover"}
             assert found["failovers"] >= 1 and found["negative_spans"] == 0
+            for phase in ("detect", "elect", "propagate", "recover"):
+                record_property(f"real processes, {phase} (ms)", move[f"{phase}_ms"])
         finally:
             cluster.restart(cluster.broker(old))
 
