@@ -46,11 +46,17 @@ class BrokerLogWatcher:
     """Hears of the logs of one life of one broker."""
 
     def __init__(
-        self, checks: ReplicaChecks, cuts: CutChecks, compaction: CompactionChecks, life: "BrokerLife"
+        self,
+        checks: ReplicaChecks,
+        cuts: CutChecks,
+        compaction: CompactionChecks,
+        groups: GroupChecks,
+        life: "BrokerLife",
     ) -> None:
         self._checks = checks
         self._cuts = cuts
         self._compaction = compaction
+        self._groups = groups
         self._life = life
 
     def originals(self, log: ObservedLog) -> Mirror | None:
@@ -59,6 +65,7 @@ class BrokerLogWatcher:
     def written(self, log: ObservedLog, data: bytes) -> None:
         if log.topic_partition.topic == OFFSETS_TOPIC:
             self._compaction.written(data)
+            self._groups.written(data)
 
     def replaces(self, log: ObservedLog, cleaned: CleanedSegment) -> None:
         self._compaction.replaces(self._life, log, cleaned)
@@ -177,7 +184,7 @@ class Checks:
         )
 
     def log_watcher(self, life: "BrokerLife") -> BrokerLogWatcher:
-        return BrokerLogWatcher(self.replicas, self.cuts, self.compaction, life)
+        return BrokerLogWatcher(self.replicas, self.cuts, self.compaction, self.groups, life)
 
     def broker_started(self, life: "BrokerLife") -> None:
         self.replicas.started(life)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
-from paceline.broker.groups.records import OffsetKey, OffsetValue, decode_key, decode_offset_value
+from paceline.broker.groups.records import GroupKey, OffsetKey, OffsetValue, decode_key, decode_offset_value
+from paceline.log.record_batch import decode_records
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.health import stays_below_min_isr
@@ -94,6 +95,15 @@ class GroupChecks:
             if owner != member_id:
                 self._verdicts.fail("C15", f"{group_id}: {owner} and {name} own {one} in generation {generation}")
         self.history.latest[group_id] = max(generation, self.latest_generation(group_id))
+
+    def written(self, data: bytes) -> None:
+        """A coordinator writes records; a deleted group begins again with generation 1 when members return."""
+        for one in decode_records(data):
+            key = None if one.key is None or one.value is not None else decode_key(one.key)
+            if isinstance(key, GroupKey):
+                self.history.latest.pop(key.group_id, None)
+                for known in [known for known in self.history.owners if known[0] == key.group_id]:
+                    del self.history.owners[known]
 
     def latest_generation(self, group_id: str) -> int:
         """Return the newest generation in which partitions were given out, -1 before the first."""

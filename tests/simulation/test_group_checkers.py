@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
-from paceline.broker.groups.records import OffsetValue, encode_offset_key, encode_offset_value
+from paceline.broker.groups.records import OffsetValue, encode_group_key, encode_offset_key, encode_offset_value
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.cluster import SimulatedCluster
@@ -126,6 +126,15 @@ def test_two_owners_in_a_generation_are_reported(cluster: SimulatedCluster) -> N
     assert violated(cluster) == ()
     checks.assigned(GROUP, 2, "one", "one", [SALES])
     assert violated(cluster) == ("C15",)
+
+
+def test_generations_of_a_group_that_was_deleted_may_come_again(cluster: SimulatedCluster) -> None:
+    checks = cluster.checks.groups
+    checks.assigned(GROUP, 1, "one", "one", [SALES])
+    checks.written(encode_batch([NewRecord(0, encode_group_key("another"), None)]))
+    checks.written(encode_batch([NewRecord(0, encode_group_key(GROUP), None)]))
+    checks.assigned(GROUP, 1, "two", "two", [SALES])
+    assert violated(cluster) == () and checks.latest_generation(GROUP) == 1
 
 
 def test_a_commit_of_an_earlier_generation_is_reported(cluster: SimulatedCluster) -> None:
