@@ -178,7 +178,7 @@ class LogWatcher(Protocol):
         """Return the committed batches of a compacted topic as they were appended, None for any other topic."""
 
     def written(self, log: "ObservedLog", data: bytes) -> None:
-        """A leader has appended this batch."""
+        """A leader is about to append this batch."""
 
     def replaces(self, log: "ObservedLog", cleaned: CleanedSegment) -> None:
         """A compacted segment is about to take the place of others."""
@@ -218,13 +218,15 @@ class ObservedLog(PartitionLog):
         self._note_all(headers)
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
+        if self.watcher is not None:
+            # Before the append: a process that dies in it may have written the batch.
+            self.watcher.written(self, data)
         info = super().append_as_leader(data, leader_epoch, now_ms)
         if not info.duplicate:
             first = len(self.mirror.ends)
             crc = int.from_bytes(data[_CRC_AT : _CRC_AT + 4], "big")
             self.mirror.add(info.base_offset, info.last_offset + 1, leader_epoch, crc)
             if self.watcher is not None:
-                self.watcher.written(self, data)
                 self.watcher.appended(self, first, True)
         return info
 
