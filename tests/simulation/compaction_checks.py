@@ -65,9 +65,11 @@ class CompactionChecks:
             return
         if life.broker_id in record.flipped or log.directory.is_offline:
             return
+        committed = [one for one in self.originals(record) if one.offset < record.thw]
+        # A follower copies a log that its leader has compacted with records that the follower does not have yet.
+        last = {one.key: one.offset for one in committed}
         limit = min(record.thw, log.log_end_offset, record.committed.end, record.kept_by(log.mirror))
-        wanted = [one for one in self.originals(record) if log.log_start_offset <= one.offset < limit]
-        last = {one.key: one.offset for one in wanted}
+        wanted = [one for one in committed if log.log_start_offset <= one.offset < limit]
         try:
             present = {one.offset: one for one in _records_of(log) if one.offset < limit}
         except PacelineError as error:

@@ -106,7 +106,7 @@ class Profile:
     offsets_retention_ms: int = 604_800_000
     cleaner_backoff_ms: int = 15_000
     compacts_by_default: bool = False
-    """Whether brokers compact a topic unless its settings say otherwise; then every topic says otherwise."""
+    """Whether brokers compact a topic unless its settings say otherwise, as all do then. For a mutant; never drawn."""
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -216,18 +216,7 @@ def draw_profile(world: World) -> Profile:
 
 
 def with_groups(world: World, profile: Profile, groups: tuple[int, ...]) -> Profile:
-    """Return a profile with one of these numbers of groups, and in few runs with compaction as the default."""
-    compacts_by_default = world.chance("compaction by default").random() < 0.04
-    if compacts_by_default:
-        # Topics that say nothing of compaction would be compacted, and be it their settings that were replaced.
-        kinds = tuple(one for one in profile.operation_kinds if one not in _LEAVE_TOPICS_WITHOUT_POLICY)
-        profile = replace(
-            profile,
-            operation_kinds=(*kinds, "spoil-settings"),
-            operation_count=max(4, profile.operation_count),
-            cleaner_backoff_ms=500,
-            compacts_by_default=True,
-        )
+    """Return a profile with one of these numbers of groups."""
     chance = world.chance("groups")
     drawn = chance.choice(groups)
     if not drawn:
@@ -286,10 +275,6 @@ def draw_base_profile(world: World) -> Profile:
         refused_connects=world.chance("refused connects").random() < 0.5,
         false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
     )
-
-
-_LEAVE_TOPICS_WITHOUT_POLICY = ("create-topic-by-node", "spoil-node")
-"""Operations that make, or need, topics without settings."""
 
 
 def draw_wild_profile(world: World) -> Profile:

@@ -206,13 +206,18 @@ class Run:
         checks.groups.finish()
 
     def _writable_partitions(self) -> list[TopicPartition]:
-        """Return the led partitions that must take records with acks=all."""
+        """Return the led partitions that must take records with acks=all.
+
+        Records of producers here have no key: brokers that compact by default refuse them while a topic's settings do
+        not parse.
+        """
         records = self.cluster.checks.records
+        left_out = INTERNAL_TOPICS | (records.spoiled_configs if self.profile.compacts_by_default else set())
         led = [record for record in records.living() if record.zk is not None and record.zk.has_leader]
         return [
             record.topic_partition
             for record in led
-            if record.topic_partition.topic not in INTERNAL_TOPICS and not stays_below_min_isr(self.cluster, record)
+            if record.topic_partition.topic not in left_out and not stays_below_min_isr(self.cluster, record)
         ]
 
     # Time

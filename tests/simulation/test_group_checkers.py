@@ -199,6 +199,23 @@ def test_a_compacted_log_has_the_last_record_of_each_key(
     assert cluster.checks.verdicts.violated == expected
 
 
+def test_follower_may_lack_a_record_that_a_later_one_beyond_its_end_replaces(cluster: SimulatedCluster) -> None:
+    record, mirror = record_of(cluster), Mirror()
+    for position, data in enumerate(WRITTEN):
+        cluster.checks.compaction.written(data)
+        record.committed.add(position, position + 1, 0, parse_header(data).crc)
+        if position < 2:
+            mirror.add(position, position + 1, 0, parse_header(data).crc)
+    record.thw = len(WRITTEN)
+    log: Any = FakeLog(WRITTEN[1:2], 2, mirror)
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1")
+    cluster.checks.compaction.contents(life, record, log)
+    assert cluster.checks.verdicts.violated == ()
+    record.thw = 2
+    cluster.checks.compaction.contents(life, record, log)
+    assert cluster.checks.verdicts.violated == ("R22",)
+
+
 def test_compaction_above_the_high_watermark_or_of_another_topic_is_reported(cluster: SimulatedCluster) -> None:
     record = record_of(cluster)
     life: Any = SimpleNamespace(broker_id=1, name="broker-1")
