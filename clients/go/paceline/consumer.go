@@ -45,6 +45,8 @@ type Consumer struct {
 	positions map[topicPartition]*position
 	// Records that were read and not returned yet, in the order of each partition.
 	buffered []ConsumedRecord
+	// truncated holds truncations that PollUpTo has not returned yet.
+	truncated []*TruncatedError
 }
 
 type topicPartition struct {
@@ -108,12 +110,16 @@ func (k *Consumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedRecord, e
 	}
 	pause := firstPause
 	for {
+		if len(k.truncated) > 0 {
+			truncated := k.truncated[0]
+			k.truncated = k.truncated[1:]
+			return nil, truncated
+		}
 		if len(k.buffered) > 0 {
 			return k.give(limit), nil
 		}
-		records, err := k.pollOnce(ctx)
-		k.buffered = records
-		if len(records) > 0 {
+		err := k.pollOnce(ctx)
+		if len(k.truncated) > 0 || len(k.buffered) > 0 {
 			continue
 		}
 		var failure *Error
@@ -149,11 +155,11 @@ func (k *Consumer) give(limit int) []ConsumedRecord {
 }
 
 // pollOnce fetches from every partition's leader at the same time.
-func (k *Consumer) pollOnce(ctx context.Context) ([]ConsumedRecord, error) {
+func (k *Consumer) pollOnce(ctx context.Context) error {
 	var wait sync.WaitGroup
 	var mu sync.Mutex
 	var records []ConsumedRecord
-	var first error
+	var failures []error
 	for _, at := range k.positions {
 		wait.Add(1)
 		go func() {
@@ -162,13 +168,29 @@ func (k *Consumer) pollOnce(ctx context.Context) ([]ConsumedRecord, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			records = append(records, found...)
-			if err != nil && (first == nil || !isRetriable(err)) {
-				first = err
+			if err != nil {
+				failures = append(failures, err)
 			}
 		}()
 	}
 	wait.Wait()
-	return records, first
+	return k.settle(records, failures)
+}
+
+// settle keeps the records and truncations of one round for the next calls of PollUpTo, and returns the failure that
+// matters most. A truncation has moved its position, so no later fetch would report it; other failures come again.
+func (k *Consumer) settle(records []ConsumedRecord, failures []error) error {
+	k.buffered = records
+	var first error
+	for _, err := range failures {
+		var truncated *TruncatedError
+		if errors.As(err, &truncated) {
+			k.truncated = append(k.truncated, truncated)
+		} else if first == nil || !isRetriable(err) {
+			first = err
+		}
+	}
+	return first
 }
 
 func isRetriable(err error) bool {
