@@ -25,8 +25,8 @@ LAG_LIMIT_MS = 2_000
 """``replica.lag.time.max.ms`` of config/dev.properties."""
 FETCH_WAIT_MS = 500
 """``replica.fetch.wait.max.ms``: a follower may have caught up so long before it was paused."""
-PREVIOUS = "ae7f654"
-"""The first commit with the secured compose file, which is the one that tests start."""
+PREVIOUS = "compose: secure the containers by default"
+"""Subject of the first commit with the secured compose file, which is the file that tests start."""
 
 
 def test_a_topic_deleted_while_a_broker_is_away_is_deleted_there_too(
@@ -163,14 +163,13 @@ def test_a_cluster_of_the_previous_image_is_upgraded_in_turn_under_load(images: 
 
 def _previous_image(folder: Path) -> str:
     """Return an image of an earlier commit, built once; skip where the history does not reach back to it."""
-    image = f"paceline:{PREVIOUS}"
+    commit = run(["git", "log", "-1", "--format=%h", "--fixed-strings", f"--grep={PREVIOUS}"]).strip()
+    if not commit:
+        pytest.skip(f"this clone has no commit {PREVIOUS!r}")
+    image = f"paceline:{commit}"
     if run(["docker", "image", "ls", "-q", image]).strip():
         return image
-    try:
-        run(["git", "cat-file", "-e", f"{PREVIOUS}^{{commit}}"])
-    except AssertionError:
-        pytest.skip(f"this clone does not have the commit {PREVIOUS}")
-    run(["sh", "-c", f"git archive {PREVIOUS} | tar -x -C {folder}"])
+    run(["sh", "-c", f"git archive {commit} | tar -x -C {folder}"])
     run(["sh", "-c", f"mkdir -p {folder}/build && cp -r build/wheelhouse {folder}/build/"])
     base = "paceline-base:bookworm"
     if not run(["docker", "image", "ls", "-q", base]).strip():

@@ -24,8 +24,11 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
     up = dev(tmp_path, "up", "--brokers", "1", "--controllers", "1")
     try:
         assert up.exit_code == 0, up.output
+        assert "fewer than three brokers: default.replication.factor=1, min.insync.replicas=1" in up.stderr
         state = read_state(tmp_path)
         assert state is not None
+        made = CliRunner().invoke(cli, ["topic", "create", "rides", "-b", state["bootstrap"]])
+        assert (made.exit_code, made.stderr) == (0, ""), "a topic needs no options, and is writable"
         killed = dev(tmp_path, "kill", "broker-1")
         assert (killed.exit_code, killed.stdout) == (0, "killed broker-1\n")
         assert running(tmp_path) == {"zookeeper": True, "controller-1000000": True, "broker-1": False}

@@ -71,6 +71,9 @@ def up(
         if busy := taken(plan.all()):
             ports = ", ".join(map(str, busy))
             raise click.ClickException(f"--port-offset {port_offset} needs ports that are taken: {ports}")
+    few = _settings_of_few(brokers) if config is None else {}
+    if few:
+        click.echo("fewer than three brokers: " + ", ".join(f"{key}={value}" for key, value in few.items()), err=True)
     cluster = LocalCluster(
         directory,
         config or CONFIG_FILE,
@@ -81,7 +84,7 @@ def up(
         ports=plan,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
         # `paceline pipeline analyse` works at once; a settings file of the user's own decides for itself.
-        settings={} if config else events_topic_settings(brokers),
+        settings={} if config else {**events_topic_settings(brokers), **few},
     )
     try:
         cluster.start(say=lambda text: click.echo(text, err=True))
@@ -100,6 +103,13 @@ def up(
     if directory != DEV_DIRECTORY and not secure:
         click.echo(f"other commands find it with: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
     click.echo(f"stop it with: {_verb('down', directory)}", err=True)
+
+
+def _settings_of_few(brokers: int) -> dict[str, str]:
+    """Return the settings without which topics of one or two brokers could not be created or written."""
+    if brokers >= 3:
+        return {}
+    return {"default.replication.factor": str(brokers), "min.insync.replicas": "1"}
 
 
 def _verb(verb: str, directory: Path) -> str:
