@@ -310,8 +310,11 @@ class Producer(Client):
     def _failed(self, send: Send, retriable: bool, why: str) -> None:
         if retriable and self._idempotent:
             self._again(send)
-        else:
-            self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, why)
+            return
+        if send.in_doubt and send.producer_id >= 0 and send.producer_id == self._producer_id:
+            # An earlier attempt may be in the log or not, so the next sequence is unknown: begin with another id.
+            self._ask_for_id()
+        self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, why)
 
     def _again(self, send: Send) -> None:
         self.scheduler.call_later(_RETRY_MS * self.chance.uniform(0.5, 2.0), lambda: self._try(send))
