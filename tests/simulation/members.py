@@ -63,6 +63,8 @@ class Member(Client):
         self._assigned_by: int | None = None
         """By how many partitions this member has assigned, None when it does not lead its group."""
         self._is_joining = False
+        self._lost = False
+        """Whether partitions were given up since the last JoinGroup was sent, which still names them as owned."""
         self._is_committing = False
         self._commits = 0
         self.committed_us: dict[TopicPartition, int] = {}
@@ -156,12 +158,14 @@ class Member(Client):
 
     def _lose(self, forget_member: bool) -> None:
         self.generation = -1
+        self._lost = True
         self.assigned = ()
         self._positions.clear()
         if forget_member:
             self._member_id = ""
 
     def _join(self) -> None:
+        self._lost = False
         if not self._assignor.cooperative:
             self.assigned = ()
             self._positions.clear()
@@ -244,7 +248,7 @@ class Member(Client):
         self.generation, self.assigned = generation, assigned
         self._positions = {one: at for one, at in self._positions.items() if one in assigned}
         self.cluster.note(self.name, f"has {len(assigned)} partitions in generation {generation}")
-        if revoked:
+        if revoked or self._lost:
             self._join_later()
         self._fetch_offsets()
 
