@@ -333,7 +333,7 @@ def _new_topic(message: admin_pb.NewTopic) -> NewTopic:
         partitions=message.partitions if message.HasField("partitions") else None,
         replication_factor=message.replication_factor if message.HasField("replication_factor") else None,
         assignments=_rows(message.assignments),
-        configs=dict(message.configs),
+        configs=dict(sorted(message.configs.items())),  # the order of a map differs from process to process
     )
 
 

@@ -344,7 +344,7 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
         message.name,
         at_least(message.partitions, 1, "number of partitions"),
         at_least(message.replication_factor, 1, "replication factor"),
-        dict(message.configs),
+        dict(sorted(message.configs.items())),  # the order of a map differs from process to process
         at_least(message.broker_id, 0, "broker id"),
     )
 
