@@ -141,11 +141,11 @@ def test_partitions_of_a_plan_that_are_gone_have_rows_and_keep_no_throttle(
     assert "throttle lifted from brokers 1, 2 and topics cli-stays" in ended.stderr
 
 
-def test_a_file_that_is_no_plan_is_a_local_failure(local_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_wrong_usage(local_cluster: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("{}")
     wrong = run(local_cluster, "reassign", "start", str(path))
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "is not a plan" in wrong.stderr
     unknown = run(local_cluster, "reassign", "plan", "--topic", "never-was")
     assert unknown.returncode == NOT_FOUND
