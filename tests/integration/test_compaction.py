@@ -49,9 +49,17 @@ def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 def log_bytes(cluster: LocalCluster, broker_id: int) -> bytes:
-    """The topic's segments on a broker's disk, one after the other."""
+    """The topic's segments on a broker's disk, one after the other, without those the broker deletes meanwhile."""
     found = sorted((cluster.directory / f"broker-{broker_id}" / "data" / f"{TOPIC}-0").glob("*.log"))
-    return b"".join(path.read_bytes() for path in found)
+    return b"".join(read_unless_deleted(path) for path in found)
+
+
+def read_unless_deleted(path: Path) -> bytes:
+    """The bytes of a file; none when compaction has replaced it since it was listed."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def is_compacted(cluster: LocalCluster, broker_id: int) -> bool:
