@@ -1,0 +1,49 @@
+"""CI repeats a few failed tests with processes once, and nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts import second_try
+
+PASSES, FAILS = "tests/integration/passes.py", "tests/integration/fails.py"
+
+
+@pytest.fixture
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one test that passes and one that fails; returns the file that names the failed tests."""
+    monkeypatch.chdir(tmp_path)
+    for name, passes in ((PASSES, True), (FAILS, False)):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def test_it():\n    assert {passes}\n")
+    listed = tmp_path / second_try.LAST_FAILED
+    listed.parent.mkdir(parents=True)
+    return listed
+
+
+def test_a_failed_test_that_passes_now_is_named(failed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    failed.write_text(json.dumps({f"{PASSES}::test_it": True}))
+    assert second_try.main() == 0
+    assert f"SECOND TRY passed: {PASSES}::test_it" in capfd.readouterr().out
+
+
+def test_a_test_that_fails_again_fails_the_run(failed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    failed.write_text(json.dumps({f"{PASSES}::test_it": True, f"{FAILS}::test_it": True}))
+    assert second_try.main() == 1
+    assert f"SECOND TRY failed: {FAILS}::test_it" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        [],
+        ["tests/unit/test_isr.py::test_it"],
+        [f"{PASSES}::test_it", "tests/simulation/test_seeds.py"],
+        [f"{PASSES}::a{n}" for n in range(4)],
+    ],
+)
+def test_nothing_is_repeated_without_processes_or_when_much_failed(failed: Path, tests: list[str]) -> None:
+    failed.write_text(json.dumps(dict.fromkeys(tests, True)))
+    assert second_try.main() == 1
