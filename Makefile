@@ -95,6 +95,10 @@ bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven),
 bench-callers: install java ## many small clients side by side with Kafka 3.9.1 (Go, jars through Maven), into build/bench/callers.json
 	@$(PY) -m benchmarks.callers --output build/bench/callers.json
 
+.PHONY: bench-sizing
+bench-sizing: install java ## what one broker process carries, and four on this machine (Go), into build/bench/sizing.json
+	@$(PY) -m benchmarks.sizing --output build/bench/sizing.json
+
 bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json; then kills with detection, into failover.json
 	@$(PY) -m benchmarks.control --output build/bench/control.json
 	@$(PY) -m benchmarks.failover --output build/bench/failover.json

@@ -94,7 +94,7 @@ def main() -> None:
     rows = [row for row in ROWS if not arguments.only or row.name in arguments.only]
     about = stamp()
     print(headline(about), flush=True)
-    program = _go_program()
+    program = go_program()
     began = time.monotonic()
     try:
         kafka = {} if arguments.without_kafka else _kafka(rows, arguments.seconds)
@@ -141,7 +141,8 @@ def _print_table(results: Iterable[dict[str, Any]]) -> None:
         print(f"  {row['name']:<13}{row.get('ratio', ''):>6}   {'   '.join(sides)}")
 
 
-def _go_program() -> Path:
+def go_program() -> Path:
+    """Build clients/go/callers and return its path."""
     if shutil.which("go") is None:
         raise SystemExit("the clients of Paceline are a Go program, and there is no go here")
     target = ROOT / "build" / "bench" / "callers"
@@ -164,7 +165,7 @@ def _kafka(rows: Iterable[Row], seconds: int) -> dict[str, Figures]:
                 cluster.bootstrap, row.topic, str(PARTITIONS[row.topic]), row.mode, str(row.count),
                 str((WARM_UP_S + 2) * 1000), str(seconds * 1000), str(SIZE_BYTES),
             ]  # fmt: skip
-            return _measured(command, seconds, lambda: cluster.broker_pids)
+            return measured(command, seconds, lambda: cluster.broker_pids)
 
         run(by_name["callers_200"], _JIT_WARM_UP_S)  # Java compiles its hot paths
         for name in wanted:
@@ -193,7 +194,7 @@ def _paceline(rows: Iterable[Row], seconds: int, program: Path) -> dict[str, Fig
                 "-count", str(row.count), "-warm-up", f"{WARM_UP_S}s", "-length", f"{seconds}s",
                 "-size", str(SIZE_BYTES),
             ]  # fmt: skip
-            found[row.name] = _told("paceline", row.name, _measured(command, seconds, lambda: pids))
+            found[row.name] = _told("paceline", row.name, measured(command, seconds, lambda: pids))
     finally:
         cluster.stop()
     remove(directory)
@@ -209,7 +210,7 @@ def _told(system: str, name: str, figures: Figures) -> Figures:
     return figures
 
 
-def _measured(command: list[str], seconds: int, broker_pids: Callable[[], list[int]]) -> Figures:
+def measured(command: list[str], seconds: int, broker_pids: Callable[[], list[int]]) -> Figures:
     """Run a load program and return its figures, with the processor time that brokers used while it measured."""
     meter: CpuMeter | None = None
     used_s = 0.0

@@ -50,7 +50,7 @@ func (l *load) produceUnary(_ context.Context, address string) produce {
 	}
 }
 
-// produceOnStream sends each request as a message of one ProduceStream. A broker has room for 32 streams per listener,
+// produceOnStream sends each request as a message of one ProduceStream. A broker has room for 128 streams per listener,
 // so callers beyond that use single calls, as the contract says.
 func (l *load) produceOnStream(ctx context.Context, address string) produce {
 	client := pb.NewLogServiceClient(dial(address))

@@ -26,9 +26,9 @@ Answer = Callable[[bytes, "StreamServer"], Coroutine[Any, Any, bytes]]
 OnAnswered = Callable[[float, str | None], None]
 """Told how many seconds one exchange took, and the name of the error it was answered with, None for success."""
 
-MAX_STREAMS: Final = 32
-"""Streams that clients may have open at one listener. Each may carry a request of full size at any time, and
-`receive_limiter` cannot delay it as it delays a call; so they are few, and further clients use single calls."""
+MAX_STREAMS: Final = 128
+"""Streams that clients may have open at one listener. `receive_limiter` cannot delay a request on a stream as it delays
+a call, so this many requests of full size (4 MiB) may arrive at the same time. Further clients use single calls."""
 LONGEST_DELIVERY_S: Final = 60.0
 """A client that has not read an answer by then is disconnected, because its requests hold memory."""
 MAX_UNDER_WAY: Final = 16
