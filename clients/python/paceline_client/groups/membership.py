@@ -33,6 +33,7 @@ from paceline.v1.group_service_pb2 import (
     TopicPartitions,
 )
 from paceline_client.assignors.base import GroupMember
+from paceline_client.errors import CommitFailedError
 from paceline_client.groups.committed import LOST, commit_request
 from paceline_client.groups.coordinator import GroupCoordinator
 from paceline_client.groups.subscriptions import GroupSubscription
@@ -263,8 +264,18 @@ class GroupMembership:
             LOG.warning("automatic commit failed: group=%s error=%s", self.settings.group_id, error)
 
     def commit_request(self, offsets: Offsets) -> Any:
-        """Return the request that commits offsets as this member."""
+        """Return the request that commits offsets as this member.
+
+        Raises:
+            CommitFailedError: the member is in no generation. Its group may be empty by now and would accept the
+                offsets as those of a caller that is no member.
+        """
         with self.changed:
+            if self.generation < 0 and not self.subscription.is_empty:
+                raise CommitFailedError(
+                    f"group {self.settings.group_id}: the offsets were not committed, for this member is in no "
+                    f"generation of its group; call poll until it has partitions"
+                )
             return commit_request(
                 self.settings.group_id, offsets, self.generation, self.member_id, self.settings.group_instance_id
             )
