@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conformance.answers import UnsupportedError
 from tests.conformance.clusters import Cluster, RealCluster, ScriptedCluster
 from tests.conformance.driver import Driver, DriverError, ToolchainMissingError, known_drivers
-from tests.conformance.player import Player, UnsupportedError
-from tests.conformance.results import FAILED, PASSED, UNSUPPORTED, Outcome, record
+from tests.conformance.player import Player
+from tests.conformance.results import FAILED, NOT_YET, PASSED, UNSUPPORTED, Outcome, record
 from tests.conformance.scenarios import Scenario, all_scenarios
 
 
 def play(driver: Driver, scenario: Scenario, real: Callable[[], Cluster]) -> Outcome:
     """Play one scenario; scripted clusters are made for it, the real one is shared."""
+    if scenario.group in driver.spec.lacks:
+        return Outcome(NOT_YET)
     scripted = ScriptedCluster() if scenario.cluster == "scripted" else None
     try:
         cluster: Cluster | None = real() if scenario.cluster == "real" else scripted
@@ -65,9 +68,11 @@ def main() -> int:
 
         try:
             for scenario in wanted:
+                from_s = time.monotonic()
                 outcome = outcomes[scenario.name] = play(driver, scenario, real)
                 if given.verbose or outcome.verdict != PASSED:
-                    print(f"{outcome.verdict:<12} {scenario.group}: {scenario.name} {outcome.why}", flush=True)
+                    took = f"{outcome.verdict:<12} {time.monotonic() - from_s:5.1f} s"
+                    print(f"{took}  {scenario.group}: {scenario.name} {outcome.why}", flush=True)
                 if outcome.why.startswith("no answer") or "driver ended" in outcome.why:
                     driver.kill()
                     driver = Driver(spec)
@@ -77,7 +82,7 @@ def main() -> int:
             for cluster in clusters:
                 cluster.stop()
     counts = Counter(one.verdict for one in outcomes.values())
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (PASSED, UNSUPPORTED, FAILED))
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (PASSED, UNSUPPORTED, NOT_YET, FAILED))
     print(f"{spec.language} ({driver.hello.get('client')}): {said} in {time.monotonic() - began:.0f} s")
     if given.record:
         record(spec.language, driver.hello.get("client", ""), outcomes)

@@ -6,15 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import grpc
+
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.log.record_batch import decode_batch
 from paceline.model.errors import ErrorCode, error_for
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import open_channel
+from paceline.v1.group_service_pb2 import FindCoordinatorRequest
+from paceline.v1.group_service_pb2_grpc import GroupServiceStub
 from tests.integration.fake_brokers import FakeCluster
 from tests.support.stub_client import StubClient
 
 PATIENCE_S: Final = 60.0
+CALL_TIMEOUT_S: Final = 5.0
 
 _numbers = itertools.count(1)
 
@@ -127,8 +133,11 @@ class RealCluster:
         self.local.stop()
 
     def topic(self, name: str, partitions: int) -> None:
-        """Create a topic with three replicas, two of which have to be in sync."""
+        """Create a topic with three replicas, two of which have to be in sync, and wait until every broker knows it."""
         self._stubs.create_topic(name, partitions, 3, min_insync_replicas="2")
+        for address in self.bootstrap:
+            with StubClient([address]) as broker:
+                broker.describe_topic(name)
 
     def values(self, topic: str, partition: int) -> list[bytes | None]:
         """Return the values in a log."""
@@ -148,6 +157,8 @@ class RealCluster:
                 for node in self.local.nodes.values():
                     if not node.running:
                         self.local.restart(node)
+            case "kill_coordinator":
+                self.local.kill(self.local.broker(self._coordinator(arguments["group_id"])))
             case "kill_active_controller":
                 cluster = self._stubs.describe_cluster()
                 self.local.kill(self.local.nodes[f"controller-{cluster.controller_id}"])
@@ -159,6 +170,17 @@ class RealCluster:
             return int(self._stubs.describe_topic(topic).partitions[0].leader)
 
         return wait_until(known, f"{topic} has a leader")
+
+    def _coordinator(self, group_id: str) -> int:
+        def known() -> int:
+            with open_channel(self.bootstrap[0]) as channel:
+                try:
+                    request = FindCoordinatorRequest(group_id=group_id)
+                    return int(GroupServiceStub(channel).FindCoordinator(request, timeout=CALL_TIMEOUT_S).broker_id)
+                except grpc.RpcError:
+                    return 0
+
+        return wait_until(known, f"group {group_id} has a coordinator")
 
 
 def fresh_topic() -> str:

@@ -36,6 +36,8 @@ class DriverSpec:
     language: str
     command: tuple[str, ...]
     build: tuple[str, ...] = ()
+    lacks: frozenset[str] = frozenset()
+    """Groups of scenarios that the client has no code for yet."""
 
 
 def known_drivers() -> dict[str, DriverSpec]:
@@ -43,7 +45,8 @@ def known_drivers() -> dict[str, DriverSpec]:
     found = {}
     for language, fields in tomllib.loads(DRIVERS_FILE.read_text()).items():
         command = tuple(word.replace("{python}", sys.executable) for word in fields["command"])
-        found[language] = DriverSpec(language, command, tuple(fields.get("build", ())))
+        build, lacks = tuple(fields.get("build", ())), frozenset(fields.get("lacks", ()))
+        found[language] = DriverSpec(language, command, build, lacks)
     return found
 
 

@@ -6,40 +6,39 @@ A step is an object with one of these keys:
 * `{"send": COMMAND, "expect": PART}` sends a command. The answer has to contain PART (see `difference`), or be "ok"
   without PART. "$bootstrap" stands for the addresses of the brokers, "$standby" for the address of the standby
   controller. The steps of `"during": [STEP, ...]` are played by another thread while the driver works on the command.
-  The records of a produce command may be `{"count": 1000, "partition": 0}`: values "0" to "999".
+  The records of a produce command may be `{"count": 1000, "partition": 0}`: values "0" to "999". With `"driver": NAME`
+  the command goes to another process of the same driver, or with "python" to one of the Python driver; commands that
+  name a member go where it was opened.
 * `{"do": ACTION, ...}` changes the cluster, see clusters.py; with `"at_end": N` only when the log of partition 0 of the
   topic has N records.
 * `{"check_log": {"topic": T, "values": [...]}}`: the log of partition 0 has exactly these values, base64 or null.
 * `{"check_exactly_once": {"topic": T, "partitions": N}}`: every record of the last produce command was acknowledged and
   is at its offset, in the order of sending per partition, and no value is in the log twice.
 * `{"check_calls": {"method": M, "at_least": N, "at_most": N}}`: calls of a method at the scripted brokers so far.
+* `{"wait": COMMAND, "until": PART}` sends a command again and again until its answer contains PART.
+* `{"kill_driver": NAME}` kills another process, and its members with it.
+* `{"wait_assigned": ...}`, `{"wait_read": ...}`, `{"remember": MEMBER}`, `{"check_unchanged": ...}`: members of
+  consumer groups, see members.py.
 """
 
-import base64
 import threading
 from collections import Counter
-from typing import Any, Final
+from typing import Any
 
+from tests.conformance.answers import ScenarioError, difference, packed
 from tests.conformance.clusters import Cluster, ScriptedCluster, fresh_topic, wait_until
 from tests.conformance.driver import Driver, Message
+from tests.conformance.members import Members
+from tests.conformance.processes import COMMAND_TIMEOUT_S, Processes
 from tests.conformance.scenarios import Scenario, Step
-
-COMMAND_TIMEOUT_S: Final = 120.0
-
-
-class UnsupportedError(Exception):
-    """The client lacks what a scenario is about."""
-
-
-class ScenarioError(AssertionError):
-    """The client does not behave as the scenario says."""
 
 
 class Player:
     """Plays one scenario."""
 
     def __init__(self, driver: Driver, cluster: Cluster | None) -> None:
-        self._driver = driver
+        self._processes = Processes(driver)
+        self._members = Members(self._processes)
         self._cluster = cluster
         self._topic = fresh_topic()
         self._produced: tuple[Message, list[Message]] = ({}, [])
@@ -56,12 +55,13 @@ class Player:
             for step in scenario.steps:
                 self._step(self._filled(step))
         finally:
+            self._processes.kill_all()
             if scenario.cluster != "none":
-                self._driver.ask({"command": "close"}, 60.0)
+                self._processes.ask({"command": "close"})
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._filled(one) for key, one in value.items()}
+            return {self._filled(key): self._filled(one) for key, one in value.items()}
         if isinstance(value, list):
             return [self._filled(one) for one in value]
         if value == "$bootstrap":
@@ -90,6 +90,10 @@ class Player:
             self._check_exactly_once(step["check_exactly_once"])
         elif "check_calls" in step:
             self._check_calls(step["check_calls"])
+        elif "kill_driver" in step:
+            self._processes.kill(step["kill_driver"])
+        elif self._members.step(step):
+            pass
         else:
             raise ValueError(f"unknown step {step}")
 
@@ -108,13 +112,11 @@ class Player:
         background = threading.Thread(target=self._play_during, args=(step.get("during", []), failures))
         background.start()
         try:
-            answer = self._driver.ask(command, COMMAND_TIMEOUT_S)
+            answer = self._processes.ask(command, step.get("driver", ""))
         finally:
             background.join(COMMAND_TIMEOUT_S)
         if failures:
             raise failures[0]
-        if "unsupported" in answer:
-            raise UnsupportedError(answer["unsupported"])
         if command["command"] == "produce" and "ok" in answer:
             self._produced = command, answer["ok"]["results"]
         wanted = step.get("expect", {"ok": {}})
@@ -162,34 +164,3 @@ class Player:
         count = self._cluster.fake.calls[wanted["method"]]
         if not wanted.get("at_least", 0) <= count <= wanted.get("at_most", count):
             raise ScenarioError(f"{wanted['method']} was called {count} times, expected {wanted}")
-
-
-def difference(wanted: Any, found: Any, path: str = "answer") -> str:
-    """Return in words where an answer differs from what is expected, empty when it does not.
-
-    An object has to contain the expected fields and may have others; a list has to have as many entries; other things
-    have to be equal.
-    """
-    if isinstance(wanted, dict):
-        if not isinstance(found, dict):
-            return f"{path} is {found!r}, an object was expected"
-        for key, value in wanted.items():
-            if key not in found:
-                return f"{path} has no {key}: {found!r}"
-            problem = difference(value, found[key], f"{path}.{key}")
-            if problem:
-                return problem
-        return ""
-    if isinstance(wanted, list):
-        if not isinstance(found, list) or len(found) != len(wanted):
-            return f"{path} is {found!r}, {len(wanted)} entries were expected"
-        problems = (
-            difference(one, other, f"{path}[{n}]") for n, (one, other) in enumerate(zip(wanted, found, strict=True))
-        )
-        return next((problem for problem in problems if problem), "")
-    return "" if wanted == found else f"{path} is {found!r}, {wanted!r} was expected"
-
-
-def packed(data: bytes | None) -> str | None:
-    """Return bytes as base64."""
-    return None if data is None else base64.b64encode(data).decode()

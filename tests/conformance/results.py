@@ -9,6 +9,7 @@ from tests.conformance.scenarios import all_scenarios
 
 PASSED: Final = "passed"
 UNSUPPORTED: Final = "not supported"
+NOT_YET: Final = "not yet"
 FAILED: Final = "failed"
 
 RESULTS_FILE: Final = Path(__file__).parent / "results.json"
@@ -37,14 +38,17 @@ def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
     """Keep the results of a language and rewrite the table."""
     results = read_results()
     groups: dict[str, dict[str, int]] = {}
-    for scenario in all_scenarios():
+    played = [scenario for scenario in all_scenarios() if outcomes[scenario.name].verdict != NOT_YET]
+    for scenario in played:
         counts = groups.setdefault(scenario.group, {"passed": 0, "of": 0})
         counts["of"] += 1
         counts["passed"] += outcomes[scenario.name].verdict == PASSED
     results[language] = {
         "client": client,
         "groups": groups,
-        "exceptions": {name: one.verdict for name, one in sorted(outcomes.items()) if one.verdict != PASSED},
+        "exceptions": {
+            name: one.verdict for name, one in sorted(outcomes.items()) if one.verdict not in (PASSED, NOT_YET)
+        },
     }
     RESULTS_FILE.write_text(json.dumps(dict(sorted(results.items())), indent=2, ensure_ascii=False) + "\n")
     guide = GUIDE.read_text()
@@ -53,7 +57,10 @@ def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table: a row per group, a column per language, and a list of what did not pass."""
+    """Return the table: a row per group, a column per language, and a list of what did not pass.
+
+    A group without results says "not yet": the client has no code for it, or was not played since the group is there.
+    """
     languages = sorted(results)
     groups = list(dict.fromkeys(scenario.group for scenario in all_scenarios()))
     lines = [
@@ -64,7 +71,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         cells = []
         for language in languages:
             counts = results[language]["groups"].get(group)
-            cells.append("-" if counts is None else f"{counts['passed']} of {counts['of']}")
+            cells.append(NOT_YET if counts is None else f"{counts['passed']} of {counts['of']}")
         lines.append(f"| {group} | " + " | ".join(cells) + " |")
     notes = [
         f"* {language}: {verdict}: {name}"

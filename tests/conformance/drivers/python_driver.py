@@ -12,6 +12,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin, Consumer, DeliveryFailedError, LogTruncatedError, NewTopic, Producer
 from paceline_client.errors import ProducerFatalError
 from paceline_client.partitioner import partition_for_key
+from tests.conformance.drivers.python_member import PythonMember
 
 Message = dict[str, Any]
 
@@ -24,6 +25,7 @@ class Driver:
         self._producer: Producer | None = None
         self._admin: Admin | None = None
         self._consumers: dict[str, tuple[Consumer, TopicPartition]] = {}
+        self._members: dict[str, PythonMember] = {}
         self._commands: dict[str, Callable[[Message], Message]] = {
             "hello": self.hello,
             "partition_for_key": self.partition_for_key,
@@ -36,6 +38,13 @@ class Driver:
             "create_topic": self.create_topic,
             "delete_topic": self.delete_topic,
             "describe_topic": self.describe_topic,
+            "group_open": self.group_open,
+            "group_state": lambda command: self._members[command["member"]].state(),
+            "group_commit": lambda command: self._members[command["member"]].commit(command.get("offsets")),
+            "group_committed": lambda command: self._members[command["member"]].committed(command["partitions"]),
+            "group_pause": lambda command: self._members[command["member"]].pause(),
+            "group_resume": lambda command: self._members[command["member"]].resume(),
+            "group_close": lambda command: self._members.pop(command["member"]).close(),
             "close": self.close,
         }
 
@@ -127,6 +136,11 @@ class Driver:
         consumer.close()
         return {}
 
+    def group_open(self, command: Message) -> Message:
+        """Make a member of a group and begin to poll it."""
+        self._members[command["member"]] = PythonMember(self._bootstrap, command, error_fields)
+        return {}
+
     def list_offset(self, command: Message) -> Message:
         """Return an offset of a partition."""
         topic_partition = TopicPartition(command["topic"], command["partition"])
@@ -176,6 +190,9 @@ class Driver:
         for consumer, _ in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+        for member in self._members.values():
+            member.close()
+        self._members.clear()
         if self._producer is not None:
             self._producer.close(1.0)
             self._producer = None

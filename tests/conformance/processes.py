@@ -1,0 +1,54 @@
+"""The processes that a scenario talks to: the driver under test, and more of its kind or of the Python driver."""
+
+from dataclasses import replace
+from typing import Final
+
+from tests.conformance.answers import UnsupportedError
+from tests.conformance.driver import Driver, Message, known_drivers
+
+COMMAND_TIMEOUT_S: Final = 120.0
+PYTHON: Final = "python"
+
+
+class Processes:
+    """Starts a process with the first command for it, and sends commands for a member to the process that has it."""
+
+    def __init__(self, first: Driver) -> None:
+        self._first = first
+        self._others: dict[str, Driver] = {}
+        self._places: dict[str, Driver] = {}
+        """Processes by the names of the members opened in them."""
+
+    def ask(self, command: Message, name: str = "") -> Message:
+        """Send a command to the process that has its member, else to the named one, and return the answer.
+
+        Raises:
+            UnsupportedError: the driver does not know the command.
+            DriverError: no answer in time, or one that is against the protocol.
+        """
+        member = command.get("member")
+        if command["command"] == "group_open":
+            self._places[command["member"]] = self._process(name)
+        process = self._process(name) if name or member is None else self._places.get(member, self._first)
+        answer = process.ask(command, COMMAND_TIMEOUT_S)
+        if "unsupported" in answer:
+            raise UnsupportedError(answer["unsupported"])
+        return answer
+
+    def kill(self, name: str) -> None:
+        """Kill a process that is not the first."""
+        self._others.pop(name).kill()
+
+    def kill_all(self) -> None:
+        """Kill every process but the first."""
+        for process in self._others.values():
+            process.kill()
+        self._others.clear()
+
+    def _process(self, name: str) -> Driver:
+        if not name:
+            return self._first
+        if name not in self._others:
+            spec = known_drivers()[PYTHON] if name.startswith(PYTHON) else self._first.spec
+            self._others[name] = Driver(replace(spec, build=()))
+        return self._others[name]
