@@ -29,9 +29,9 @@ class _AwaitedReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     AWAITED_REASON_UNSPECIFIED: _AwaitedReason.ValueType  # 0
     """No reason was given; never sent by a server of this version."""
     AWAITED_REASON_NOT_CAUGHT_UP: _AwaitedReason.ValueType  # 1
-    """It is copying records and has not caught up with the leader yet. Waiting helps."""
+    """It is copying records and has not caught up with the leader; the reassignment continues without intervention."""
     AWAITED_REASON_BROKER_DEAD: _AwaitedReason.ValueType  # 2
-    """Its broker is not registered. Start it, or cancel the move."""
+    """Its broker is not registered. Start the broker, or cancel the reassignment."""
     AWAITED_REASON_BROKER_SHUTTING_DOWN: _AwaitedReason.ValueType  # 3
     """Its broker is shutting down."""
     AWAITED_REASON_LOG_DIR_FAILED: _AwaitedReason.ValueType  # 4
@@ -40,14 +40,14 @@ class _AwaitedReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """The partition has no leader to copy from."""
 
 class AwaitedReason(_AwaitedReason, metaclass=_AwaitedReasonEnumTypeWrapper):
-    """AwaitedReason says why a replica is not in sync."""
+    """AwaitedReason is the reason why a replica is not in sync."""
 
 AWAITED_REASON_UNSPECIFIED: AwaitedReason.ValueType  # 0
 """No reason was given; never sent by a server of this version."""
 AWAITED_REASON_NOT_CAUGHT_UP: AwaitedReason.ValueType  # 1
-"""It is copying records and has not caught up with the leader yet. Waiting helps."""
+"""It is copying records and has not caught up with the leader; the reassignment continues without intervention."""
 AWAITED_REASON_BROKER_DEAD: AwaitedReason.ValueType  # 2
-"""Its broker is not registered. Start it, or cancel the move."""
+"""Its broker is not registered. Start the broker, or cancel the reassignment."""
 AWAITED_REASON_BROKER_SHUTTING_DOWN: AwaitedReason.ValueType  # 3
 """Its broker is shutting down."""
 AWAITED_REASON_LOG_DIR_FAILED: AwaitedReason.ValueType  # 4
@@ -63,24 +63,24 @@ class _ElectionType:
 class _ElectionTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ElectionType.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ELECTION_TYPE_UNSPECIFIED: _ElectionType.ValueType  # 0
-    """Refused: say which."""
+    """Refused: the type is required."""
     ELECTION_TYPE_PREFERRED: _ElectionType.ValueType  # 1
-    """The first assigned replica, if it is online and in sync. Nothing is lost."""
+    """The first assigned replica, if it is online and in sync. No record is lost."""
     ELECTION_TYPE_UNCLEAN: _ElectionType.ValueType  # 2
-    """An in-sync replica, else the first assigned one that is online. In the second case every record that the new
-    leader has not copied is lost for good.
+    """An in-sync replica, otherwise the first assigned replica that is online. In the second case every record that the
+    new leader has not copied is lost permanently.
     """
 
 class ElectionType(_ElectionType, metaclass=_ElectionTypeEnumTypeWrapper):
-    """ElectionType says which replicas may become leader."""
+    """ElectionType selects the replicas that may become leader."""
 
 ELECTION_TYPE_UNSPECIFIED: ElectionType.ValueType  # 0
-"""Refused: say which."""
+"""Refused: the type is required."""
 ELECTION_TYPE_PREFERRED: ElectionType.ValueType  # 1
-"""The first assigned replica, if it is online and in sync. Nothing is lost."""
+"""The first assigned replica, if it is online and in sync. No record is lost."""
 ELECTION_TYPE_UNCLEAN: ElectionType.ValueType  # 2
-"""An in-sync replica, else the first assigned one that is online. In the second case every record that the new
-leader has not copied is lost for good.
+"""An in-sync replica, otherwise the first assigned replica that is online. In the second case every record that the
+new leader has not copied is lost permanently.
 """
 global___ElectionType = ElectionType
 
@@ -91,21 +91,21 @@ class _ConfigResourceType:
 class _ConfigResourceTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ConfigResourceType.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     CONFIG_RESOURCE_TYPE_UNSPECIFIED: _ConfigResourceType.ValueType  # 0
-    """Refused: say which."""
+    """Refused: the type is required."""
     CONFIG_RESOURCE_TYPE_TOPIC: _ConfigResourceType.ValueType  # 1
     """A topic."""
     CONFIG_RESOURCE_TYPE_BROKER: _ConfigResourceType.ValueType  # 2
-    """A broker, or all of them: what may be set while they run."""
+    """A broker, or all brokers: keys that can be changed while brokers run."""
 
 class ConfigResourceType(_ConfigResourceType, metaclass=_ConfigResourceTypeEnumTypeWrapper):
-    """ConfigResourceType says what a configuration belongs to."""
+    """ConfigResourceType is the kind of object that a configuration applies to."""
 
 CONFIG_RESOURCE_TYPE_UNSPECIFIED: ConfigResourceType.ValueType  # 0
-"""Refused: say which."""
+"""Refused: the type is required."""
 CONFIG_RESOURCE_TYPE_TOPIC: ConfigResourceType.ValueType  # 1
 """A topic."""
 CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType.ValueType  # 2
-"""A broker, or all of them: what may be set while they run."""
+"""A broker, or all brokers: keys that can be changed while brokers run."""
 global___ConfigResourceType = ConfigResourceType
 
 class _ConfigType:
@@ -119,29 +119,29 @@ class _ConfigTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     CONFIG_TYPE_BOOLEAN: _ConfigType.ValueType  # 1
     """"true" or "false"."""
     CONFIG_TYPE_INTEGER: _ConfigType.ValueType  # 2
-    """A whole number of 64 bits with sign."""
+    """A signed 64-bit integer."""
     CONFIG_TYPE_DOUBLE: _ConfigType.ValueType  # 3
     """A decimal number."""
     CONFIG_TYPE_STRING: _ConfigType.ValueType  # 4
-    """Text."""
+    """Any text."""
     CONFIG_TYPE_LIST: _ConfigType.ValueType  # 5
-    """Texts separated by commas; APPEND and SUBTRACT work on them."""
+    """Comma-separated list; APPEND and SUBTRACT apply to this type."""
 
 class ConfigType(_ConfigType, metaclass=_ConfigTypeEnumTypeWrapper):
-    """ConfigType says how the text of a value is to be read."""
+    """ConfigType is the type of a value, which is transferred as text."""
 
 CONFIG_TYPE_UNSPECIFIED: ConfigType.ValueType  # 0
 """No type was given; never sent by a server of this version."""
 CONFIG_TYPE_BOOLEAN: ConfigType.ValueType  # 1
 """"true" or "false"."""
 CONFIG_TYPE_INTEGER: ConfigType.ValueType  # 2
-"""A whole number of 64 bits with sign."""
+"""A signed 64-bit integer."""
 CONFIG_TYPE_DOUBLE: ConfigType.ValueType  # 3
 """A decimal number."""
 CONFIG_TYPE_STRING: ConfigType.ValueType  # 4
-"""Text."""
+"""Any text."""
 CONFIG_TYPE_LIST: ConfigType.ValueType  # 5
-"""Texts separated by commas; APPEND and SUBTRACT work on them."""
+"""Comma-separated list; APPEND and SUBTRACT apply to this type."""
 global___ConfigType = ConfigType
 
 class _ConfigSource:
@@ -157,12 +157,12 @@ class _ConfigSourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     CONFIG_SOURCE_BROKER_DEFAULT: _ConfigSource.ValueType  # 2
     """Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>."""
     CONFIG_SOURCE_BUILT_IN_DEFAULT: _ConfigSource.ValueType  # 3
-    """Set nowhere."""
+    """Default value; the key is not set at any level."""
     CONFIG_SOURCE_BROKER: _ConfigSource.ValueType  # 4
     """Set for this broker, in /config/brokers/<id>."""
 
 class ConfigSource(_ConfigSource, metaclass=_ConfigSourceEnumTypeWrapper):
-    """ConfigSource says where a value comes from."""
+    """ConfigSource is the level at which a value is set."""
 
 CONFIG_SOURCE_UNSPECIFIED: ConfigSource.ValueType  # 0
 """No source was given; never sent by a server of this version."""
@@ -171,7 +171,7 @@ CONFIG_SOURCE_TOPIC: ConfigSource.ValueType  # 1
 CONFIG_SOURCE_BROKER_DEFAULT: ConfigSource.ValueType  # 2
 """Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>."""
 CONFIG_SOURCE_BUILT_IN_DEFAULT: ConfigSource.ValueType  # 3
-"""Set nowhere."""
+"""Default value; the key is not set at any level."""
 CONFIG_SOURCE_BROKER: ConfigSource.ValueType  # 4
 """Set for this broker, in /config/brokers/<id>."""
 global___ConfigSource = ConfigSource
@@ -183,29 +183,29 @@ class _ConfigOperation:
 class _ConfigOperationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ConfigOperation.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     CONFIG_OPERATION_UNSPECIFIED: _ConfigOperation.ValueType  # 0
-    """Refused: say which."""
+    """Refused: the operation is required."""
     CONFIG_OPERATION_SET: _ConfigOperation.ValueType  # 1
-    """Give the key this value."""
+    """Set the value."""
     CONFIG_OPERATION_DELETE: _ConfigOperation.ValueType  # 2
-    """Remove the topic's own value, so that the default counts."""
+    """Remove the value set for this resource, so that the value of the next level applies."""
     CONFIG_OPERATION_APPEND: _ConfigOperation.ValueType  # 3
-    """Add members to a list, for example to cleanup.policy; what is there already stays once."""
+    """Add members to a list, for example to cleanup.policy; members that are already in the list are not repeated."""
     CONFIG_OPERATION_SUBTRACT: _ConfigOperation.ValueType  # 4
-    """Take members out of a list."""
+    """Remove members from a list."""
 
 class ConfigOperation(_ConfigOperation, metaclass=_ConfigOperationEnumTypeWrapper):
-    """ConfigOperation says what to do with a key."""
+    """ConfigOperation changes the value of a key."""
 
 CONFIG_OPERATION_UNSPECIFIED: ConfigOperation.ValueType  # 0
-"""Refused: say which."""
+"""Refused: the operation is required."""
 CONFIG_OPERATION_SET: ConfigOperation.ValueType  # 1
-"""Give the key this value."""
+"""Set the value."""
 CONFIG_OPERATION_DELETE: ConfigOperation.ValueType  # 2
-"""Remove the topic's own value, so that the default counts."""
+"""Remove the value set for this resource, so that the value of the next level applies."""
 CONFIG_OPERATION_APPEND: ConfigOperation.ValueType  # 3
-"""Add members to a list, for example to cleanup.policy; what is there already stays once."""
+"""Add members to a list, for example to cleanup.policy; members that are already in the list are not repeated."""
 CONFIG_OPERATION_SUBTRACT: ConfigOperation.ValueType  # 4
-"""Take members out of a list."""
+"""Remove members from a list."""
 global___ConfigOperation = ConfigOperation
 
 @typing.final
@@ -220,7 +220,7 @@ class CreateTopicsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     validate_only: builtins.bool
-    """Check only, change nothing."""
+    """Check the request without changing anything."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NewTopic]:
         """The topics; each name at most once."""
@@ -337,7 +337,7 @@ global___CreateTopicsResponse = CreateTopicsResponse
 
 @typing.final
 class CreateTopicResult(google.protobuf.message.Message):
-    """CreateTopicResult tells what became of one topic."""
+    """CreateTopicResult is the result for one topic."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -355,7 +355,7 @@ class CreateTopicResult(google.protobuf.message.Message):
 
     @property
     def assignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaAssignment]:
-        """Where replicas were placed, partition 0 first."""
+        """Replicas of each partition, partition 0 first."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ global___DeleteTopicsResponse = DeleteTopicsResponse
 
 @typing.final
 class DeleteTopicResult(google.protobuf.message.Message):
-    """DeleteTopicResult tells what became of one topic."""
+    """DeleteTopicResult is the result for one topic."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -443,7 +443,7 @@ global___DeleteTopicResult = DeleteTopicResult
 
 @typing.final
 class CreatePartitionsRequest(google.protobuf.message.Message):
-    """CreatePartitionsRequest lists topics to grow."""
+    """CreatePartitionsRequest lists topics that get more partitions."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -453,7 +453,7 @@ class CreatePartitionsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     validate_only: builtins.bool
-    """Check only, change nothing."""
+    """Check the request without changing anything."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NewPartitions]:
         """The topics; each name at most once."""
@@ -471,7 +471,7 @@ global___CreatePartitionsRequest = CreatePartitionsRequest
 
 @typing.final
 class NewPartitions(google.protobuf.message.Message):
-    """NewPartitions says how many partitions a topic is to have."""
+    """NewPartitions sets the number of partitions of a topic."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -481,10 +481,10 @@ class NewPartitions(google.protobuf.message.Message):
     name: builtins.str
     """Topic name."""
     count: builtins.int
-    """Number of partitions afterwards, more than now."""
+    """New number of partitions, larger than the present number."""
     @property
     def assignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaAssignment]:
-        """Manual placement of the new ones, lowest number first; empty lets the controller place replicas."""
+        """Manual placement of the new partitions, lowest index first; empty lets the controller place replicas."""
 
     def __init__(
         self,
@@ -519,7 +519,7 @@ global___CreatePartitionsResponse = CreatePartitionsResponse
 
 @typing.final
 class CreatePartitionsResult(google.protobuf.message.Message):
-    """CreatePartitionsResult tells what became of one topic."""
+    """CreatePartitionsResult is the result for one topic."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -533,11 +533,11 @@ class CreatePartitionsResult(google.protobuf.message.Message):
     """Number of the first new partition."""
     @property
     def error(self) -> paceline.v1.errors_pb2.TopicError:
-        """Why it failed; absent means success. REASSIGNMENT_IN_PROGRESS while a partition of the topic is being moved."""
+        """Why it failed; absent means success. REASSIGNMENT_IN_PROGRESS while a partition of the topic is being reassigned."""
 
     @property
     def assignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaAssignment]:
-        """Where replicas of the new partitions were placed, lowest number first."""
+        """Replicas of the new partitions, lowest index first."""
 
     def __init__(
         self,
@@ -555,7 +555,7 @@ global___CreatePartitionsResult = CreatePartitionsResult
 
 @typing.final
 class AlterPartitionReassignmentsRequest(google.protobuf.message.Message):
-    """AlterPartitionReassignmentsRequest lists moves to start, replace or cancel."""
+    """AlterPartitionReassignmentsRequest lists reassignments to start, replace or cancel."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -565,7 +565,7 @@ class AlterPartitionReassignmentsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     validate_only: builtins.bool
-    """Check only, change nothing."""
+    """Check the request without changing anything."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PartitionReassignment]:
         """The partitions; each at most once."""
@@ -583,7 +583,7 @@ global___AlterPartitionReassignmentsRequest = AlterPartitionReassignmentsRequest
 
 @typing.final
 class PartitionReassignment(google.protobuf.message.Message):
-    """PartitionReassignment is the wish for one partition."""
+    """PartitionReassignment is the target of one partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -596,7 +596,7 @@ class PartitionReassignment(google.protobuf.message.Message):
     """Partition number."""
     @property
     def target(self) -> global___ReplicaAssignment:
-        """Where its replicas shall be, the preferred leader first; absent cancels the running move."""
+        """Target replicas, the preferred leader first; absent cancels the running reassignment."""
 
     def __init__(
         self,
@@ -633,7 +633,7 @@ global___AlterPartitionReassignmentsResponse = AlterPartitionReassignmentsRespon
 
 @typing.final
 class AlterPartitionReassignmentResult(google.protobuf.message.Message):
-    """AlterPartitionReassignmentResult tells whether one wish was accepted."""
+    """AlterPartitionReassignmentResult is the result for one partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -646,7 +646,7 @@ class AlterPartitionReassignmentResult(google.protobuf.message.Message):
     """Partition number."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
-        """Why it was refused; absent means accepted."""
+        """Why it was refused; absent means that it was accepted."""
 
     def __init__(
         self,
@@ -663,7 +663,7 @@ global___AlterPartitionReassignmentResult = AlterPartitionReassignmentResult
 
 @typing.final
 class ListPartitionReassignmentsRequest(google.protobuf.message.Message):
-    """ListPartitionReassignmentsRequest names the partitions wanted."""
+    """ListPartitionReassignmentsRequest selects the partitions to list."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -674,12 +674,12 @@ class ListPartitionReassignmentsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     page_size: builtins.int
-    """Most entries in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    """Maximum entries per page; 0 lets the server choose. A page also ends at about 1 MiB."""
     page_token: builtins.str
-    """next_page_token of the page before, with the same request; empty for the first page."""
+    """next_page_token of the previous page, with the same request; empty for the first page."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartition]:
-        """Partitions; empty means every partition that is being moved."""
+        """Partitions; empty means every partition with a running reassignment."""
 
     def __init__(
         self,
@@ -717,8 +717,8 @@ global___TopicPartition = TopicPartition
 
 @typing.final
 class ListPartitionReassignmentsResponse(google.protobuf.message.Message):
-    """ListPartitionReassignmentsResponse lists moves by topic and partition; partitions that are not being moved are left
-    out, whether asked for or not.
+    """ListPartitionReassignmentsResponse lists running reassignments by topic and partition. Partitions without a running
+    reassignment have no entry, even when the request names them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -726,10 +726,10 @@ class ListPartitionReassignmentsResponse(google.protobuf.message.Message):
     REASSIGNMENTS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
-    """Token of the next page; empty when this is the last one."""
+    """Token of the next page; empty on the last page."""
     @property
     def reassignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OngoingReassignment]:
-        """Running moves."""
+        """Running reassignments."""
 
     def __init__(
         self,
@@ -743,7 +743,7 @@ global___ListPartitionReassignmentsResponse = ListPartitionReassignmentsResponse
 
 @typing.final
 class OngoingReassignment(google.protobuf.message.Message):
-    """OngoingReassignment is one partition on its way to other brokers."""
+    """OngoingReassignment is a partition with a running reassignment."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -763,23 +763,23 @@ class OngoingReassignment(google.protobuf.message.Message):
     """Leader's broker id; absent when there is none."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Current replicas: the target first, then what goes when it is done."""
+        """Current replicas: the target first, then the replicas to be removed."""
 
     @property
     def adding_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Those that are being added."""
+        """Replicas that the reassignment adds."""
 
     @property
     def removing_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Those that go when every replica of the target is in sync."""
+        """Replicas that are removed when every replica of the target is in sync."""
 
     @property
     def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """In-sync replicas, as ZooKeeper has them now."""
+        """Present in-sync replicas in ZooKeeper."""
 
     @property
     def waiting_for(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwaitedReplica]:
-        """Replicas of the target that are not in sync yet, each with the reason. Empty: the end is near."""
+        """Target replicas that are not in sync yet, each with the reason; empty when the reassignment is about to complete."""
 
     def __init__(
         self,
@@ -801,7 +801,7 @@ global___OngoingReassignment = OngoingReassignment
 
 @typing.final
 class AwaitedReplica(google.protobuf.message.Message):
-    """AwaitedReplica is a replica that a move waits for."""
+    """AwaitedReplica is a replica that the reassignment waits for."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -827,7 +827,7 @@ global___AwaitedReplica = AwaitedReplica
 
 @typing.final
 class ElectLeadersRequest(google.protobuf.message.Message):
-    """ElectLeadersRequest names partitions that shall get a leader."""
+    """ElectLeadersRequest lists partitions that need an election."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -836,14 +836,14 @@ class ElectLeadersRequest(google.protobuf.message.Message):
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     type: global___ElectionType.ValueType
-    """Which replicas may become leader."""
+    """Replicas that may become leader."""
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     validate_only: builtins.bool
-    """Say who would be elected, change nothing."""
+    """Return the leaders that would be elected, without electing them."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartition]:
-        """The partitions, each at most once; empty means every partition that needs such an election."""
+        """The partitions, each at most once; empty means every partition that needs an election of this type."""
 
     def __init__(
         self,
@@ -859,8 +859,8 @@ global___ElectLeadersRequest = ElectLeadersRequest
 
 @typing.final
 class ElectLeadersResponse(google.protobuf.message.Message):
-    """ElectLeadersResponse answers every partition of the request, in its order; when all were asked for, those that needed
-    an election, sorted.
+    """ElectLeadersResponse answers every partition of the request, in its order. For an empty request it has the partitions
+    that needed an election, sorted by topic and index.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -881,7 +881,7 @@ global___ElectLeadersResponse = ElectLeadersResponse
 
 @typing.final
 class ElectLeaderResult(google.protobuf.message.Message):
-    """ElectLeaderResult tells what became of one partition."""
+    """ElectLeaderResult is the result for one partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -896,14 +896,14 @@ class ElectLeaderResult(google.protobuf.message.Message):
     partition: builtins.int
     """Partition number."""
     leader: builtins.int
-    """The leader elected, or with validate_only the one who would be; absent when there is none."""
+    """The elected leader, or the leader that would be elected with validate_only; absent when there is none."""
     leader_epoch: builtins.int
     """Its leader epoch; absent with validate_only."""
     unclean: builtins.bool
-    """Whether the leader comes from outside the in-sync replicas, so that records may be lost."""
+    """Whether the leader was not in the ISR, so that records may be lost."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
-        """Why it failed; absent means success. ELECTION_NOT_NEEDED when the leader is the one wanted already."""
+        """Why it failed; absent means success. ELECTION_NOT_NEEDED when the right replica is already leader."""
 
     def __init__(
         self,
@@ -928,7 +928,7 @@ global___ElectLeaderResult = ElectLeaderResult
 
 @typing.final
 class ConfigResource(google.protobuf.message.Message):
-    """ConfigResource names what a configuration belongs to."""
+    """ConfigResource identifies the object that a configuration applies to."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -937,7 +937,7 @@ class ConfigResource(google.protobuf.message.Message):
     type: global___ConfigResourceType.ValueType
     """Kind of resource."""
     name: builtins.str
-    """Its name: for a topic, the topic's; for a broker its id, empty for all of them."""
+    """Topic name, or broker id; an empty broker name means all brokers."""
     def __init__(
         self,
         *,
@@ -957,7 +957,7 @@ class ConfigError(google.protobuf.message.Message):
     CODE_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     code: paceline.v1.errors_pb2.ErrorCode.ValueType
-    """What went wrong."""
+    """Error code."""
     message: builtins.str
     """One sentence for a person, naming the key."""
     def __init__(
@@ -972,7 +972,7 @@ global___ConfigError = ConfigError
 
 @typing.final
 class DescribeConfigsRequest(google.protobuf.message.Message):
-    """DescribeConfigsRequest names the resources wanted."""
+    """DescribeConfigsRequest selects resources."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -983,9 +983,9 @@ class DescribeConfigsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     page_size: builtins.int
-    """Most resources in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    """Maximum resources per page; 0 lets the server choose. A page also ends at about 1 MiB."""
     page_token: builtins.str
-    """next_page_token of the page before, with the same request; empty for the first page."""
+    """next_page_token of the previous page, with the same request; empty for the first page."""
     @property
     def resources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DescribeConfigsResource]:
         """The resources."""
@@ -1004,7 +1004,7 @@ global___DescribeConfigsRequest = DescribeConfigsRequest
 
 @typing.final
 class DescribeConfigsResource(google.protobuf.message.Message):
-    """DescribeConfigsResource is one resource, and which of its keys are wanted."""
+    """DescribeConfigsResource selects keys of one resource."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1016,7 +1016,7 @@ class DescribeConfigsResource(google.protobuf.message.Message):
 
     @property
     def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Keys; empty means all of them."""
+        """Keys; empty means all keys."""
 
     def __init__(
         self,
@@ -1038,7 +1038,7 @@ class DescribeConfigsResponse(google.protobuf.message.Message):
     RESOURCES_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
-    """Token of the next page; empty when this is the last one."""
+    """Token of the next page; empty on the last page."""
     @property
     def resources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DescribeConfigsResult]:
         """One result per resource."""
@@ -1072,7 +1072,7 @@ class DescribeConfigsResult(google.protobuf.message.Message):
 
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConfigEntry]:
-        """The keys, in the order of the documentation; keys asked for that do not exist are an INVALID_CONFIG error."""
+        """The keys, in the order of the documentation. An unknown key in the request is an INVALID_CONFIG error."""
 
     def __init__(
         self,
@@ -1089,7 +1089,7 @@ global___DescribeConfigsResult = DescribeConfigsResult
 
 @typing.final
 class ConfigEntry(google.protobuf.message.Message):
-    """ConfigEntry is one key with the value in effect."""
+    """ConfigEntry is one key with its effective value."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1102,15 +1102,15 @@ class ConfigEntry(google.protobuf.message.Message):
     key: builtins.str
     """Key, for example "retention.ms"."""
     value: builtins.str
-    """Value in effect, as text."""
+    """Effective value, as text."""
     source: global___ConfigSource.ValueType
-    """Where it comes from."""
+    """Level at which the value is set."""
     type: global___ConfigType.ValueType
-    """How the value is to be read."""
+    """Type of the value."""
     default_value: builtins.str
-    """Value that is in effect when the key is set nowhere, as text."""
+    """Default value, as text."""
     documentation: builtins.str
-    """One or two sentences for a person, with the unit."""
+    """Description of the key, one or two sentences with the unit."""
     def __init__(
         self,
         *,
@@ -1137,7 +1137,7 @@ class IncrementalAlterConfigsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     validate_only: builtins.bool
-    """Check only, change nothing."""
+    """Check the request without changing anything."""
     @property
     def resources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AlterConfigsResource]:
         """The resources; each at most once."""
@@ -1192,9 +1192,9 @@ class ConfigChange(google.protobuf.message.Message):
     key: builtins.str
     """Key, for example "retention.ms"."""
     operation: global___ConfigOperation.ValueType
-    """What to do."""
+    """Operation on the key."""
     value: builtins.str
-    """The value; absent for DELETE. For APPEND and SUBTRACT a comma list."""
+    """The value; absent for DELETE, a comma-separated list for APPEND and SUBTRACT."""
     def __init__(
         self,
         *,
@@ -1230,7 +1230,7 @@ global___IncrementalAlterConfigsResponse = IncrementalAlterConfigsResponse
 
 @typing.final
 class AlterConfigsResult(google.protobuf.message.Message):
-    """AlterConfigsResult tells what became of one resource."""
+    """AlterConfigsResult is the result for one resource."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1242,7 +1242,7 @@ class AlterConfigsResult(google.protobuf.message.Message):
 
     @property
     def error(self) -> global___ConfigError:
-        """Why all of its changes were refused; absent means success."""
+        """Why all changes of the resource were refused; absent means success."""
 
     def __init__(
         self,
@@ -1258,14 +1258,14 @@ global___AlterConfigsResult = AlterConfigsResult
 
 @typing.final
 class LogDirError(google.protobuf.message.Message):
-    """LogDirError explains why a log directory, a broker or a wish failed."""
+    """LogDirError explains why the request failed for a log directory, a broker or a replica."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CODE_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     code: paceline.v1.errors_pb2.ErrorCode.ValueType
-    """What went wrong."""
+    """Error code."""
     message: builtins.str
     """One sentence for a person."""
     def __init__(
@@ -1280,7 +1280,7 @@ global___LogDirError = LogDirError
 
 @typing.final
 class DescribeLogDirsRequest(google.protobuf.message.Message):
-    """DescribeLogDirsRequest says whose log directories are wanted, and of which partitions."""
+    """DescribeLogDirsRequest selects brokers and partitions."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1292,16 +1292,16 @@ class DescribeLogDirsRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Longest wait in milliseconds; 0 means 30 s."""
     page_size: builtins.int
-    """Most replicas in the answer; 0 leaves it to the server. A page also ends at about 1 MiB."""
+    """Maximum replicas per page; 0 lets the server choose. A page also ends at about 1 MiB."""
     page_token: builtins.str
-    """next_page_token of the page before, with the same request; empty for the first page."""
+    """next_page_token of the previous page, with the same request; empty for the first page."""
     @property
     def broker_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Brokers; empty means every live one."""
+        """Brokers; empty means every live broker."""
 
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartition]:
-        """Partitions wanted; empty means all. Directories are listed in any case."""
+        """Partitions to list; empty means all. Every log directory is listed, even without such a partition."""
 
     def __init__(
         self,
@@ -1318,8 +1318,8 @@ global___DescribeLogDirsRequest = DescribeLogDirsRequest
 
 @typing.final
 class DescribeLogDirsResponse(google.protobuf.message.Message):
-    """DescribeLogDirsResponse answers every broker, in the order of the request, else by id. A broker, or a directory of it,
-    whose replicas do not fit on one page is continued at the beginning of the next one, with the rest of its replicas.
+    """DescribeLogDirsResponse answers every broker, in the order of the request, or by id for an empty request. When the
+    replicas of a broker or directory do not fit on a page, the next page repeats its entry with the remaining replicas.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1327,7 +1327,7 @@ class DescribeLogDirsResponse(google.protobuf.message.Message):
     BROKERS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
-    """Token of the next page; empty when this is the last one."""
+    """Token of the next page; empty on the last page."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerLogDirs]:
         """One result per broker."""
@@ -1344,7 +1344,7 @@ global___DescribeLogDirsResponse = DescribeLogDirsResponse
 
 @typing.final
 class BrokerLogDirs(google.protobuf.message.Message):
-    """BrokerLogDirs is what one broker holds."""
+    """BrokerLogDirs lists the log directories of one broker."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1355,7 +1355,7 @@ class BrokerLogDirs(google.protobuf.message.Message):
     """Broker id."""
     @property
     def error(self) -> global___LogDirError:
-        """Why the broker could not be asked; absent means success."""
+        """Why the broker did not answer; absent means success."""
 
     @property
     def log_dirs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogDir]:
@@ -1387,11 +1387,11 @@ class LogDir(google.protobuf.message.Message):
     """Path on the broker."""
     @property
     def error(self) -> global___LogDirError:
-        """KAFKA_STORAGE_ERROR when the directory has failed; its replicas are offline then and not listed."""
+        """KAFKA_STORAGE_ERROR when the directory has failed; its replicas are then offline and not listed."""
 
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogDirReplica]:
-        """Replicas there, by topic and partition."""
+        """Replicas in the directory, by topic and partition."""
 
     def __init__(
         self,
@@ -1424,9 +1424,9 @@ class LogDirReplica(google.protobuf.message.Message):
     size_bytes: builtins.int
     """Bytes of its segments."""
     offset_lag: builtins.int
-    """Records that its leader had committed, when it last said so, and that are not here yet; 0 for a leader."""
+    """Records below the leader's last known high watermark that this replica lacks; 0 for a leader."""
     is_future: builtins.bool
-    """Whether it is a copy being made in another directory of the same broker; never so in this version."""
+    """Whether the replica is a copy for a move between directories of this broker; always false in this version."""
     def __init__(
         self,
         *,
@@ -1442,7 +1442,7 @@ global___LogDirReplica = LogDirReplica
 
 @typing.final
 class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
-    """AlterReplicaLogDirsRequest lists wishes."""
+    """AlterReplicaLogDirsRequest assigns replicas to log directories."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1452,7 +1452,7 @@ class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
     """Longest wait in milliseconds; 0 means 30 s."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaLogDir]:
-        """The wishes; each replica at most once."""
+        """The replicas, each at most once."""
 
     def __init__(
         self,
@@ -1466,7 +1466,7 @@ global___AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequest
 
 @typing.final
 class ReplicaLogDir(google.protobuf.message.Message):
-    """ReplicaLogDir says where a replica shall lie."""
+    """ReplicaLogDir assigns one replica to a log directory."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1496,14 +1496,14 @@ global___ReplicaLogDir = ReplicaLogDir
 
 @typing.final
 class AlterReplicaLogDirsResponse(google.protobuf.message.Message):
-    """AlterReplicaLogDirsResponse answers every wish, in the order of the request."""
+    """AlterReplicaLogDirsResponse answers every replica, in the order of the request."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AlterReplicaLogDirResult]:
-        """One result per wish."""
+        """One result per replica."""
 
     def __init__(
         self,
@@ -1516,7 +1516,7 @@ global___AlterReplicaLogDirsResponse = AlterReplicaLogDirsResponse
 
 @typing.final
 class AlterReplicaLogDirResult(google.protobuf.message.Message):
-    """AlterReplicaLogDirResult tells what became of one wish."""
+    """AlterReplicaLogDirResult is the result for one replica."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1532,8 +1532,8 @@ class AlterReplicaLogDirResult(google.protobuf.message.Message):
     """Partition number."""
     @property
     def error(self) -> global___LogDirError:
-        """Why it was refused; absent means the replica lies there. LOG_DIR_NOT_FOUND: no such directory;
-        REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: it would have to be moved.
+        """Why it was refused; absent means that the replica is in the directory. LOG_DIR_NOT_FOUND: no such directory;
+        REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: the replica is in another directory.
         """
 
     def __init__(

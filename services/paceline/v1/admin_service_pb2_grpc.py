@@ -6,13 +6,13 @@ from paceline.v1 import admin_service_pb2 as paceline_dot_v1_dot_admin__service_
 
 
 class AdminServiceStub(object):
-    """AdminService changes the cluster. Every controller serves it; one that is not active answers
-    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 
-    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     """
 
     def __init__(self, channel):
@@ -74,58 +74,57 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """AdminService changes the cluster. Every controller serves it; one that is not active answers
-    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 
-    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     """
 
     def CreateTopics(self, request, context):
-        """CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-        REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+        """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+        REQUEST_TIMED_OUT the topic exists and its creation continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopics(self, request, context):
-        """DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-        deletion goes on.
+        """DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreatePartitions(self, request, context):
-        """CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-        or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-        other partitions from then on.
+        """CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+        After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+        record keys to partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartitionReassignments(self, request, context):
-        """AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-        accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+        """AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+        accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitionReassignments(self, request, context):
-        """ListPartitionReassignments lists running moves and what each waits for.
+        """ListPartitionReassignments lists running reassignments and the replicas that each waits for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-        is elected all the same.
+        """ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+        elected but has not acknowledged yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,24 +138,24 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def IncrementalAlterConfigs(self, request, context):
-        """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-        without a restart. All changes of one resource are made, or none.
+        """IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+        without a restart. Either all changes of a resource are made or none of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-        answer has an error and leaves the others alone.
+        """DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+        entry of a broker that does not answer has an error, and the other entries are complete.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterReplicaLogDirs(self, request, context):
-        """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-        already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+        """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+        moving a replica between directories is not implemented and answers POLICY_VIOLATION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,13 +222,13 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """AdminService changes the cluster. Every controller serves it; one that is not active answers
-    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 
-    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     """
 
     @staticmethod

@@ -18,13 +18,13 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class AdminServiceStub:
-    """AdminService changes the cluster. Every controller serves it; one that is not active answers
-    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 
-    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -32,47 +32,45 @@ class AdminServiceStub:
         paceline.v1.admin_service_pb2.CreateTopicsRequest,
         paceline.v1.admin_service_pb2.CreateTopicsResponse,
     ]
-    """CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-    REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+    """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+    REQUEST_TIMED_OUT the topic exists and its creation continues.
     """
 
     DeleteTopics: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.DeleteTopicsRequest,
         paceline.v1.admin_service_pb2.DeleteTopicsResponse,
     ]
-    """DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-    deletion goes on.
-    """
+    """DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues."""
 
     CreatePartitions: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.CreatePartitionsRequest,
         paceline.v1.admin_service_pb2.CreatePartitionsResponse,
     ]
-    """CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-    or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-    other partitions from then on.
+    """CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+    After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+    record keys to partitions.
     """
 
     AlterPartitionReassignments: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.AlterPartitionReassignmentsRequest,
         paceline.v1.admin_service_pb2.AlterPartitionReassignmentsResponse,
     ]
-    """AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-    accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+    """AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+    accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
     """
 
     ListPartitionReassignments: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.ListPartitionReassignmentsRequest,
         paceline.v1.admin_service_pb2.ListPartitionReassignmentsResponse,
     ]
-    """ListPartitionReassignments lists running moves and what each waits for."""
+    """ListPartitionReassignments lists running reassignments and the replicas that each waits for."""
 
     ElectLeaders: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.ElectLeadersRequest,
         paceline.v1.admin_service_pb2.ElectLeadersResponse,
     ]
-    """ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-    is elected all the same.
+    """ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+    elected but has not acknowledged yet.
     """
 
     DescribeConfigs: grpc.UnaryUnaryMultiCallable[
@@ -85,81 +83,79 @@ class AdminServiceStub:
         paceline.v1.admin_service_pb2.IncrementalAlterConfigsRequest,
         paceline.v1.admin_service_pb2.IncrementalAlterConfigsResponse,
     ]
-    """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-    without a restart. All changes of one resource are made, or none.
+    """IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+    without a restart. Either all changes of a resource are made or none of them.
     """
 
     DescribeLogDirs: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.DescribeLogDirsRequest,
         paceline.v1.admin_service_pb2.DescribeLogDirsResponse,
     ]
-    """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-    answer has an error and leaves the others alone.
+    """DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+    entry of a broker that does not answer has an error, and the other entries are complete.
     """
 
     AlterReplicaLogDirs: grpc.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse,
     ]
-    """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-    already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+    """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+    moving a replica between directories is not implemented and answers POLICY_VIOLATION.
     """
 
 class AdminServiceAsyncStub:
-    """AdminService changes the cluster. Every controller serves it; one that is not active answers
-    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 
-    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     """
 
     CreateTopics: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.CreateTopicsRequest,
         paceline.v1.admin_service_pb2.CreateTopicsResponse,
     ]
-    """CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-    REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+    """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+    REQUEST_TIMED_OUT the topic exists and its creation continues.
     """
 
     DeleteTopics: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.DeleteTopicsRequest,
         paceline.v1.admin_service_pb2.DeleteTopicsResponse,
     ]
-    """DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-    deletion goes on.
-    """
+    """DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues."""
 
     CreatePartitions: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.CreatePartitionsRequest,
         paceline.v1.admin_service_pb2.CreatePartitionsResponse,
     ]
-    """CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-    or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-    other partitions from then on.
+    """CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+    After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+    record keys to partitions.
     """
 
     AlterPartitionReassignments: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.AlterPartitionReassignmentsRequest,
         paceline.v1.admin_service_pb2.AlterPartitionReassignmentsResponse,
     ]
-    """AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-    accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+    """AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+    accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
     """
 
     ListPartitionReassignments: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.ListPartitionReassignmentsRequest,
         paceline.v1.admin_service_pb2.ListPartitionReassignmentsResponse,
     ]
-    """ListPartitionReassignments lists running moves and what each waits for."""
+    """ListPartitionReassignments lists running reassignments and the replicas that each waits for."""
 
     ElectLeaders: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.ElectLeadersRequest,
         paceline.v1.admin_service_pb2.ElectLeadersResponse,
     ]
-    """ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-    is elected all the same.
+    """ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+    elected but has not acknowledged yet.
     """
 
     DescribeConfigs: grpc.aio.UnaryUnaryMultiCallable[
@@ -172,34 +168,34 @@ class AdminServiceAsyncStub:
         paceline.v1.admin_service_pb2.IncrementalAlterConfigsRequest,
         paceline.v1.admin_service_pb2.IncrementalAlterConfigsResponse,
     ]
-    """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-    without a restart. All changes of one resource are made, or none.
+    """IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+    without a restart. Either all changes of a resource are made or none of them.
     """
 
     DescribeLogDirs: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.DescribeLogDirsRequest,
         paceline.v1.admin_service_pb2.DescribeLogDirsResponse,
     ]
-    """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-    answer has an error and leaves the others alone.
+    """DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+    entry of a broker that does not answer has an error, and the other entries are complete.
     """
 
     AlterReplicaLogDirs: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse,
     ]
-    """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-    already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+    """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+    moving a replica between directories is not implemented and answers POLICY_VIOLATION.
     """
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
-    """AdminService changes the cluster. Every controller serves it; one that is not active answers
-    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 
-    timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     """
 
     @abc.abstractmethod
@@ -208,8 +204,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.CreateTopicsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.CreateTopicsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.CreateTopicsResponse]]:
-        """CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-        REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+        """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+        REQUEST_TIMED_OUT the topic exists and its creation continues.
         """
 
     @abc.abstractmethod
@@ -218,9 +214,7 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.DeleteTopicsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.DeleteTopicsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.DeleteTopicsResponse]]:
-        """DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-        deletion goes on.
-        """
+        """DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues."""
 
     @abc.abstractmethod
     def CreatePartitions(
@@ -228,9 +222,9 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.CreatePartitionsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.CreatePartitionsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.CreatePartitionsResponse]]:
-        """CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-        or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-        other partitions from then on.
+        """CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+        After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+        record keys to partitions.
         """
 
     @abc.abstractmethod
@@ -239,8 +233,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.AlterPartitionReassignmentsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.AlterPartitionReassignmentsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.AlterPartitionReassignmentsResponse]]:
-        """AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-        accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+        """AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+        accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
         """
 
     @abc.abstractmethod
@@ -249,7 +243,7 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.ListPartitionReassignmentsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.ListPartitionReassignmentsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.ListPartitionReassignmentsResponse]]:
-        """ListPartitionReassignments lists running moves and what each waits for."""
+        """ListPartitionReassignments lists running reassignments and the replicas that each waits for."""
 
     @abc.abstractmethod
     def ElectLeaders(
@@ -257,8 +251,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.ElectLeadersRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.ElectLeadersResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.ElectLeadersResponse]]:
-        """ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-        is elected all the same.
+        """ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+        elected but has not acknowledged yet.
         """
 
     @abc.abstractmethod
@@ -275,8 +269,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.IncrementalAlterConfigsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.IncrementalAlterConfigsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.IncrementalAlterConfigsResponse]]:
-        """IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-        without a restart. All changes of one resource are made, or none.
+        """IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+        without a restart. Either all changes of a resource are made or none of them.
         """
 
     @abc.abstractmethod
@@ -285,8 +279,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.DescribeLogDirsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.DescribeLogDirsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.DescribeLogDirsResponse]]:
-        """DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-        answer has an error and leaves the others alone.
+        """DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+        entry of a broker that does not answer has an error, and the other entries are complete.
         """
 
     @abc.abstractmethod
@@ -295,8 +289,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse]]:
-        """AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-        already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+        """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+        moving a replica between directories is not implemented and answers POLICY_VIOLATION.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -7,11 +7,11 @@ A result about one topic or partition carries an optional error message in the r
 success. A failure of the whole call is a gRPC status whose details hold a google.rpc.ErrorInfo with
 domain "paceline" and the reason spelled like the enum value without its prefix, for example
   {"reason": "NOT_CONTROLLER", "domain": "paceline", "metadata": {"address": "127.0.0.1:9082"}}.
-Failures that a pause cures, THROTTLED above all, also carry a google.rpc.RetryInfo with the least pause. The files
-google/rpc/*.proto beside this package declare those details.
+Failures that a pause resolves, such as THROTTLED, also carry a google.rpc.RetryInfo with the minimum pause. The
+files google/rpc/*.proto beside this package declare those details.
 
-Each error code says by options what a client may do; docs/clients.md has the table. A status without ErrorInfo comes
-from gRPC itself: DEADLINE_EXCEEDED and a broken connection leave the outcome unknown.
+Options of each error code describe how a client may react; docs/clients.md has the table. A status without ErrorInfo
+comes from gRPC itself: after DEADLINE_EXCEEDED or a broken connection the outcome is unknown.
 """
 
 import builtins
@@ -39,32 +39,32 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_UNSPECIFIED: _ErrorCode.ValueType  # 0
     """No code was given; never sent by a server of this version."""
     ERROR_CODE_OFFSET_OUT_OF_RANGE: _ErrorCode.ValueType  # 1
-    """The offset lies outside [log start offset, high watermark]; the error names both."""
+    """The offset is outside [log start offset, high watermark]; the error has both."""
     ERROR_CODE_CORRUPT_MESSAGE: _ErrorCode.ValueType  # 2
-    """A batch failed its CRC-32C or its lengths do not add up. Nothing was appended."""
+    """A batch failed its CRC-32C or has inconsistent lengths. No record was appended."""
     ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _ErrorCode.ValueType  # 3
-    """The topic or partition does not exist, as far as the answering process knows; its metadata may be behind. After
+    """The topic or partition does not exist in the metadata of the answering process, which may be out of date. After
     Produce with acks=all the batch may have been appended: the replica was deleted while it waited for its followers.
     """
     ERROR_CODE_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 5
     """The partition has no leader at the moment."""
     ERROR_CODE_NOT_LEADER_OR_FOLLOWER: _ErrorCode.ValueType  # 6
     """This broker does not lead (or follow) the partition; the error names the leader when known. After Produce with
-    acks=all the batch may have been appended: the leader was deposed while it waited for its followers, and the next
-    leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+    acks=all the batch may have been appended: the broker lost leadership while it waited for its followers, and the
+    next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
     """
     ERROR_CODE_REQUEST_TIMED_OUT: _ErrorCode.ValueType  # 7
-    """The deadline passed before the outcome was known. The write may have happened."""
+    """The deadline expired before the outcome was known. The write may have been made."""
     ERROR_CODE_BROKER_NOT_AVAILABLE: _ErrorCode.ValueType  # 8
     """The broker is not registered."""
     ERROR_CODE_REPLICA_NOT_AVAILABLE: _ErrorCode.ValueType  # 9
-    """The replica is not hosted here."""
+    """This broker does not host the replica."""
     ERROR_CODE_MESSAGE_TOO_LARGE: _ErrorCode.ValueType  # 10
-    """The batch is larger than max.message.bytes. Nothing was appended."""
+    """The batch is larger than max.message.bytes. No record was appended."""
     ERROR_CODE_STALE_CONTROLLER_EPOCH: _ErrorCode.ValueType  # 11
     """The control request came from a deposed controller."""
     ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _ErrorCode.ValueType  # 12
-    """The note committed with an offset is longer than offset.metadata.max.bytes."""
+    """The metadata text of a committed offset is longer than offset.metadata.max.bytes."""
     ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: _ErrorCode.ValueType  # 14
     """The coordinator is loading the group."""
     ERROR_CODE_COORDINATOR_NOT_AVAILABLE: _ErrorCode.ValueType  # 15
@@ -72,35 +72,35 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_NOT_COORDINATOR: _ErrorCode.ValueType  # 16
     """This broker does not coordinate the group; find the coordinator again. A commit may have been written."""
     ERROR_CODE_INVALID_TOPIC: _ErrorCode.ValueType  # 17
-    """The topic name is not legal, or the topic may not be written by clients."""
+    """The topic name is not valid, or clients may not write to the topic."""
     ERROR_CODE_RECORD_LIST_TOO_LARGE: _ErrorCode.ValueType  # 18
     """The batch is larger than a log segment."""
     ERROR_CODE_NOT_ENOUGH_REPLICAS: _ErrorCode.ValueType  # 19
-    """Fewer in-sync replicas than min.insync.replicas. Nothing was appended."""
+    """The ISR is smaller than min.insync.replicas. No record was appended."""
     ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: _ErrorCode.ValueType  # 20
-    """The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated."""
+    """The record was appended, but the ISR shrank below min.insync.replicas before the record was replicated."""
     ERROR_CODE_INVALID_REQUIRED_ACKS: _ErrorCode.ValueType  # 21
-    """The acks value is not one of the enum's."""
+    """The acks value is not in the enum."""
     ERROR_CODE_ILLEGAL_GENERATION: _ErrorCode.ValueType  # 22
-    """The generation is not the group's present one; join again."""
+    """The generation is not the group's present generation; join again."""
     ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: _ErrorCode.ValueType  # 23
-    """The members know no assignor in common, or the kind of group is another one."""
+    """The members have no common assignor, or the group has another protocol type."""
     ERROR_CODE_INVALID_GROUP_ID: _ErrorCode.ValueType  # 24
-    """The name of the group is not legal."""
+    """The group id is not valid."""
     ERROR_CODE_UNKNOWN_MEMBER_ID: _ErrorCode.ValueType  # 25
     """The group has no such member; join again without a member id."""
     ERROR_CODE_INVALID_SESSION_TIMEOUT: _ErrorCode.ValueType  # 26
-    """The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+    """The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
     ERROR_CODE_REBALANCE_IN_PROGRESS: _ErrorCode.ValueType  # 27
     """The group rebalances; join again."""
     ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ErrorCode.ValueType  # 28
     """The offsets of one commit do not fit into one batch."""
     ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 31
-    """The caller's certificate does not allow the call: another role, another id, or another cluster."""
+    """The caller's certificate does not authorize the call: it has another role, id or cluster."""
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
     """The record timestamp is outside the topic's bounds."""
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 36
-    """A topic of that name exists already, or one that differs only in "." and "_"."""
+    """The topic already exists, or a topic whose name differs only in "." and "_"."""
     ERROR_CODE_INVALID_PARTITIONS: _ErrorCode.ValueType  # 37
     """The number of partitions is not positive, or above the limit."""
     ERROR_CODE_INVALID_REPLICATION_FACTOR: _ErrorCode.ValueType  # 38
@@ -118,11 +118,11 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: _ErrorCode.ValueType  # 45
     """The batch does not continue the producer's sequence. The producer needs a new id."""
     ERROR_CODE_INVALID_PRODUCER_EPOCH: _ErrorCode.ValueType  # 47
-    """The producer's epoch is older than the one the log knows."""
+    """The producer's epoch is older than the latest epoch in the log."""
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
     """A log directory failed."""
     ERROR_CODE_LOG_DIR_NOT_FOUND: _ErrorCode.ValueType  # 57
-    """The broker has no log directory of that name."""
+    """The broker has no such log directory."""
     ERROR_CODE_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 60
     """A reassignment of the partition is running."""
     ERROR_CODE_NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
@@ -140,70 +140,70 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ErrorCode.ValueType  # 75
     """The leader epoch in the request is newer than the broker's."""
     ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: _ErrorCode.ValueType  # 76
-    """A batch uses a codec this broker cannot read."""
+    """The broker does not support the batch's compression codec."""
     ERROR_CODE_STALE_BROKER_EPOCH: _ErrorCode.ValueType  # 77
     """The broker epoch in the request is older than the broker's registration."""
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ErrorCode.ValueType  # 78
     """The new leader's high watermark has not reached the start of its epoch yet."""
     ERROR_CODE_MEMBER_ID_REQUIRED: _ErrorCode.ValueType  # 79
-    """A new member has to join with the id in the metadata entry "member_id"."""
+    """A new member must join with the id in the metadata entry "member_id"."""
     ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
     """The preferred leader is not online, or not in sync."""
     ERROR_CODE_GROUP_MAX_SIZE_REACHED: _ErrorCode.ValueType  # 81
-    """The group has group.max.size members."""
+    """The group already has group.max.size members."""
     ERROR_CODE_FENCED_INSTANCE_ID: _ErrorCode.ValueType  # 82
-    """Another member has taken over the group instance id. Stop."""
+    """Another member has taken over the group instance id; this member must stop."""
     ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
     """No replica is online, so even an unclean election finds no leader."""
     ERROR_CODE_ELECTION_NOT_NEEDED: _ErrorCode.ValueType  # 84
-    """The partition has the leader the election would give it."""
+    """The partition already has the leader that the election would choose."""
     ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 85
-    """There is no running reassignment of the partition to cancel."""
+    """The partition has no reassignment to cancel."""
     ERROR_CODE_INVALID_RECORD: _ErrorCode.ValueType  # 87
-    """A record of the batch is not valid. Nothing was appended."""
+    """A record of the batch is not valid. No record was appended."""
     ERROR_CODE_INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
-    """The conditional write lost against a newer version; read again, decide again."""
+    """The conditional write lost against a newer version; read again and decide again."""
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ErrorCode.ValueType  # 103
-    """The topic id in the request is not the one of the topic with that name."""
+    """The topic id in the request differs from the id of the topic with that name."""
     ERROR_CODE_UNKNOWN_SERVER_ERROR: _ErrorCode.ValueType  # 1000
-    """Something failed that has no code of its own; the message says what."""
+    """A failure without its own code; the message describes it."""
     ERROR_CODE_SHUTTING_DOWN: _ErrorCode.ValueType  # 1001
     """The server is shutting down."""
     ERROR_CODE_THROTTLED: _ErrorCode.ValueType  # 1002
-    """The server's budget for requests in flight is used up."""
+    """The server's limit for requests in flight is reached."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
-    """ErrorCode says what went wrong. Positive numbers of Kafka's protocol are kept; codes from 1000 are our own."""
+    """ErrorCode identifies an error. Kafka's numbers are kept; codes from 1000 are Paceline's own."""
 
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
 """No code was given; never sent by a server of this version."""
 ERROR_CODE_OFFSET_OUT_OF_RANGE: ErrorCode.ValueType  # 1
-"""The offset lies outside [log start offset, high watermark]; the error names both."""
+"""The offset is outside [log start offset, high watermark]; the error has both."""
 ERROR_CODE_CORRUPT_MESSAGE: ErrorCode.ValueType  # 2
-"""A batch failed its CRC-32C or its lengths do not add up. Nothing was appended."""
+"""A batch failed its CRC-32C or has inconsistent lengths. No record was appended."""
 ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.ValueType  # 3
-"""The topic or partition does not exist, as far as the answering process knows; its metadata may be behind. After
+"""The topic or partition does not exist in the metadata of the answering process, which may be out of date. After
 Produce with acks=all the batch may have been appended: the replica was deleted while it waited for its followers.
 """
 ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 5
 """The partition has no leader at the moment."""
 ERROR_CODE_NOT_LEADER_OR_FOLLOWER: ErrorCode.ValueType  # 6
 """This broker does not lead (or follow) the partition; the error names the leader when known. After Produce with
-acks=all the batch may have been appended: the leader was deposed while it waited for its followers, and the next
-leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+acks=all the batch may have been appended: the broker lost leadership while it waited for its followers, and the
+next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
 """
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode.ValueType  # 7
-"""The deadline passed before the outcome was known. The write may have happened."""
+"""The deadline expired before the outcome was known. The write may have been made."""
 ERROR_CODE_BROKER_NOT_AVAILABLE: ErrorCode.ValueType  # 8
 """The broker is not registered."""
 ERROR_CODE_REPLICA_NOT_AVAILABLE: ErrorCode.ValueType  # 9
-"""The replica is not hosted here."""
+"""This broker does not host the replica."""
 ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode.ValueType  # 10
-"""The batch is larger than max.message.bytes. Nothing was appended."""
+"""The batch is larger than max.message.bytes. No record was appended."""
 ERROR_CODE_STALE_CONTROLLER_EPOCH: ErrorCode.ValueType  # 11
 """The control request came from a deposed controller."""
 ERROR_CODE_OFFSET_METADATA_TOO_LARGE: ErrorCode.ValueType  # 12
-"""The note committed with an offset is longer than offset.metadata.max.bytes."""
+"""The metadata text of a committed offset is longer than offset.metadata.max.bytes."""
 ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.ValueType  # 14
 """The coordinator is loading the group."""
 ERROR_CODE_COORDINATOR_NOT_AVAILABLE: ErrorCode.ValueType  # 15
@@ -211,35 +211,35 @@ ERROR_CODE_COORDINATOR_NOT_AVAILABLE: ErrorCode.ValueType  # 15
 ERROR_CODE_NOT_COORDINATOR: ErrorCode.ValueType  # 16
 """This broker does not coordinate the group; find the coordinator again. A commit may have been written."""
 ERROR_CODE_INVALID_TOPIC: ErrorCode.ValueType  # 17
-"""The topic name is not legal, or the topic may not be written by clients."""
+"""The topic name is not valid, or clients may not write to the topic."""
 ERROR_CODE_RECORD_LIST_TOO_LARGE: ErrorCode.ValueType  # 18
 """The batch is larger than a log segment."""
 ERROR_CODE_NOT_ENOUGH_REPLICAS: ErrorCode.ValueType  # 19
-"""Fewer in-sync replicas than min.insync.replicas. Nothing was appended."""
+"""The ISR is smaller than min.insync.replicas. No record was appended."""
 ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.ValueType  # 20
-"""The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated."""
+"""The record was appended, but the ISR shrank below min.insync.replicas before the record was replicated."""
 ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode.ValueType  # 21
-"""The acks value is not one of the enum's."""
+"""The acks value is not in the enum."""
 ERROR_CODE_ILLEGAL_GENERATION: ErrorCode.ValueType  # 22
-"""The generation is not the group's present one; join again."""
+"""The generation is not the group's present generation; join again."""
 ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: ErrorCode.ValueType  # 23
-"""The members know no assignor in common, or the kind of group is another one."""
+"""The members have no common assignor, or the group has another protocol type."""
 ERROR_CODE_INVALID_GROUP_ID: ErrorCode.ValueType  # 24
-"""The name of the group is not legal."""
+"""The group id is not valid."""
 ERROR_CODE_UNKNOWN_MEMBER_ID: ErrorCode.ValueType  # 25
 """The group has no such member; join again without a member id."""
 ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode.ValueType  # 26
-"""The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+"""The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
 ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode.ValueType  # 27
 """The group rebalances; join again."""
 ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
 """The offsets of one commit do not fit into one batch."""
 ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 31
-"""The caller's certificate does not allow the call: another role, another id, or another cluster."""
+"""The caller's certificate does not authorize the call: it has another role, id or cluster."""
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
 """The record timestamp is outside the topic's bounds."""
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 36
-"""A topic of that name exists already, or one that differs only in "." and "_"."""
+"""The topic already exists, or a topic whose name differs only in "." and "_"."""
 ERROR_CODE_INVALID_PARTITIONS: ErrorCode.ValueType  # 37
 """The number of partitions is not positive, or above the limit."""
 ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode.ValueType  # 38
@@ -257,11 +257,11 @@ ERROR_CODE_POLICY_VIOLATION: ErrorCode.ValueType  # 44
 ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.ValueType  # 45
 """The batch does not continue the producer's sequence. The producer needs a new id."""
 ERROR_CODE_INVALID_PRODUCER_EPOCH: ErrorCode.ValueType  # 47
-"""The producer's epoch is older than the one the log knows."""
+"""The producer's epoch is older than the latest epoch in the log."""
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
 """A log directory failed."""
 ERROR_CODE_LOG_DIR_NOT_FOUND: ErrorCode.ValueType  # 57
-"""The broker has no log directory of that name."""
+"""The broker has no such log directory."""
 ERROR_CODE_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 60
 """A reassignment of the partition is running."""
 ERROR_CODE_NON_EMPTY_GROUP: ErrorCode.ValueType  # 68
@@ -279,37 +279,37 @@ ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode.ValueType  # 74
 ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode.ValueType  # 75
 """The leader epoch in the request is newer than the broker's."""
 ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: ErrorCode.ValueType  # 76
-"""A batch uses a codec this broker cannot read."""
+"""The broker does not support the batch's compression codec."""
 ERROR_CODE_STALE_BROKER_EPOCH: ErrorCode.ValueType  # 77
 """The broker epoch in the request is older than the broker's registration."""
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode.ValueType  # 78
 """The new leader's high watermark has not reached the start of its epoch yet."""
 ERROR_CODE_MEMBER_ID_REQUIRED: ErrorCode.ValueType  # 79
-"""A new member has to join with the id in the metadata entry "member_id"."""
+"""A new member must join with the id in the metadata entry "member_id"."""
 ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
 """The preferred leader is not online, or not in sync."""
 ERROR_CODE_GROUP_MAX_SIZE_REACHED: ErrorCode.ValueType  # 81
-"""The group has group.max.size members."""
+"""The group already has group.max.size members."""
 ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 82
-"""Another member has taken over the group instance id. Stop."""
+"""Another member has taken over the group instance id; this member must stop."""
 ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83
 """No replica is online, so even an unclean election finds no leader."""
 ERROR_CODE_ELECTION_NOT_NEEDED: ErrorCode.ValueType  # 84
-"""The partition has the leader the election would give it."""
+"""The partition already has the leader that the election would choose."""
 ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
-"""There is no running reassignment of the partition to cancel."""
+"""The partition has no reassignment to cancel."""
 ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 87
-"""A record of the batch is not valid. Nothing was appended."""
+"""A record of the batch is not valid. No record was appended."""
 ERROR_CODE_INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95
-"""The conditional write lost against a newer version; read again, decide again."""
+"""The conditional write lost against a newer version; read again and decide again."""
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103
-"""The topic id in the request is not the one of the topic with that name."""
+"""The topic id in the request differs from the id of the topic with that name."""
 ERROR_CODE_UNKNOWN_SERVER_ERROR: ErrorCode.ValueType  # 1000
-"""Something failed that has no code of its own; the message says what."""
+"""A failure without its own code; the message describes it."""
 ERROR_CODE_SHUTTING_DOWN: ErrorCode.ValueType  # 1001
 """The server is shutting down."""
 ERROR_CODE_THROTTLED: ErrorCode.ValueType  # 1002
-"""The server's budget for requests in flight is used up."""
+"""The server's limit for requests in flight is reached."""
 global___ErrorCode = ErrorCode
 
 @typing.final
@@ -328,12 +328,12 @@ class LeaderHint(google.protobuf.message.Message):
     leader_epoch: builtins.int
     """Its leader epoch."""
     host: builtins.str
-    """Host to reach it at, on the listener the request arrived on; empty when unknown."""
+    """Host of the leader, on the listener of the request; empty when unknown."""
     port: builtins.int
-    """Port to reach it at; 0 when unknown."""
+    """Port of the leader; 0 when unknown."""
     topic_id: builtins.str
-    """Id of the topic it leads a partition of; empty when unknown. When a client knows another topic of that name, the
-    hint is not for it: leader epochs of different topics cannot be compared.
+    """Id of the topic; empty when unknown. A client that knows another topic id for this name ignores the hint: leader
+    epochs of different topics cannot be compared.
     """
     def __init__(
         self,
@@ -361,18 +361,18 @@ class PartitionError(google.protobuf.message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: builtins.int
     RETRY_AFTER_MS_FIELD_NUMBER: builtins.int
     code: global___ErrorCode.ValueType
-    """What went wrong."""
+    """Error code."""
     message: builtins.str
     """One sentence for a person."""
     log_start_offset: builtins.int
     """For OFFSET_OUT_OF_RANGE: first offset still in the log."""
     high_watermark: builtins.int
-    """For OFFSET_OUT_OF_RANGE: end of what may be read, exclusive."""
+    """For OFFSET_OUT_OF_RANGE: exclusive end of the readable offsets."""
     retry_after_ms: builtins.int
-    """For THROTTLED: least pause before the request is repeated, in milliseconds; absent when the server names none."""
+    """For THROTTLED: minimum pause before a retry, in milliseconds; absent when the server does not give a pause."""
     @property
     def current_leader(self) -> global___LeaderHint:
-        """For NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: where to go instead; absent when not known."""
+        """For NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: the present leader; absent when not known."""
 
     def __init__(
         self,
@@ -406,7 +406,7 @@ class TopicError(google.protobuf.message.Message):
     CODE_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     code: global___ErrorCode.ValueType
-    """What went wrong."""
+    """Error code."""
     message: builtins.str
     """One sentence for a person."""
     def __init__(
@@ -423,10 +423,10 @@ RETRIABLE_FIELD_NUMBER: builtins.int
 DEFINITE_FIELD_NUMBER: builtins.int
 REFRESH_METADATA_FIELD_NUMBER: builtins.int
 retriable: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
-"""The same request may succeed when it is repeated after a pause."""
+"""The same request may succeed when repeated after a pause."""
 definite: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
-"""The request was surely not carried out. When this is false the outcome is unknown: repeat only what is idempotent."""
+"""The request was definitely not carried out. When false, the outcome is unknown: repeat only idempotent requests."""
 refresh_metadata: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
-"""The client's knowledge of leaders (or, for NOT_CONTROLLER, of the active controller) is out of date: follow the hint
-in the error, or ask for metadata again, before anything is sent to that partition again.
+"""The client's metadata about leaders (for NOT_CONTROLLER, about the active controller) is out of date: follow the
+hint in the error, or refresh the metadata, before sending to that partition again.
 """

@@ -7,11 +7,11 @@ A result about one topic or partition carries an optional error message in the r
 success. A failure of the whole call is a gRPC status whose details hold a google.rpc.ErrorInfo with
 domain "paceline" and the reason spelled like the enum value without its prefix, for example
   {"reason": "NOT_CONTROLLER", "domain": "paceline", "metadata": {"address": "127.0.0.1:9082"}}.
-Failures that a pause cures, THROTTLED above all, also carry a google.rpc.RetryInfo with the least pause. The files
-google/rpc/*.proto beside this package declare those details.
+Failures that a pause resolves, such as THROTTLED, also carry a google.rpc.RetryInfo with the minimum pause. The
+files google/rpc/*.proto beside this package declare those details.
 
-Each error code says by options what a client may do; docs/clients.md has the table. A status without ErrorInfo comes
-from gRPC itself: DEADLINE_EXCEEDED and a broken connection leave the outcome unknown.
+Options of each error code describe how a client may react; docs/clients.md has the table. A status without ErrorInfo
+comes from gRPC itself: after DEADLINE_EXCEEDED or a broken connection the outcome is unknown.
 """
 
 import abc

@@ -6,15 +6,15 @@ from paceline.v1 import group_service_pb2 as paceline_dot_v1_dot_group__service_
 
 
 class GroupServiceStub(object):
-    """GroupService coordinates consumer groups. FindCoordinator may be called on any broker; every other call goes to the
-    broker that it names, the group's coordinator.
+    """GroupService coordinates consumer groups. Any broker answers FindCoordinator; send every other call to the broker
+    that it returns, the group's coordinator.
 
-    A member's life: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id";
+    Membership: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id".
     JoinGroup with that id waits until all members have joined. One member is the leader: it assigns the partitions and
-    hands every member's assignment in with SyncGroup; all other members call SyncGroup without assignments. From then on
-    each member sends Heartbeat a few times per session time-out. REBALANCE_IN_PROGRESS tells it to join again with the
-    same member id. LeaveGroup ends the membership at once; a member that falls silent is removed after its session
-    time-out.
+    sends the assignments of all members with SyncGroup; all other members call SyncGroup without assignments. Each
+    member then sends Heartbeat a few times per session timeout. After REBALANCE_IN_PROGRESS the member joins again with
+    the same member id. LeaveGroup ends the membership at once; the coordinator removes a member that sends no heartbeat
+    during its session timeout.
 
     COORDINATOR_LOAD_IN_PROGRESS: call again after a pause. NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: find the
     coordinator again. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION: the membership was lost; join again. FENCED_INSTANCE_ID:
@@ -80,15 +80,15 @@ class GroupServiceStub(object):
 
 
 class GroupServiceServicer(object):
-    """GroupService coordinates consumer groups. FindCoordinator may be called on any broker; every other call goes to the
-    broker that it names, the group's coordinator.
+    """GroupService coordinates consumer groups. Any broker answers FindCoordinator; send every other call to the broker
+    that it returns, the group's coordinator.
 
-    A member's life: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id";
+    Membership: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id".
     JoinGroup with that id waits until all members have joined. One member is the leader: it assigns the partitions and
-    hands every member's assignment in with SyncGroup; all other members call SyncGroup without assignments. From then on
-    each member sends Heartbeat a few times per session time-out. REBALANCE_IN_PROGRESS tells it to join again with the
-    same member id. LeaveGroup ends the membership at once; a member that falls silent is removed after its session
-    time-out.
+    sends the assignments of all members with SyncGroup; all other members call SyncGroup without assignments. Each
+    member then sends Heartbeat a few times per session timeout. After REBALANCE_IN_PROGRESS the member joins again with
+    the same member id. LeaveGroup ends the membership at once; the coordinator removes a member that sends no heartbeat
+    during its session timeout.
 
     COORDINATOR_LOAD_IN_PROGRESS: call again after a pause. NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: find the
     coordinator again. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION: the membership was lost; join again. FENCED_INSTANCE_ID:
@@ -96,30 +96,30 @@ class GroupServiceServicer(object):
     """
 
     def FindCoordinator(self, request, context):
-        """FindCoordinator names the broker that coordinates a group. The first call in a cluster creates the topic
-        __consumer_offsets; until it is there the answer is COORDINATOR_NOT_AVAILABLE.
+        """FindCoordinator returns the broker that coordinates a group. The first call in a cluster creates the topic
+        __consumer_offsets; until the topic exists the answer is COORDINATOR_NOT_AVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinGroup(self, request, context):
-        """JoinGroup makes the caller a member, or has a member take part in a rebalance. It answers when the rebalance has
-        gathered its members, which may take as long as the largest rebalance time-out among them.
+        """JoinGroup makes the caller a member, or lets a member take part in a rebalance. It answers when all members have
+        joined, which may take as long as the longest rebalance timeout of a member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncGroup(self, request, context):
-        """SyncGroup hands out the assignments: the leader's call carries them, every call is answered with the caller's own.
+        """SyncGroup distributes the assignments: the leader's call carries them; each caller receives its own assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Heartbeat keeps a member alive and tells it of rebalances.
+        """Heartbeat renews a member's session; REBALANCE_IN_PROGRESS in the answer reports a rebalance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,7 +133,7 @@ class GroupServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """CommitOffsets keeps offsets for a group. It answers when all in-sync replicas have them.
+        """CommitOffsets stores offsets for a group. It answers when all in-sync replicas have them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -228,15 +228,15 @@ def add_GroupServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GroupService(object):
-    """GroupService coordinates consumer groups. FindCoordinator may be called on any broker; every other call goes to the
-    broker that it names, the group's coordinator.
+    """GroupService coordinates consumer groups. Any broker answers FindCoordinator; send every other call to the broker
+    that it returns, the group's coordinator.
 
-    A member's life: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id";
+    Membership: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id".
     JoinGroup with that id waits until all members have joined. One member is the leader: it assigns the partitions and
-    hands every member's assignment in with SyncGroup; all other members call SyncGroup without assignments. From then on
-    each member sends Heartbeat a few times per session time-out. REBALANCE_IN_PROGRESS tells it to join again with the
-    same member id. LeaveGroup ends the membership at once; a member that falls silent is removed after its session
-    time-out.
+    sends the assignments of all members with SyncGroup; all other members call SyncGroup without assignments. Each
+    member then sends Heartbeat a few times per session timeout. After REBALANCE_IN_PROGRESS the member joins again with
+    the same member id. LeaveGroup ends the membership at once; the coordinator removes a member that sends no heartbeat
+    during its session timeout.
 
     COORDINATOR_LOAD_IN_PROGRESS: call again after a pause. NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: find the
     coordinator again. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION: the membership was lost; join again. FENCED_INSTANCE_ID:

@@ -34,10 +34,10 @@ class _AcksEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     ACKS_LEADER: _Acks.ValueType  # 2
     """Answer when the leader has appended."""
     ACKS_ALL: _Acks.ValueType  # 3
-    """Answer when every in-sync replica has it; refused below min.insync.replicas."""
+    """Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas."""
 
 class Acks(_Acks, metaclass=_AcksEnumTypeWrapper):
-    """Acks says how many replicas must have a record before Produce answers."""
+    """Acks is the number of replicas that must have a record before Produce answers."""
 
 ACKS_UNSPECIFIED: Acks.ValueType  # 0
 """Not given; means ALL."""
@@ -46,7 +46,7 @@ ACKS_NONE: Acks.ValueType  # 1
 ACKS_LEADER: Acks.ValueType  # 2
 """Answer when the leader has appended."""
 ACKS_ALL: Acks.ValueType  # 3
-"""Answer when every in-sync replica has it; refused below min.insync.replicas."""
+"""Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas."""
 global___Acks = Acks
 
 class _IsolationLevel:
@@ -58,19 +58,19 @@ class _IsolationLevelEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     ISOLATION_LEVEL_UNSPECIFIED: _IsolationLevel.ValueType  # 0
     """Not given; means READ_UNCOMMITTED."""
     ISOLATION_LEVEL_READ_UNCOMMITTED: _IsolationLevel.ValueType  # 1
-    """Everything below the high watermark."""
+    """All records below the high watermark."""
     ISOLATION_LEVEL_READ_COMMITTED: _IsolationLevel.ValueType  # 2
-    """Everything below the last stable offset."""
+    """All records below the last stable offset."""
 
 class IsolationLevel(_IsolationLevel, metaclass=_IsolationLevelEnumTypeWrapper):
-    """IsolationLevel says what a reader may see."""
+    """IsolationLevel limits the records that a reader can see."""
 
 ISOLATION_LEVEL_UNSPECIFIED: IsolationLevel.ValueType  # 0
 """Not given; means READ_UNCOMMITTED."""
 ISOLATION_LEVEL_READ_UNCOMMITTED: IsolationLevel.ValueType  # 1
-"""Everything below the high watermark."""
+"""All records below the high watermark."""
 ISOLATION_LEVEL_READ_COMMITTED: IsolationLevel.ValueType  # 2
-"""Everything below the last stable offset."""
+"""All records below the last stable offset."""
 global___IsolationLevel = IsolationLevel
 
 class _FetchFormat:
@@ -84,17 +84,17 @@ class _FetchFormatEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     FETCH_FORMAT_RECORDS: _FetchFormat.ValueType  # 1
     """Structured records."""
     FETCH_FORMAT_BATCHES: _FetchFormat.ValueType  # 2
-    """RecordBatch bytes as stored; the first batch may begin before the asked offset, the last may be cut."""
+    """RecordBatch bytes as stored; the first batch may begin before the requested offset, the last may be incomplete."""
 
 class FetchFormat(_FetchFormat, metaclass=_FetchFormatEnumTypeWrapper):
-    """FetchFormat says in which form records are answered."""
+    """FetchFormat is the format of the returned records."""
 
 FETCH_FORMAT_UNSPECIFIED: FetchFormat.ValueType  # 0
 """Not given; means RECORDS."""
 FETCH_FORMAT_RECORDS: FetchFormat.ValueType  # 1
 """Structured records."""
 FETCH_FORMAT_BATCHES: FetchFormat.ValueType  # 2
-"""RecordBatch bytes as stored; the first batch may begin before the asked offset, the last may be cut."""
+"""RecordBatch bytes as stored; the first batch may begin before the requested offset, the last may be incomplete."""
 global___FetchFormat = FetchFormat
 
 class _OffsetSpec:
@@ -106,19 +106,19 @@ class _OffsetSpecEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     OFFSET_SPEC_UNSPECIFIED: _OffsetSpec.ValueType  # 0
     """Not given; means LATEST."""
     OFFSET_SPEC_LATEST: _OffsetSpec.ValueType  # 1
-    """End of what may be read, exclusive."""
+    """Exclusive end of the readable records."""
     OFFSET_SPEC_EARLIEST: _OffsetSpec.ValueType  # 2
     """First offset still in the log."""
     OFFSET_SPEC_TIMESTAMP: _OffsetSpec.ValueType  # 3
     """First record at or after timestamp_ms."""
 
 class OffsetSpec(_OffsetSpec, metaclass=_OffsetSpecEnumTypeWrapper):
-    """OffsetSpec names the kind of offset asked for."""
+    """OffsetSpec selects an offset."""
 
 OFFSET_SPEC_UNSPECIFIED: OffsetSpec.ValueType  # 0
 """Not given; means LATEST."""
 OFFSET_SPEC_LATEST: OffsetSpec.ValueType  # 1
-"""End of what may be read, exclusive."""
+"""Exclusive end of the readable records."""
 OFFSET_SPEC_EARLIEST: OffsetSpec.ValueType  # 2
 """First offset still in the log."""
 OFFSET_SPEC_TIMESTAMP: OffsetSpec.ValueType  # 3
@@ -135,10 +135,10 @@ class ProduceRequest(google.protobuf.message.Message):
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     acks: global___Acks.ValueType
-    """How many replicas must have the records; unspecified means ALL."""
+    """Replicas that must have the records before the answer; unspecified means ALL."""
     timeout_ms: builtins.int
-    """Longest wait for replication in milliseconds; 0 means 30 s, the most is ten minutes. When the time is over the answer
-    is REQUEST_TIMED_OUT and the records may be in the log: repeat with the same producer id and sequence.
+    """Longest wait for replication in milliseconds; 0 means 30 s, the maximum is ten minutes. After REQUEST_TIMED_OUT the
+    records may be in the log: repeat the request with the same producer id and sequence.
     """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProducePartition]:
@@ -172,12 +172,12 @@ class ProducePartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     topic_id: builtins.str
-    """Topic id; empty means the topic that has the name now."""
+    """Topic id; empty means the topic that has the name at present."""
     batch: builtins.bytes
     """One RecordBatch of Kafka's message format version 2, base offset 0."""
     current_leader_epoch: builtins.int
-    """Leader epoch the caller knows; a leader of another epoch appends nothing and answers FENCED_LEADER_EPOCH (the caller's
-    is older) or UNKNOWN_LEADER_EPOCH (the caller's is newer). Absent skips the check.
+    """Leader epoch known to the caller. A leader with another epoch appends nothing and answers FENCED_LEADER_EPOCH (the
+    caller's epoch is older) or UNKNOWN_LEADER_EPOCH (the caller's epoch is newer). Absent skips the check.
     """
     @property
     def records(self) -> paceline.v1.record_pb2.RecordList:
@@ -224,7 +224,7 @@ global___ProduceResponse = ProduceResponse
 
 @typing.final
 class ProducePartitionResult(google.protobuf.message.Message):
-    """ProducePartitionResult tells where the records of one partition went."""
+    """ProducePartitionResult is the position of the appended records of one partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -284,30 +284,30 @@ class FetchRequest(google.protobuf.message.Message):
     max_wait_ms: builtins.int
     """Longest wait for min_bytes in milliseconds; 0 answers at once. Cut to 60 s, and to the deadline of a unary call."""
     min_bytes: builtins.int
-    """Answer as soon as this many bytes are there; 0 and 1 mean any."""
+    """Answer as soon as this many bytes are available; 0 and 1 mean any number."""
     max_bytes: builtins.int
     """Limit of the whole answer in bytes; 0 means 1 MiB. The first batch is sent even if it is larger."""
     isolation_level: global___IsolationLevel.ValueType
-    """What may be seen."""
+    """Records that the caller may see."""
     format: global___FetchFormat.ValueType
-    """In which form."""
+    """Format of the records."""
     session_id: builtins.int
-    """Incremental fetch session (KIP-227) that the request belongs to, or ends; 0 for none."""
+    """Incremental fetch session (KIP-227) that the request continues or ends; 0 for none."""
     session_epoch: builtins.int
-    """Number of the request in its session, from 1; 2147483647 is followed by 1. 0 is a full fetch, which ends the session
-    named, if any, and belongs to none.
+    """Number of the request in its session, from 1; 1 follows 2147483647. 0 is a full fetch, which ends the session given
+    by session_id, if any, and does not belong to a session.
     """
     rack_id: builtins.str
-    """Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
-    high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
+    """Rack of the caller (KIP-392). With a rack, a follower may answer, with records up to the high watermark it knows,
+    and the leader may redirect the caller to a replica in its rack. Empty: only leaders answer.
     """
     open_session: builtins.bool
-    """Open a session with this full fetch: session_epoch is 0 and the format BATCHES. The answer has its id, or 0 when the
-    broker keeps no further session.
+    """Open a session with this full fetch: session_epoch must be 0 and the format BATCHES. The answer has the session id,
+    or 0 when the broker has reached its limit of sessions.
     """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
-        """Partitions to read; in an incremental fetch only the added and changed ones."""
+        """Partitions to read; an incremental fetch lists only added and changed partitions."""
 
     @property
     def forgotten(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ForgottenPartition]:
@@ -350,15 +350,15 @@ class FetchPartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     topic_id: builtins.str
-    """Topic id; empty means the topic that has the name now."""
+    """Topic id; empty means the topic that has the name at present."""
     fetch_offset: builtins.int
-    """First offset wanted."""
+    """First offset to read."""
     max_bytes: builtins.int
     """Limit for this partition in bytes; 0 means 1 MiB."""
     current_leader_epoch: builtins.int
-    """Leader epoch the caller knows; absent skips the check."""
+    """Leader epoch known to the caller; absent skips the check."""
     last_fetched_epoch: builtins.int
-    """Epoch of the last record the caller has; present asks for divergence detection (KIP-595)."""
+    """Leader epoch of the caller's last record; when present, the leader checks for divergence (KIP-595)."""
     def __init__(
         self,
         *,
@@ -381,7 +381,7 @@ global___FetchPartition = FetchPartition
 
 @typing.final
 class ForgottenPartition(google.protobuf.message.Message):
-    """ForgottenPartition names a partition to drop from a fetch session."""
+    """ForgottenPartition is a partition to drop from a fetch session."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -403,14 +403,14 @@ global___ForgottenPartition = ForgottenPartition
 
 @typing.final
 class FetchResponse(google.protobuf.message.Message):
-    """FetchResponse answers a fetch; in an incremental session only partitions with news are listed."""
+    """FetchResponse answers a fetch; an incremental session lists only partitions with new data, offsets or errors."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     session_id: builtins.int
-    """Session to name in the next request; 0 for none, which is always so unless the request opened or continued one."""
+    """Session id for the next request; 0 unless the request opened or continued a session."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartitionResult]:
         """Results, in request order."""
@@ -446,15 +446,15 @@ class FetchPartitionResult(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     high_watermark: builtins.int
-    """End of what is committed, exclusive."""
+    """Exclusive end of the committed records."""
     last_stable_offset: builtins.int
-    """End of what READ_COMMITTED may see, exclusive."""
+    """Exclusive end of the records visible to READ_COMMITTED."""
     log_start_offset: builtins.int
     """First offset still in the log."""
     batches: builtins.bytes
     """RecordBatch bytes as stored."""
     preferred_read_replica: builtins.int
-    """Broker to fetch from next, a follower in the caller's rack; nothing was read here then. Absent: stay."""
+    """Follower in the caller's rack to fetch from next; this answer then has no records. Absent: stay with this broker."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""
@@ -505,7 +505,7 @@ class EpochEndOffset(google.protobuf.message.Message):
     epoch: builtins.int
     """The leader epoch."""
     end_offset: builtins.int
-    """First offset after it, exclusive end."""
+    """Exclusive end offset of the epoch."""
     def __init__(
         self,
         *,
@@ -525,7 +525,7 @@ class ListOffsetsRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     ISOLATION_LEVEL_FIELD_NUMBER: builtins.int
     isolation_level: global___IsolationLevel.ValueType
-    """What may be seen."""
+    """Records that the caller may see."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ListOffsetsPartition]:
         """Partitions to look up."""
@@ -556,11 +556,11 @@ class ListOffsetsPartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     spec: global___OffsetSpec.ValueType
-    """Which offset."""
+    """The offset to return."""
     timestamp_ms: builtins.int
     """For TIMESTAMP: milliseconds since the Unix epoch."""
     current_leader_epoch: builtins.int
-    """Leader epoch the caller knows; absent skips the check."""
+    """Leader epoch known to the caller; absent skips the check."""
     def __init__(
         self,
         *,
@@ -613,11 +613,11 @@ class ListOffsetsPartitionResult(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     offset: builtins.int
-    """The offset; absent when no record is that young."""
+    """The offset; absent when no record has a timestamp at or after timestamp_ms."""
     timestamp_ms: builtins.int
     """Timestamp of the record at that offset in milliseconds; absent for EARLIEST and LATEST."""
     leader_epoch: builtins.int
-    """Leader epoch of the record at that offset, or of the next one to be written there; -1 when it is not known."""
+    """Leader epoch of the record at that offset, or of the next record to be written there; -1 when it is not known."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""
@@ -645,19 +645,19 @@ global___ListOffsetsPartitionResult = ListOffsetsPartitionResult
 
 @typing.final
 class DeleteRecordsRequest(google.protobuf.message.Message):
-    """DeleteRecordsRequest names where logs shall begin. It goes to the leaders of the partitions."""
+    """DeleteRecordsRequest sets log start offsets. Send it to the leaders of the partitions."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     timeout_ms: builtins.int
-    """Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. The records stay deleted when the
-    time is over.
+    """Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. After the timeout the records
+    stay deleted.
     """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeleteRecordsPartition]:
-        """What to delete."""
+        """Partitions with the new log start offsets."""
 
     def __init__(
         self,
@@ -671,7 +671,7 @@ global___DeleteRecordsRequest = DeleteRecordsRequest
 
 @typing.final
 class DeleteRecordsPartition(google.protobuf.message.Message):
-    """DeleteRecordsPartition says what to delete of one partition."""
+    """DeleteRecordsPartition sets the log start offset of one partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -685,11 +685,11 @@ class DeleteRecordsPartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     before_offset: builtins.int
-    """First offset that stays; absent deletes everything that is committed."""
+    """First offset to keep; absent deletes all committed records."""
     topic_id: builtins.str
     """Topic id; empty skips the check."""
     current_leader_epoch: builtins.int
-    """Leader epoch the caller knows; absent skips the check."""
+    """Leader epoch known to the caller; absent skips the check."""
     def __init__(
         self,
         *,
@@ -743,7 +743,7 @@ class DeleteRecordsPartitionResult(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     low_watermark: builtins.int
-    """First offset that any live replica still has."""
+    """Lowest log start offset of all live replicas."""
     @property
     def error(self) -> paceline.v1.errors_pb2.PartitionError:
         """Why it failed; absent means success."""
@@ -764,7 +764,7 @@ global___DeleteRecordsPartitionResult = DeleteRecordsPartitionResult
 
 @typing.final
 class OffsetForLeaderEpochRequest(google.protobuf.message.Message):
-    """OffsetForLeaderEpochRequest asks where leader epochs ended."""
+    """OffsetForLeaderEpochRequest asks for the end offsets of leader epochs."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -797,9 +797,9 @@ class EpochPartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     leader_epoch: builtins.int
-    """The epoch whose end is wanted."""
+    """Leader epoch to look up."""
     current_leader_epoch: builtins.int
-    """Leader epoch the caller knows; absent skips the check."""
+    """Leader epoch known to the caller; absent skips the check."""
     def __init__(
         self,
         *,
@@ -836,7 +836,7 @@ global___OffsetForLeaderEpochResponse = OffsetForLeaderEpochResponse
 
 @typing.final
 class EpochPartitionResult(google.protobuf.message.Message):
-    """EpochPartitionResult is the end of the largest epoch not above the asked one."""
+    """EpochPartitionResult is the end of the largest epoch that is not above the requested epoch."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -854,7 +854,7 @@ class EpochPartitionResult(google.protobuf.message.Message):
 
     @property
     def end(self) -> global___EpochEndOffset:
-        """The epoch found and its end; absent when the log knows no such epoch."""
+        """The epoch found and its end; absent when the log has no such epoch."""
 
     def __init__(
         self,
@@ -890,13 +890,13 @@ class DigestRangeRequest(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     topic_id: builtins.str
-    """Topic id; empty means the topic that has the name now."""
+    """Topic id; empty means the topic that has the name at present."""
     start_offset: builtins.int
-    """First offset; batches that begin below it are left out."""
+    """First offset; batches that begin below it are not included."""
     end_offset: builtins.int
-    """Exclusive end; batches that reach it are left out. Compare replicas below the smallest high watermark."""
+    """Exclusive end; batches that extend past it are not included. Compare replicas below the smallest high watermark."""
     max_bytes: builtins.int
-    """Most bytes to read; 0 means 4 MiB, which is also the most. The first batch is always read whole."""
+    """Maximum bytes to read; 0 means 4 MiB, which is also the upper limit. The first batch is always read whole."""
     def __init__(
         self,
         *,
@@ -938,11 +938,13 @@ class DigestRangeResponse(google.protobuf.message.Message):
     size_bytes: builtins.int
     """Bytes of the batches as stored."""
     stored_crc32c: builtins.int
-    """CRC-32C of the batches as stored, one behind the other."""
+    """CRC-32C of the concatenated batches as stored."""
     content_crc32c: builtins.int
-    """The same with every leader epoch in a batch header read as zero: equal contents under other epochs agree in it."""
+    """The same CRC with the leader epoch of every batch header set to zero: equal for equal contents with different
+    epochs.
+    """
     next_offset: builtins.int
-    """Where to continue: the first offset at or after start_offset that the digest does not cover."""
+    """Offset to continue from: the first offset at or after start_offset that the digest does not cover."""
     log_start_offset: builtins.int
     """First offset in this replica's log."""
     log_end_offset: builtins.int
@@ -955,7 +957,7 @@ class DigestRangeResponse(google.protobuf.message.Message):
 
     @property
     def leader_epochs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Leader epochs of the batches, each once, in order."""
+        """Distinct leader epochs of the batches, in order."""
 
     def __init__(
         self,
@@ -998,7 +1000,7 @@ global___InitProducerIdRequest = InitProducerIdRequest
 
 @typing.final
 class InitProducerIdResponse(google.protobuf.message.Message):
-    """InitProducerIdResponse carries a producer id that no other producer has."""
+    """InitProducerIdResponse carries a unique producer id."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -6,13 +6,13 @@ from paceline.v1 import log_service_pb2 as paceline_dot_v1_dot_log__service__pb2
 
 
 class LogServiceStub(object):
-    """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    """LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 
-    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    deadline of a stream is that of the stream and says nothing about its requests.
+    Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    deadline of a stream applies to the stream, not to its requests.
     """
 
     def __init__(self, channel):
@@ -69,17 +69,17 @@ class LogServiceStub(object):
 
 
 class LogServiceServicer(object):
-    """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    """LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 
-    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    deadline of a stream is that of the stream and says nothing about its requests.
+    Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    deadline of a stream applies to the stream, not to its requests.
     """
 
     def Produce(self, request, context):
-        """Produce appends records to partitions and answers when the asked number of replicas has them.
+        """Produce appends records to partitions and answers when the number of replicas set by acks has them.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -87,9 +87,9 @@ class LogServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ProduceStream(self, request_iterator, context):
-        """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-        begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-        streams; UNIMPLEMENTED tells to use single calls.
+        """ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+        starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+        accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -107,7 +107,7 @@ class LogServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FetchStream(self, request_iterator, context):
-        """FetchStream is Fetch many times over, with the rules of ProduceStream.
+        """FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -117,36 +117,36 @@ class LogServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsets(self, request, context):
-        """ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
+        """ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OffsetForLeaderEpoch(self, request, context):
-        """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
+        """OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+        """DeleteRecords permanently deletes the records before an offset, which becomes the log start offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InitProducerId(self, request, context):
-        """InitProducerId hands out the id that an idempotent producer stamps on its batches.
+        """InitProducerId assigns a producer id for an idempotent producer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DigestRange(self, request, context):
-        """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-        follows, so that replicas can be compared without copying their records. It changes nothing.
+        """DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+        that replicas can be compared without copying their records. It changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,13 +208,13 @@ def add_LogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LogService(object):
-    """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    """LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 
-    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    deadline of a stream is that of the stream and says nothing about its requests.
+    Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    deadline of a stream applies to the stream, not to its requests.
     """
 
     @staticmethod

@@ -18,13 +18,13 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class LogServiceStub:
-    """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    """LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 
-    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    deadline of a stream is that of the stream and says nothing about its requests.
+    Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    deadline of a stream applies to the stream, not to its requests.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -32,7 +32,7 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """Produce appends records to partitions and answers when the asked number of replicas has them.
+    """Produce appends records to partitions and answers when the number of replicas set by acks has them.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
 
@@ -40,9 +40,9 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-    begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-    streams; UNIMPLEMENTED tells to use single calls.
+    """ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+    starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+    accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -60,7 +60,7 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.FetchRequest,
         paceline.v1.log_service_pb2.FetchResponse,
     ]
-    """FetchStream is Fetch many times over, with the rules of ProduceStream.
+    """FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -70,49 +70,49 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.ListOffsetsRequest,
         paceline.v1.log_service_pb2.ListOffsetsResponse,
     ]
-    """ListOffsets finds the earliest offset, the latest, or the first one at or after a time."""
+    """ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time."""
 
     OffsetForLeaderEpoch: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.OffsetForLeaderEpochRequest,
         paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse,
     ]
-    """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log."""
+    """OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log."""
 
     DeleteRecords: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.DeleteRecordsRequest,
         paceline.v1.log_service_pb2.DeleteRecordsResponse,
     ]
-    """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on."""
+    """DeleteRecords permanently deletes the records before an offset, which becomes the log start offset."""
 
     InitProducerId: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.InitProducerIdRequest,
         paceline.v1.log_service_pb2.InitProducerIdResponse,
     ]
-    """InitProducerId hands out the id that an idempotent producer stamps on its batches."""
+    """InitProducerId assigns a producer id for an idempotent producer."""
 
     DigestRange: grpc.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.DigestRangeRequest,
         paceline.v1.log_service_pb2.DigestRangeResponse,
     ]
-    """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-    follows, so that replicas can be compared without copying their records. It changes nothing.
+    """DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+    that replicas can be compared without copying their records. It changes nothing.
     """
 
 class LogServiceAsyncStub:
-    """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    """LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 
-    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    deadline of a stream is that of the stream and says nothing about its requests.
+    Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    deadline of a stream applies to the stream, not to its requests.
     """
 
     Produce: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """Produce appends records to partitions and answers when the asked number of replicas has them.
+    """Produce appends records to partitions and answers when the number of replicas set by acks has them.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
 
@@ -120,9 +120,9 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-    begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-    streams; UNIMPLEMENTED tells to use single calls.
+    """ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+    starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+    accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -140,7 +140,7 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.FetchRequest,
         paceline.v1.log_service_pb2.FetchResponse,
     ]
-    """FetchStream is Fetch many times over, with the rules of ProduceStream.
+    """FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -150,42 +150,42 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.ListOffsetsRequest,
         paceline.v1.log_service_pb2.ListOffsetsResponse,
     ]
-    """ListOffsets finds the earliest offset, the latest, or the first one at or after a time."""
+    """ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time."""
 
     OffsetForLeaderEpoch: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.OffsetForLeaderEpochRequest,
         paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse,
     ]
-    """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log."""
+    """OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log."""
 
     DeleteRecords: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.DeleteRecordsRequest,
         paceline.v1.log_service_pb2.DeleteRecordsResponse,
     ]
-    """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on."""
+    """DeleteRecords permanently deletes the records before an offset, which becomes the log start offset."""
 
     InitProducerId: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.InitProducerIdRequest,
         paceline.v1.log_service_pb2.InitProducerIdResponse,
     ]
-    """InitProducerId hands out the id that an idempotent producer stamps on its batches."""
+    """InitProducerId assigns a producer id for an idempotent producer."""
 
     DigestRange: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.log_service_pb2.DigestRangeRequest,
         paceline.v1.log_service_pb2.DigestRangeResponse,
     ]
-    """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-    follows, so that replicas can be compared without copying their records. It changes nothing.
+    """DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+    that replicas can be compared without copying their records. It changes nothing.
     """
 
 class LogServiceServicer(metaclass=abc.ABCMeta):
-    """LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    """LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 
-    Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    deadline of a stream is that of the stream and says nothing about its requests.
+    Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    deadline of a stream applies to the stream, not to its requests.
     """
 
     @abc.abstractmethod
@@ -194,7 +194,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.ProduceRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.ProduceResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.ProduceResponse]]:
-        """Produce appends records to partitions and answers when the asked number of replicas has them.
+        """Produce appends records to partitions and answers when the number of replicas set by acks has them.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 
@@ -204,9 +204,9 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[paceline.v1.log_service_pb2.ProduceRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.v1.log_service_pb2.ProduceResponse], collections.abc.AsyncIterator[paceline.v1.log_service_pb2.ProduceResponse]]:
-        """ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-        begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-        streams; UNIMPLEMENTED tells to use single calls.
+        """ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+        starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+        accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -228,7 +228,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[paceline.v1.log_service_pb2.FetchRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.v1.log_service_pb2.FetchResponse], collections.abc.AsyncIterator[paceline.v1.log_service_pb2.FetchResponse]]:
-        """FetchStream is Fetch many times over, with the rules of ProduceStream.
+        """FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -240,7 +240,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.ListOffsetsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.ListOffsetsResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.ListOffsetsResponse]]:
-        """ListOffsets finds the earliest offset, the latest, or the first one at or after a time."""
+        """ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time."""
 
     @abc.abstractmethod
     def OffsetForLeaderEpoch(
@@ -248,7 +248,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.OffsetForLeaderEpochRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.OffsetForLeaderEpochResponse]]:
-        """OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log."""
+        """OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log."""
 
     @abc.abstractmethod
     def DeleteRecords(
@@ -256,7 +256,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.DeleteRecordsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.DeleteRecordsResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.DeleteRecordsResponse]]:
-        """DeleteRecords deletes what lies before an offset, for good: the log starts there from now on."""
+        """DeleteRecords permanently deletes the records before an offset, which becomes the log start offset."""
 
     @abc.abstractmethod
     def InitProducerId(
@@ -264,7 +264,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.InitProducerIdRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.InitProducerIdResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.InitProducerIdResponse]]:
-        """InitProducerId hands out the id that an idempotent producer stamps on its batches."""
+        """InitProducerId assigns a producer id for an idempotent producer."""
 
     @abc.abstractmethod
     def DigestRange(
@@ -272,8 +272,8 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.DigestRangeRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.DigestRangeResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.DigestRangeResponse]]:
-        """DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-        follows, so that replicas can be compared without copying their records. It changes nothing.
+        """DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+        that replicas can be compared without copying their records. It changes nothing.
         """
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -8,10 +8,10 @@ from paceline.v1 import metadata_service_pb2 as paceline_dot_v1_dot_metadata__se
 class MetadataServiceStub(object):
     """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
 
-    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
-    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
-    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
-    twin that waits for news.
+    Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
+    last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
+    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
+    Each stream has an equivalent unary long-poll call.
     """
 
     def __init__(self, channel):
@@ -60,10 +60,10 @@ class MetadataServiceStub(object):
 class MetadataServiceServicer(object):
     """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
 
-    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
-    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
-    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
-    twin that waits for news.
+    Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
+    last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
+    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
+    Each stream has an equivalent unary long-poll call.
     """
 
     def DescribeCluster(self, request, context):
@@ -81,37 +81,37 @@ class MetadataServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplicas(self, request, context):
-        """DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader.
+        """DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchMetadata(self, request, context):
-        """WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
-        it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+        """WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
+        with NOT_CONTROLLER when that controller is not, or no longer, active.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PollMetadata(self, request, context):
-        """PollMetadata answers with what has changed since a cursor, at once or when something has.
+        """PollMetadata returns the changes since a cursor, and waits for a change when there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
-        go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+        """WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
+        register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PollEvents(self, request, context):
-        """PollEvents answers with the events after a cursor, at once or when there are some.
+        """PollEvents returns the events after a cursor, and waits for an event when there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,10 +165,10 @@ def add_MetadataServiceServicer_to_server(servicer, server):
 class MetadataService(object):
     """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
 
-    Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
-    at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
-    told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
-    twin that waits for news.
+    Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
+    last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
+    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
+    Each stream has an equivalent unary long-poll call.
     """
 
     @staticmethod

@@ -8,79 +8,79 @@ pub struct LeaderHint {
     /// Its leader epoch.
     #[prost(int32, tag = "2")]
     pub leader_epoch: i32,
-    /// Host to reach it at, on the listener the request arrived on; empty when unknown.
+    /// Host of the leader, on the listener of the request; empty when unknown.
     #[prost(string, tag = "3")]
     pub host: ::prost::alloc::string::String,
-    /// Port to reach it at; 0 when unknown.
+    /// Port of the leader; 0 when unknown.
     #[prost(int32, tag = "4")]
     pub port: i32,
-    /// Id of the topic it leads a partition of; empty when unknown. When a client knows another topic of that name, the
-    /// hint is not for it: leader epochs of different topics cannot be compared.
+    /// Id of the topic; empty when unknown. A client that knows another topic id for this name ignores the hint: leader
+    /// epochs of different topics cannot be compared.
     #[prost(string, tag = "5")]
     pub topic_id: ::prost::alloc::string::String,
 }
 /// PartitionError explains why one partition of a request failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PartitionError {
-    /// What went wrong.
+    /// Error code.
     #[prost(enumeration = "ErrorCode", tag = "1")]
     pub code: i32,
     /// One sentence for a person.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// For NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: where to go instead; absent when not known.
+    /// For NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: the present leader; absent when not known.
     #[prost(message, optional, tag = "3")]
     pub current_leader: ::core::option::Option<LeaderHint>,
     /// For OFFSET_OUT_OF_RANGE: first offset still in the log.
     #[prost(int64, optional, tag = "4")]
     pub log_start_offset: ::core::option::Option<i64>,
-    /// For OFFSET_OUT_OF_RANGE: end of what may be read, exclusive.
+    /// For OFFSET_OUT_OF_RANGE: exclusive end of the readable offsets.
     #[prost(int64, optional, tag = "5")]
     pub high_watermark: ::core::option::Option<i64>,
-    /// For THROTTLED: least pause before the request is repeated, in milliseconds; absent when the server names none.
+    /// For THROTTLED: minimum pause before a retry, in milliseconds; absent when the server does not give a pause.
     #[prost(int32, optional, tag = "6")]
     pub retry_after_ms: ::core::option::Option<i32>,
 }
 /// TopicError explains why one topic of a request failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TopicError {
-    /// What went wrong.
+    /// Error code.
     #[prost(enumeration = "ErrorCode", tag = "1")]
     pub code: i32,
     /// One sentence for a person.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
-/// ErrorCode says what went wrong. Positive numbers of Kafka's protocol are kept; codes from 1000 are our own.
+/// ErrorCode identifies an error. Kafka's numbers are kept; codes from 1000 are Paceline's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ErrorCode {
     /// No code was given; never sent by a server of this version.
     Unspecified = 0,
-    /// The offset lies outside \[log start offset, high watermark\]; the error names both.
+    /// The offset is outside \[log start offset, high watermark\]; the error has both.
     OffsetOutOfRange = 1,
-    /// A batch failed its CRC-32C or its lengths do not add up. Nothing was appended.
+    /// A batch failed its CRC-32C or has inconsistent lengths. No record was appended.
     CorruptMessage = 2,
-    /// The topic or partition does not exist, as far as the answering process knows; its metadata may be behind. After
+    /// The topic or partition does not exist in the metadata of the answering process, which may be out of date. After
     /// Produce with acks=all the batch may have been appended: the replica was deleted while it waited for its followers.
     UnknownTopicOrPartition = 3,
     /// The partition has no leader at the moment.
     LeaderNotAvailable = 5,
     /// This broker does not lead (or follow) the partition; the error names the leader when known. After Produce with
-    /// acks=all the batch may have been appended: the leader was deposed while it waited for its followers, and the next
-    /// leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
+    /// acks=all the batch may have been appended: the broker lost leadership while it waited for its followers, and the
+    /// next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
     NotLeaderOrFollower = 6,
-    /// The deadline passed before the outcome was known. The write may have happened.
+    /// The deadline expired before the outcome was known. The write may have been made.
     RequestTimedOut = 7,
     /// The broker is not registered.
     BrokerNotAvailable = 8,
-    /// The replica is not hosted here.
+    /// This broker does not host the replica.
     ReplicaNotAvailable = 9,
-    /// The batch is larger than max.message.bytes. Nothing was appended.
+    /// The batch is larger than max.message.bytes. No record was appended.
     MessageTooLarge = 10,
     /// The control request came from a deposed controller.
     StaleControllerEpoch = 11,
-    /// The note committed with an offset is longer than offset.metadata.max.bytes.
+    /// The metadata text of a committed offset is longer than offset.metadata.max.bytes.
     OffsetMetadataTooLarge = 12,
     /// The coordinator is loading the group.
     CoordinatorLoadInProgress = 14,
@@ -88,35 +88,35 @@ pub enum ErrorCode {
     CoordinatorNotAvailable = 15,
     /// This broker does not coordinate the group; find the coordinator again. A commit may have been written.
     NotCoordinator = 16,
-    /// The topic name is not legal, or the topic may not be written by clients.
+    /// The topic name is not valid, or clients may not write to the topic.
     InvalidTopic = 17,
     /// The batch is larger than a log segment.
     RecordListTooLarge = 18,
-    /// Fewer in-sync replicas than min.insync.replicas. Nothing was appended.
+    /// The ISR is smaller than min.insync.replicas. No record was appended.
     NotEnoughReplicas = 19,
-    /// The record was appended, but the in-sync set fell below min.insync.replicas before it was replicated.
+    /// The record was appended, but the ISR shrank below min.insync.replicas before the record was replicated.
     NotEnoughReplicasAfterAppend = 20,
-    /// The acks value is not one of the enum's.
+    /// The acks value is not in the enum.
     InvalidRequiredAcks = 21,
-    /// The generation is not the group's present one; join again.
+    /// The generation is not the group's present generation; join again.
     IllegalGeneration = 22,
-    /// The members know no assignor in common, or the kind of group is another one.
+    /// The members have no common assignor, or the group has another protocol type.
     InconsistentGroupProtocol = 23,
-    /// The name of the group is not legal.
+    /// The group id is not valid.
     InvalidGroupId = 24,
     /// The group has no such member; join again without a member id.
     UnknownMemberId = 25,
-    /// The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms.
+    /// The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms.
     InvalidSessionTimeout = 26,
     /// The group rebalances; join again.
     RebalanceInProgress = 27,
     /// The offsets of one commit do not fit into one batch.
     InvalidCommitOffsetSize = 28,
-    /// The caller's certificate does not allow the call: another role, another id, or another cluster.
+    /// The caller's certificate does not authorize the call: it has another role, id or cluster.
     ClusterAuthorizationFailed = 31,
     /// The record timestamp is outside the topic's bounds.
     InvalidTimestamp = 32,
-    /// A topic of that name exists already, or one that differs only in "." and "_".
+    /// The topic already exists, or a topic whose name differs only in "." and "_".
     TopicAlreadyExists = 36,
     /// The number of partitions is not positive, or above the limit.
     InvalidPartitions = 37,
@@ -134,11 +134,11 @@ pub enum ErrorCode {
     PolicyViolation = 44,
     /// The batch does not continue the producer's sequence. The producer needs a new id.
     OutOfOrderSequenceNumber = 45,
-    /// The producer's epoch is older than the one the log knows.
+    /// The producer's epoch is older than the latest epoch in the log.
     InvalidProducerEpoch = 47,
     /// A log directory failed.
     KafkaStorageError = 56,
-    /// The broker has no log directory of that name.
+    /// The broker has no such log directory.
     LogDirNotFound = 57,
     /// A reassignment of the partition is running.
     ReassignmentInProgress = 60,
@@ -156,37 +156,37 @@ pub enum ErrorCode {
     FencedLeaderEpoch = 74,
     /// The leader epoch in the request is newer than the broker's.
     UnknownLeaderEpoch = 75,
-    /// A batch uses a codec this broker cannot read.
+    /// The broker does not support the batch's compression codec.
     UnsupportedCompressionType = 76,
     /// The broker epoch in the request is older than the broker's registration.
     StaleBrokerEpoch = 77,
     /// The new leader's high watermark has not reached the start of its epoch yet.
     OffsetNotAvailable = 78,
-    /// A new member has to join with the id in the metadata entry "member_id".
+    /// A new member must join with the id in the metadata entry "member_id".
     MemberIdRequired = 79,
     /// The preferred leader is not online, or not in sync.
     PreferredLeaderNotAvailable = 80,
-    /// The group has group.max.size members.
+    /// The group already has group.max.size members.
     GroupMaxSizeReached = 81,
-    /// Another member has taken over the group instance id. Stop.
+    /// Another member has taken over the group instance id; this member must stop.
     FencedInstanceId = 82,
     /// No replica is online, so even an unclean election finds no leader.
     EligibleLeadersNotAvailable = 83,
-    /// The partition has the leader the election would give it.
+    /// The partition already has the leader that the election would choose.
     ElectionNotNeeded = 84,
-    /// There is no running reassignment of the partition to cancel.
+    /// The partition has no reassignment to cancel.
     NoReassignmentInProgress = 85,
-    /// A record of the batch is not valid. Nothing was appended.
+    /// A record of the batch is not valid. No record was appended.
     InvalidRecord = 87,
-    /// The conditional write lost against a newer version; read again, decide again.
+    /// The conditional write lost against a newer version; read again and decide again.
     InvalidUpdateVersion = 95,
-    /// The topic id in the request is not the one of the topic with that name.
+    /// The topic id in the request differs from the id of the topic with that name.
     InconsistentTopicId = 103,
-    /// Something failed that has no code of its own; the message says what.
+    /// A failure without its own code; the message describes it.
     UnknownServerError = 1000,
     /// The server is shutting down.
     ShuttingDown = 1001,
-    /// The server's budget for requests in flight is used up.
+    /// The server's limit for requests in flight is reached.
     Throttled = 1002,
 }
 impl ErrorCode {
@@ -378,7 +378,7 @@ pub struct CreateTopicsRequest {
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
-    /// Check only, change nothing.
+    /// Check the request without changing anything.
     #[prost(bool, tag = "3")]
     pub validate_only: bool,
 }
@@ -418,7 +418,7 @@ pub struct CreateTopicsResponse {
     #[prost(message, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<CreateTopicResult>,
 }
-/// CreateTopicResult tells what became of one topic.
+/// CreateTopicResult is the result for one topic.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateTopicResult {
     /// Topic name.
@@ -430,7 +430,7 @@ pub struct CreateTopicResult {
     /// Topic id, 22 characters; empty for validate_only.
     #[prost(string, tag = "3")]
     pub topic_id: ::prost::alloc::string::String,
-    /// Where replicas were placed, partition 0 first.
+    /// Replicas of each partition, partition 0 first.
     #[prost(message, repeated, tag = "4")]
     pub assignments: ::prost::alloc::vec::Vec<ReplicaAssignment>,
 }
@@ -451,7 +451,7 @@ pub struct DeleteTopicsResponse {
     #[prost(message, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<DeleteTopicResult>,
 }
-/// DeleteTopicResult tells what became of one topic.
+/// DeleteTopicResult is the result for one topic.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteTopicResult {
     /// Topic name.
@@ -461,7 +461,7 @@ pub struct DeleteTopicResult {
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<TopicError>,
 }
-/// CreatePartitionsRequest lists topics to grow.
+/// CreatePartitionsRequest lists topics that get more partitions.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreatePartitionsRequest {
     /// The topics; each name at most once.
@@ -470,20 +470,20 @@ pub struct CreatePartitionsRequest {
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
-    /// Check only, change nothing.
+    /// Check the request without changing anything.
     #[prost(bool, tag = "3")]
     pub validate_only: bool,
 }
-/// NewPartitions says how many partitions a topic is to have.
+/// NewPartitions sets the number of partitions of a topic.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NewPartitions {
     /// Topic name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Number of partitions afterwards, more than now.
+    /// New number of partitions, larger than the present number.
     #[prost(int32, tag = "2")]
     pub count: i32,
-    /// Manual placement of the new ones, lowest number first; empty lets the controller place replicas.
+    /// Manual placement of the new partitions, lowest index first; empty lets the controller place replicas.
     #[prost(message, repeated, tag = "3")]
     pub assignments: ::prost::alloc::vec::Vec<ReplicaAssignment>,
 }
@@ -494,23 +494,23 @@ pub struct CreatePartitionsResponse {
     #[prost(message, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<CreatePartitionsResult>,
 }
-/// CreatePartitionsResult tells what became of one topic.
+/// CreatePartitionsResult is the result for one topic.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreatePartitionsResult {
     /// Topic name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Why it failed; absent means success. REASSIGNMENT_IN_PROGRESS while a partition of the topic is being moved.
+    /// Why it failed; absent means success. REASSIGNMENT_IN_PROGRESS while a partition of the topic is being reassigned.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<TopicError>,
     /// Number of the first new partition.
     #[prost(int32, tag = "3")]
     pub first_partition: i32,
-    /// Where replicas of the new partitions were placed, lowest number first.
+    /// Replicas of the new partitions, lowest index first.
     #[prost(message, repeated, tag = "4")]
     pub assignments: ::prost::alloc::vec::Vec<ReplicaAssignment>,
 }
-/// AlterPartitionReassignmentsRequest lists moves to start, replace or cancel.
+/// AlterPartitionReassignmentsRequest lists reassignments to start, replace or cancel.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AlterPartitionReassignmentsRequest {
     /// The partitions; each at most once.
@@ -519,11 +519,11 @@ pub struct AlterPartitionReassignmentsRequest {
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
-    /// Check only, change nothing.
+    /// Check the request without changing anything.
     #[prost(bool, tag = "3")]
     pub validate_only: bool,
 }
-/// PartitionReassignment is the wish for one partition.
+/// PartitionReassignment is the target of one partition.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PartitionReassignment {
     /// Topic name.
@@ -532,7 +532,7 @@ pub struct PartitionReassignment {
     /// Partition number.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Where its replicas shall be, the preferred leader first; absent cancels the running move.
+    /// Target replicas, the preferred leader first; absent cancels the running reassignment.
     #[prost(message, optional, tag = "3")]
     pub target: ::core::option::Option<ReplicaAssignment>,
 }
@@ -543,7 +543,7 @@ pub struct AlterPartitionReassignmentsResponse {
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<AlterPartitionReassignmentResult>,
 }
-/// AlterPartitionReassignmentResult tells whether one wish was accepted.
+/// AlterPartitionReassignmentResult is the result for one partition.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlterPartitionReassignmentResult {
     /// Topic name.
@@ -552,23 +552,23 @@ pub struct AlterPartitionReassignmentResult {
     /// Partition number.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Why it was refused; absent means accepted.
+    /// Why it was refused; absent means that it was accepted.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
 }
-/// ListPartitionReassignmentsRequest names the partitions wanted.
+/// ListPartitionReassignmentsRequest selects the partitions to list.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListPartitionReassignmentsRequest {
-    /// Partitions; empty means every partition that is being moved.
+    /// Partitions; empty means every partition with a running reassignment.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartition>,
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
-    /// Most entries in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+    /// Maximum entries per page; 0 lets the server choose. A page also ends at about 1 MiB.
     #[prost(int32, tag = "3")]
     pub page_size: i32,
-    /// next_page_token of the page before, with the same request; empty for the first page.
+    /// next_page_token of the previous page, with the same request; empty for the first page.
     #[prost(string, tag = "4")]
     pub page_token: ::prost::alloc::string::String,
 }
@@ -582,18 +582,18 @@ pub struct TopicPartition {
     #[prost(int32, tag = "2")]
     pub partition: i32,
 }
-/// ListPartitionReassignmentsResponse lists moves by topic and partition; partitions that are not being moved are left
-/// out, whether asked for or not.
+/// ListPartitionReassignmentsResponse lists running reassignments by topic and partition. Partitions without a running
+/// reassignment have no entry, even when the request names them.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListPartitionReassignmentsResponse {
-    /// Running moves.
+    /// Running reassignments.
     #[prost(message, repeated, tag = "1")]
     pub reassignments: ::prost::alloc::vec::Vec<OngoingReassignment>,
-    /// Token of the next page; empty when this is the last one.
+    /// Token of the next page; empty on the last page.
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
 }
-/// OngoingReassignment is one partition on its way to other brokers.
+/// OngoingReassignment is a partition with a running reassignment.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OngoingReassignment {
     /// Topic name.
@@ -602,26 +602,26 @@ pub struct OngoingReassignment {
     /// Partition number.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Current replicas: the target first, then what goes when it is done.
+    /// Current replicas: the target first, then the replicas to be removed.
     #[prost(int32, repeated, tag = "3")]
     pub replicas: ::prost::alloc::vec::Vec<i32>,
-    /// Those that are being added.
+    /// Replicas that the reassignment adds.
     #[prost(int32, repeated, tag = "4")]
     pub adding_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// Those that go when every replica of the target is in sync.
+    /// Replicas that are removed when every replica of the target is in sync.
     #[prost(int32, repeated, tag = "5")]
     pub removing_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// In-sync replicas, as ZooKeeper has them now.
+    /// Present in-sync replicas in ZooKeeper.
     #[prost(int32, repeated, tag = "6")]
     pub isr: ::prost::alloc::vec::Vec<i32>,
     /// Leader's broker id; absent when there is none.
     #[prost(int32, optional, tag = "7")]
     pub leader: ::core::option::Option<i32>,
-    /// Replicas of the target that are not in sync yet, each with the reason. Empty: the end is near.
+    /// Target replicas that are not in sync yet, each with the reason; empty when the reassignment is about to complete.
     #[prost(message, repeated, tag = "8")]
     pub waiting_for: ::prost::alloc::vec::Vec<AwaitedReplica>,
 }
-/// AwaitedReplica is a replica that a move waits for.
+/// AwaitedReplica is a replica that the reassignment waits for.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AwaitedReplica {
     /// Broker id.
@@ -634,31 +634,31 @@ pub struct AwaitedReplica {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
-/// ElectLeadersRequest names partitions that shall get a leader.
+/// ElectLeadersRequest lists partitions that need an election.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ElectLeadersRequest {
-    /// Which replicas may become leader.
+    /// Replicas that may become leader.
     #[prost(enumeration = "ElectionType", tag = "1")]
     pub r#type: i32,
-    /// The partitions, each at most once; empty means every partition that needs such an election.
+    /// The partitions, each at most once; empty means every partition that needs an election of this type.
     #[prost(message, repeated, tag = "2")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartition>,
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "3")]
     pub timeout_ms: i32,
-    /// Say who would be elected, change nothing.
+    /// Return the leaders that would be elected, without electing them.
     #[prost(bool, tag = "4")]
     pub validate_only: bool,
 }
-/// ElectLeadersResponse answers every partition of the request, in its order; when all were asked for, those that needed
-/// an election, sorted.
+/// ElectLeadersResponse answers every partition of the request, in its order. For an empty request it has the partitions
+/// that needed an election, sorted by topic and index.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ElectLeadersResponse {
     /// One result per partition.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<ElectLeaderResult>,
 }
-/// ElectLeaderResult tells what became of one partition.
+/// ElectLeaderResult is the result for one partition.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ElectLeaderResult {
     /// Topic name.
@@ -667,40 +667,40 @@ pub struct ElectLeaderResult {
     /// Partition number.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Why it failed; absent means success. ELECTION_NOT_NEEDED when the leader is the one wanted already.
+    /// Why it failed; absent means success. ELECTION_NOT_NEEDED when the right replica is already leader.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
-    /// The leader elected, or with validate_only the one who would be; absent when there is none.
+    /// The elected leader, or the leader that would be elected with validate_only; absent when there is none.
     #[prost(int32, optional, tag = "4")]
     pub leader: ::core::option::Option<i32>,
     /// Its leader epoch; absent with validate_only.
     #[prost(int32, optional, tag = "5")]
     pub leader_epoch: ::core::option::Option<i32>,
-    /// Whether the leader comes from outside the in-sync replicas, so that records may be lost.
+    /// Whether the leader was not in the ISR, so that records may be lost.
     #[prost(bool, tag = "6")]
     pub unclean: bool,
 }
-/// ConfigResource names what a configuration belongs to.
+/// ConfigResource identifies the object that a configuration applies to.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConfigResource {
     /// Kind of resource.
     #[prost(enumeration = "ConfigResourceType", tag = "1")]
     pub r#type: i32,
-    /// Its name: for a topic, the topic's; for a broker its id, empty for all of them.
+    /// Topic name, or broker id; an empty broker name means all brokers.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
 }
 /// ConfigError explains why one resource of a request failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConfigError {
-    /// What went wrong.
+    /// Error code.
     #[prost(enumeration = "ErrorCode", tag = "1")]
     pub code: i32,
     /// One sentence for a person, naming the key.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
-/// DescribeConfigsRequest names the resources wanted.
+/// DescribeConfigsRequest selects resources.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeConfigsRequest {
     /// The resources.
@@ -709,20 +709,20 @@ pub struct DescribeConfigsRequest {
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
-    /// Most resources in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+    /// Maximum resources per page; 0 lets the server choose. A page also ends at about 1 MiB.
     #[prost(int32, tag = "3")]
     pub page_size: i32,
-    /// next_page_token of the page before, with the same request; empty for the first page.
+    /// next_page_token of the previous page, with the same request; empty for the first page.
     #[prost(string, tag = "4")]
     pub page_token: ::prost::alloc::string::String,
 }
-/// DescribeConfigsResource is one resource, and which of its keys are wanted.
+/// DescribeConfigsResource selects keys of one resource.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeConfigsResource {
     /// The resource.
     #[prost(message, optional, tag = "1")]
     pub resource: ::core::option::Option<ConfigResource>,
-    /// Keys; empty means all of them.
+    /// Keys; empty means all keys.
     #[prost(string, repeated, tag = "2")]
     pub keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -732,7 +732,7 @@ pub struct DescribeConfigsResponse {
     /// One result per resource.
     #[prost(message, repeated, tag = "1")]
     pub resources: ::prost::alloc::vec::Vec<DescribeConfigsResult>,
-    /// Token of the next page; empty when this is the last one.
+    /// Token of the next page; empty on the last page.
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
 }
@@ -745,29 +745,29 @@ pub struct DescribeConfigsResult {
     /// Why it failed; absent means success.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<ConfigError>,
-    /// The keys, in the order of the documentation; keys asked for that do not exist are an INVALID_CONFIG error.
+    /// The keys, in the order of the documentation. An unknown key in the request is an INVALID_CONFIG error.
     #[prost(message, repeated, tag = "3")]
     pub entries: ::prost::alloc::vec::Vec<ConfigEntry>,
 }
-/// ConfigEntry is one key with the value in effect.
+/// ConfigEntry is one key with its effective value.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConfigEntry {
     /// Key, for example "retention.ms".
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
-    /// Value in effect, as text.
+    /// Effective value, as text.
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
-    /// Where it comes from.
+    /// Level at which the value is set.
     #[prost(enumeration = "ConfigSource", tag = "3")]
     pub source: i32,
-    /// How the value is to be read.
+    /// Type of the value.
     #[prost(enumeration = "ConfigType", tag = "4")]
     pub r#type: i32,
-    /// Value that is in effect when the key is set nowhere, as text.
+    /// Default value, as text.
     #[prost(string, tag = "5")]
     pub default_value: ::prost::alloc::string::String,
-    /// One or two sentences for a person, with the unit.
+    /// Description of the key, one or two sentences with the unit.
     #[prost(string, tag = "6")]
     pub documentation: ::prost::alloc::string::String,
 }
@@ -780,7 +780,7 @@ pub struct IncrementalAlterConfigsRequest {
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
-    /// Check only, change nothing.
+    /// Check the request without changing anything.
     #[prost(bool, tag = "3")]
     pub validate_only: bool,
 }
@@ -800,10 +800,10 @@ pub struct ConfigChange {
     /// Key, for example "retention.ms".
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
-    /// What to do.
+    /// Operation on the key.
     #[prost(enumeration = "ConfigOperation", tag = "2")]
     pub operation: i32,
-    /// The value; absent for DELETE. For APPEND and SUBTRACT a comma list.
+    /// The value; absent for DELETE, a comma-separated list for APPEND and SUBTRACT.
     #[prost(string, optional, tag = "3")]
     pub value: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -814,63 +814,63 @@ pub struct IncrementalAlterConfigsResponse {
     #[prost(message, repeated, tag = "1")]
     pub resources: ::prost::alloc::vec::Vec<AlterConfigsResult>,
 }
-/// AlterConfigsResult tells what became of one resource.
+/// AlterConfigsResult is the result for one resource.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlterConfigsResult {
     /// The resource.
     #[prost(message, optional, tag = "1")]
     pub resource: ::core::option::Option<ConfigResource>,
-    /// Why all of its changes were refused; absent means success.
+    /// Why all changes of the resource were refused; absent means success.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<ConfigError>,
 }
-/// LogDirError explains why a log directory, a broker or a wish failed.
+/// LogDirError explains why the request failed for a log directory, a broker or a replica.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogDirError {
-    /// What went wrong.
+    /// Error code.
     #[prost(enumeration = "ErrorCode", tag = "1")]
     pub code: i32,
     /// One sentence for a person.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
-/// DescribeLogDirsRequest says whose log directories are wanted, and of which partitions.
+/// DescribeLogDirsRequest selects brokers and partitions.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeLogDirsRequest {
-    /// Brokers; empty means every live one.
+    /// Brokers; empty means every live broker.
     #[prost(int32, repeated, tag = "1")]
     pub broker_ids: ::prost::alloc::vec::Vec<i32>,
-    /// Partitions wanted; empty means all. Directories are listed in any case.
+    /// Partitions to list; empty means all. Every log directory is listed, even without such a partition.
     #[prost(message, repeated, tag = "2")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartition>,
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "3")]
     pub timeout_ms: i32,
-    /// Most replicas in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+    /// Maximum replicas per page; 0 lets the server choose. A page also ends at about 1 MiB.
     #[prost(int32, tag = "4")]
     pub page_size: i32,
-    /// next_page_token of the page before, with the same request; empty for the first page.
+    /// next_page_token of the previous page, with the same request; empty for the first page.
     #[prost(string, tag = "5")]
     pub page_token: ::prost::alloc::string::String,
 }
-/// DescribeLogDirsResponse answers every broker, in the order of the request, else by id. A broker, or a directory of it,
-/// whose replicas do not fit on one page is continued at the beginning of the next one, with the rest of its replicas.
+/// DescribeLogDirsResponse answers every broker, in the order of the request, or by id for an empty request. When the
+/// replicas of a broker or directory do not fit on a page, the next page repeats its entry with the remaining replicas.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeLogDirsResponse {
     /// One result per broker.
     #[prost(message, repeated, tag = "1")]
     pub brokers: ::prost::alloc::vec::Vec<BrokerLogDirs>,
-    /// Token of the next page; empty when this is the last one.
+    /// Token of the next page; empty on the last page.
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
 }
-/// BrokerLogDirs is what one broker holds.
+/// BrokerLogDirs lists the log directories of one broker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BrokerLogDirs {
     /// Broker id.
     #[prost(int32, tag = "1")]
     pub broker_id: i32,
-    /// Why the broker could not be asked; absent means success.
+    /// Why the broker did not answer; absent means success.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<LogDirError>,
     /// Its log directories, in the order of its settings.
@@ -883,10 +883,10 @@ pub struct LogDir {
     /// Path on the broker.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
-    /// KAFKA_STORAGE_ERROR when the directory has failed; its replicas are offline then and not listed.
+    /// KAFKA_STORAGE_ERROR when the directory has failed; its replicas are then offline and not listed.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<LogDirError>,
-    /// Replicas there, by topic and partition.
+    /// Replicas in the directory, by topic and partition.
     #[prost(message, repeated, tag = "3")]
     pub replicas: ::prost::alloc::vec::Vec<LogDirReplica>,
 }
@@ -902,24 +902,24 @@ pub struct LogDirReplica {
     /// Bytes of its segments.
     #[prost(int64, tag = "3")]
     pub size_bytes: i64,
-    /// Records that its leader had committed, when it last said so, and that are not here yet; 0 for a leader.
+    /// Records below the leader's last known high watermark that this replica lacks; 0 for a leader.
     #[prost(int64, tag = "4")]
     pub offset_lag: i64,
-    /// Whether it is a copy being made in another directory of the same broker; never so in this version.
+    /// Whether the replica is a copy for a move between directories of this broker; always false in this version.
     #[prost(bool, tag = "5")]
     pub is_future: bool,
 }
-/// AlterReplicaLogDirsRequest lists wishes.
+/// AlterReplicaLogDirsRequest assigns replicas to log directories.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AlterReplicaLogDirsRequest {
-    /// The wishes; each replica at most once.
+    /// The replicas, each at most once.
     #[prost(message, repeated, tag = "1")]
     pub replicas: ::prost::alloc::vec::Vec<ReplicaLogDir>,
     /// Longest wait in milliseconds; 0 means 30 s.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
 }
-/// ReplicaLogDir says where a replica shall lie.
+/// ReplicaLogDir assigns one replica to a log directory.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplicaLogDir {
     /// Broker that holds the replica.
@@ -935,14 +935,14 @@ pub struct ReplicaLogDir {
     #[prost(string, tag = "4")]
     pub path: ::prost::alloc::string::String,
 }
-/// AlterReplicaLogDirsResponse answers every wish, in the order of the request.
+/// AlterReplicaLogDirsResponse answers every replica, in the order of the request.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AlterReplicaLogDirsResponse {
-    /// One result per wish.
+    /// One result per replica.
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<AlterReplicaLogDirResult>,
 }
-/// AlterReplicaLogDirResult tells what became of one wish.
+/// AlterReplicaLogDirResult is the result for one replica.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlterReplicaLogDirResult {
     /// Broker that holds the replica.
@@ -954,20 +954,20 @@ pub struct AlterReplicaLogDirResult {
     /// Partition number.
     #[prost(int32, tag = "3")]
     pub partition: i32,
-    /// Why it was refused; absent means the replica lies there. LOG_DIR_NOT_FOUND: no such directory;
-    /// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: it would have to be moved.
+    /// Why it was refused; absent means that the replica is in the directory. LOG_DIR_NOT_FOUND: no such directory;
+    /// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: the replica is in another directory.
     #[prost(message, optional, tag = "4")]
     pub error: ::core::option::Option<LogDirError>,
 }
-/// AwaitedReason says why a replica is not in sync.
+/// AwaitedReason is the reason why a replica is not in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum AwaitedReason {
     /// No reason was given; never sent by a server of this version.
     Unspecified = 0,
-    /// It is copying records and has not caught up with the leader yet. Waiting helps.
+    /// It is copying records and has not caught up with the leader; the reassignment continues without intervention.
     NotCaughtUp = 1,
-    /// Its broker is not registered. Start it, or cancel the move.
+    /// Its broker is not registered. Start the broker, or cancel the reassignment.
     BrokerDead = 2,
     /// Its broker is shutting down.
     BrokerShuttingDown = 3,
@@ -1004,16 +1004,16 @@ impl AwaitedReason {
         }
     }
 }
-/// ElectionType says which replicas may become leader.
+/// ElectionType selects the replicas that may become leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ElectionType {
-    /// Refused: say which.
+    /// Refused: the type is required.
     Unspecified = 0,
-    /// The first assigned replica, if it is online and in sync. Nothing is lost.
+    /// The first assigned replica, if it is online and in sync. No record is lost.
     Preferred = 1,
-    /// An in-sync replica, else the first assigned one that is online. In the second case every record that the new
-    /// leader has not copied is lost for good.
+    /// An in-sync replica, otherwise the first assigned replica that is online. In the second case every record that the
+    /// new leader has not copied is lost permanently.
     Unclean = 2,
 }
 impl ElectionType {
@@ -1038,15 +1038,15 @@ impl ElectionType {
         }
     }
 }
-/// ConfigResourceType says what a configuration belongs to.
+/// ConfigResourceType is the kind of object that a configuration applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ConfigResourceType {
-    /// Refused: say which.
+    /// Refused: the type is required.
     Unspecified = 0,
     /// A topic.
     Topic = 1,
-    /// A broker, or all of them: what may be set while they run.
+    /// A broker, or all brokers: keys that can be changed while brokers run.
     Broker = 2,
 }
 impl ConfigResourceType {
@@ -1071,7 +1071,7 @@ impl ConfigResourceType {
         }
     }
 }
-/// ConfigType says how the text of a value is to be read.
+/// ConfigType is the type of a value, which is transferred as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ConfigType {
@@ -1079,13 +1079,13 @@ pub enum ConfigType {
     Unspecified = 0,
     /// "true" or "false".
     Boolean = 1,
-    /// A whole number of 64 bits with sign.
+    /// A signed 64-bit integer.
     Integer = 2,
     /// A decimal number.
     Double = 3,
-    /// Text.
+    /// Any text.
     String = 4,
-    /// Texts separated by commas; APPEND and SUBTRACT work on them.
+    /// Comma-separated list; APPEND and SUBTRACT apply to this type.
     List = 5,
 }
 impl ConfigType {
@@ -1116,7 +1116,7 @@ impl ConfigType {
         }
     }
 }
-/// ConfigSource says where a value comes from.
+/// ConfigSource is the level at which a value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ConfigSource {
@@ -1126,7 +1126,7 @@ pub enum ConfigSource {
     Topic = 1,
     /// Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>.
     BrokerDefault = 2,
-    /// Set nowhere.
+    /// Default value; the key is not set at any level.
     BuiltInDefault = 3,
     /// Set for this broker, in /config/brokers/<id>.
     Broker = 4,
@@ -1157,19 +1157,19 @@ impl ConfigSource {
         }
     }
 }
-/// ConfigOperation says what to do with a key.
+/// ConfigOperation changes the value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ConfigOperation {
-    /// Refused: say which.
+    /// Refused: the operation is required.
     Unspecified = 0,
-    /// Give the key this value.
+    /// Set the value.
     Set = 1,
-    /// Remove the topic's own value, so that the default counts.
+    /// Remove the value set for this resource, so that the value of the next level applies.
     Delete = 2,
-    /// Add members to a list, for example to cleanup.policy; what is there already stays once.
+    /// Add members to a list, for example to cleanup.policy; members that are already in the list are not repeated.
     Append = 3,
-    /// Take members out of a list.
+    /// Remove members from a list.
     Subtract = 4,
 }
 impl ConfigOperation {
@@ -1209,13 +1209,13 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// AdminService changes the cluster. Every controller serves it; one that is not active answers
-    /// FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-    /// An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-    /// A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+    /// AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+    /// FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+    /// A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+    /// When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
     ///
-    /// timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-    /// its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+    /// timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+    /// its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1285,8 +1285,8 @@ pub mod admin_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-        /// REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+        /// CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+        /// REQUEST_TIMED_OUT the topic exists and its creation continues.
         pub async fn create_topics(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateTopicsRequest>,
@@ -1311,8 +1311,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("paceline.v1.AdminService", "CreateTopics"));
             self.inner.unary(req, path, codec).await
         }
-        /// DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-        /// deletion goes on.
+        /// DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues.
         pub async fn delete_topics(
             &mut self,
             request: impl tonic::IntoRequest<super::DeleteTopicsRequest>,
@@ -1337,9 +1336,9 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("paceline.v1.AdminService", "DeleteTopics"));
             self.inner.unary(req, path, codec).await
         }
-        /// CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-        /// or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-        /// other partitions from then on.
+        /// CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+        /// After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+        /// record keys to partitions.
         pub async fn create_partitions(
             &mut self,
             request: impl tonic::IntoRequest<super::CreatePartitionsRequest>,
@@ -1364,8 +1363,8 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("paceline.v1.AdminService", "CreatePartitions"));
             self.inner.unary(req, path, codec).await
         }
-        /// AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-        /// accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+        /// AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+        /// accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
         pub async fn alter_partition_reassignments(
             &mut self,
             request: impl tonic::IntoRequest<super::AlterPartitionReassignmentsRequest>,
@@ -1395,7 +1394,7 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// ListPartitionReassignments lists running moves and what each waits for.
+        /// ListPartitionReassignments lists running reassignments and the replicas that each waits for.
         pub async fn list_partition_reassignments(
             &mut self,
             request: impl tonic::IntoRequest<super::ListPartitionReassignmentsRequest>,
@@ -1425,8 +1424,8 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-        /// is elected all the same.
+        /// ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+        /// elected but has not acknowledged yet.
         pub async fn elect_leaders(
             &mut self,
             request: impl tonic::IntoRequest<super::ElectLeadersRequest>,
@@ -1476,8 +1475,8 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("paceline.v1.AdminService", "DescribeConfigs"));
             self.inner.unary(req, path, codec).await
         }
-        /// IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-        /// without a restart. All changes of one resource are made, or none.
+        /// IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+        /// without a restart. Either all changes of a resource are made or none of them.
         pub async fn incremental_alter_configs(
             &mut self,
             request: impl tonic::IntoRequest<super::IncrementalAlterConfigsRequest>,
@@ -1507,8 +1506,8 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-        /// answer has an error and leaves the others alone.
+        /// DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+        /// entry of a broker that does not answer has an error, and the other entries are complete.
         pub async fn describe_log_dirs(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeLogDirsRequest>,
@@ -1533,8 +1532,8 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("paceline.v1.AdminService", "DescribeLogDirs"));
             self.inner.unary(req, path, codec).await
         }
-        /// AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-        /// already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+        /// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+        /// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
         pub async fn alter_replica_log_dirs(
             &mut self,
             request: impl tonic::IntoRequest<super::AlterReplicaLogDirsRequest>,
@@ -1563,7 +1562,7 @@ pub mod admin_service_client {
         }
     }
 }
-/// ReplicaOffsets is where one replica stood at the moment of an event; ends are exclusive.
+/// ReplicaOffsets are the offsets of one replica at the time of an event; end offsets are exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplicaOffsets {
     /// Broker id.
@@ -1614,17 +1613,17 @@ pub struct ReplicaEvent {
     /// Broker id of the replica.
     #[prost(int32, tag = "2")]
     pub broker_id: i32,
-    /// Epoch of the controller that the broker obeys; absent when not known.
+    /// Epoch of the newest controller that the broker has accepted; absent when not known.
     #[prost(int32, optional, tag = "3")]
     pub controller_epoch: ::core::option::Option<i32>,
     /// The partition's leadership; absent when not known.
     #[prost(message, optional, tag = "4")]
     pub leadership: ::core::option::Option<PartitionLeadership>,
-    /// Offsets: the broker's own replica first, then those it follows the progress of.
+    /// Offsets: the broker's own replica first, then the replicas whose progress it tracks.
     #[prost(message, repeated, tag = "5")]
     pub replicas: ::prost::alloc::vec::Vec<ReplicaOffsets>,
 }
-/// TruncationEvent tells that a follower removed records from its log.
+/// TruncationEvent reports that a follower removed records from its log.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TruncationEvent {
     /// The partition.
@@ -1633,7 +1632,7 @@ pub struct TruncationEvent {
     /// Broker id of the follower.
     #[prost(int32, tag = "2")]
     pub broker_id: i32,
-    /// Epoch of the controller that the broker obeys; absent when not known.
+    /// Epoch of the newest controller that the broker has accepted; absent when not known.
     #[prost(int32, optional, tag = "3")]
     pub controller_epoch: ::core::option::Option<i32>,
     /// The partition's leadership; absent when not known.
@@ -1652,7 +1651,7 @@ pub struct IsrEvent {
     /// The partition.
     #[prost(message, optional, tag = "1")]
     pub partition: ::core::option::Option<EventPartition>,
-    /// Broker id of the leader that reports it; absent when the controller does.
+    /// Broker id of the reporting leader; absent when the controller reports.
     #[prost(int32, optional, tag = "2")]
     pub broker_id: ::core::option::Option<i32>,
     /// Controller epoch; absent when not known.
@@ -1664,17 +1663,17 @@ pub struct IsrEvent {
     /// In-sync replicas before; empty when not known.
     #[prost(int32, repeated, tag = "5")]
     pub old_isr: ::prost::alloc::vec::Vec<i32>,
-    /// Offsets: the leader's own first; empty when the controller reports.
+    /// Offsets: the leader's own replica first; empty when the controller reports.
     #[prost(message, repeated, tag = "6")]
     pub replicas: ::prost::alloc::vec::Vec<ReplicaOffsets>,
 }
-/// TransitionEvent is a step of the controller's state machine of partitions, or of that of replicas.
+/// TransitionEvent is a transition of the partition state machine or the replica state machine.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransitionEvent {
     /// The partition.
     #[prost(message, optional, tag = "1")]
     pub partition: ::core::option::Option<EventPartition>,
-    /// Broker id of the replica that changed state; absent when the partition did.
+    /// Broker id of the replica that changed state; absent for a transition of the partition.
     #[prost(int32, optional, tag = "2")]
     pub broker_id: ::core::option::Option<i32>,
     /// Controller epoch; absent when not known.
@@ -1699,7 +1698,7 @@ pub struct BrokerEvent {
     /// Controller epoch; absent when a broker reports.
     #[prost(int32, optional, tag = "2")]
     pub controller_epoch: ::core::option::Option<i32>,
-    /// The broker's registration; absent when the event has none, and for callers other than super users of a cluster with
+    /// Broker epoch; absent when the event has none, and for callers that are not super users when the cluster uses client
     /// identities.
     #[prost(int64, optional, tag = "3")]
     pub broker_epoch: ::core::option::Option<i64>,
@@ -1737,7 +1736,7 @@ pub struct TopicEvent {
     #[prost(int32, optional, tag = "3")]
     pub controller_epoch: ::core::option::Option<i32>,
 }
-/// ReassignmentEvent tells that a reassignment began, was replaced or was cancelled, or finished.
+/// ReassignmentEvent reports that a reassignment began, was replaced, was cancelled or finished.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReassignmentEvent {
     /// The partition.
@@ -1746,29 +1745,29 @@ pub struct ReassignmentEvent {
     /// Controller epoch; absent when not known.
     #[prost(int32, optional, tag = "2")]
     pub controller_epoch: ::core::option::Option<i32>,
-    /// Whether it is finished.
+    /// Whether it has finished.
     #[prost(bool, tag = "3")]
     pub finished: bool,
-    /// Replicas before it began; empty when it is finished.
+    /// Replicas before the reassignment; empty when it has finished.
     #[prost(int32, repeated, tag = "4")]
     pub origin_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// Replicas that it ends with.
+    /// Target replicas.
     #[prost(int32, repeated, tag = "5")]
     pub target_replicas: ::prost::alloc::vec::Vec<i32>,
 }
-/// ClusterEvent is one change, reported by the process that made or noticed it.
+/// ClusterEvent is one change, reported by the process that made or detected it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ClusterEvent {
     /// The reporting process, for example "broker-1" or "controller-1000000".
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
-    /// Milliseconds since the Unix epoch on that process's clock.
+    /// Milliseconds since the Unix epoch, by the clock of the reporting process.
     #[prost(int64, tag = "2")]
     pub time_ms: i64,
-    /// Why it happened, one sentence for a person; empty when there is nothing to add. Do not parse it.
+    /// Cause in one sentence for a person; empty when the event needs no explanation. Do not parse it.
     #[prost(string, tag = "3")]
     pub cause: ::prost::alloc::string::String,
-    /// The event. A client that finds none of these fields set has met a kind newer than its protos.
+    /// The event. When none of these fields is set, the event kind is newer than the client's protos.
     #[prost(
         oneof = "cluster_event::Event",
         tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130"
@@ -1777,7 +1776,7 @@ pub struct ClusterEvent {
 }
 /// Nested message and enum types in `ClusterEvent`.
 pub mod cluster_event {
-    /// The event. A client that finds none of these fields set has met a kind newer than its protos.
+    /// The event. When none of these fields is set, the event kind is newer than the client's protos.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Event {
         /// A broker began to lead a partition.
@@ -1795,7 +1794,7 @@ pub mod cluster_event {
         /// A replica was stopped and its files are deleted.
         #[prost(message, tag = "105")]
         ReplicaDeleted(super::ReplicaEvent),
-        /// A leader wants to change the in-sync set.
+        /// A leader proposes a change of the ISR.
         #[prost(message, tag = "106")]
         IsrProposed(super::IsrEvent),
         /// The in-sync set lost members.
@@ -1807,19 +1806,19 @@ pub mod cluster_event {
         /// ZooKeeper refused a change of the in-sync set.
         #[prost(message, tag = "109")]
         IsrRefused(super::IsrEvent),
-        /// Whether a change of the in-sync set was made is not known yet.
+        /// The outcome of an ISR change is not known yet.
         #[prost(message, tag = "110")]
         IsrUnknown(super::IsrEvent),
-        /// A follower cut its log to where it agrees with the leader's.
+        /// A follower truncated its log to the end of the common part with the leader's log.
         #[prost(message, tag = "111")]
         Truncated(super::TruncationEvent),
-        /// A fetch was refused for its epochs.
+        /// A fetch was refused because of its leader epoch or broker epoch.
         #[prost(message, tag = "112")]
         FetchFenced(super::ReplicaEvent),
         /// A follower stopped copying a partition after an error.
         #[prost(message, tag = "113")]
         FetcherFailed(super::ReplicaEvent),
-        /// A broker refused a controller's request for its epochs.
+        /// A broker refused a controller's request because of its controller epoch or broker epoch.
         #[prost(message, tag = "114")]
         ControlRefused(super::BrokerEvent),
         /// A broker registered in ZooKeeper.
@@ -1858,7 +1857,7 @@ pub mod cluster_event {
         /// A reassignment began or ended.
         #[prost(message, tag = "126")]
         Reassignment(super::ReassignmentEvent),
-        /// A stretch of a replica's log does not match its checksums.
+        /// A range of a replica's log does not match its checksums.
         #[prost(message, tag = "127")]
         LogDamaged(super::ReplicaEvent),
         /// A damaged or stray log was set aside; the replica is copied again from the leader.
@@ -1867,7 +1866,7 @@ pub mod cluster_event {
         /// The first record that a leader appended in its leader epoch was committed.
         #[prost(message, tag = "129")]
         FirstCommit(super::ReplicaEvent),
-        /// The controller moves leaders away from a registered broker that it does not hear from.
+        /// The controller moves leaders away from a registered broker whose heartbeats are missing.
         #[prost(message, tag = "130")]
         BrokerSuspected(super::BrokerEvent),
     }
@@ -1889,7 +1888,7 @@ pub enum ClusterEventKind {
     ReplicaStopped = 4,
     /// A replica was stopped and its files are deleted.
     ReplicaDeleted = 5,
-    /// A leader wants to change the in-sync set.
+    /// A leader proposes a change of the ISR.
     IsrProposed = 6,
     /// The in-sync set lost members.
     IsrShrunk = 7,
@@ -1897,15 +1896,15 @@ pub enum ClusterEventKind {
     IsrExpanded = 8,
     /// ZooKeeper refused a change of the in-sync set.
     IsrRefused = 9,
-    /// Whether a change of the in-sync set was made is not known yet.
+    /// The outcome of an ISR change is not known yet.
     IsrUnknown = 10,
-    /// A follower cut its log to where it agrees with the leader's.
+    /// A follower truncated its log to the end of the common part with the leader's log.
     Truncated = 11,
-    /// A fetch was refused for its epochs.
+    /// A fetch was refused because of its leader epoch or broker epoch.
     FetchFenced = 12,
     /// A follower stopped copying a partition after an error.
     FetcherFailed = 13,
-    /// A broker refused a controller's request for its epochs.
+    /// A broker refused a controller's request because of its controller epoch or broker epoch.
     ControlRefused = 14,
     /// A broker registered in ZooKeeper.
     BrokerRegistered = 15,
@@ -1931,13 +1930,13 @@ pub enum ClusterEventKind {
     TopicDeleted = 25,
     /// A reassignment began or ended.
     Reassignment = 26,
-    /// A stretch of a replica's log does not match its checksums.
+    /// A range of a replica's log does not match its checksums.
     LogDamaged = 27,
     /// A damaged or stray log was set aside; the replica is copied again from the leader.
     LogSetAside = 28,
     /// The first record that a leader appended in its leader epoch was committed.
     FirstCommit = 29,
-    /// The controller moves leaders away from a registered broker that it does not hear from.
+    /// The controller moves leaders away from a registered broker whose heartbeats are missing.
     BrokerSuspected = 30,
 }
 impl ClusterEventKind {
@@ -2018,7 +2017,7 @@ impl ClusterEventKind {
         }
     }
 }
-/// TransitionState is a state of the controller's two state machines.
+/// TransitionState is a state of the controller's partition and replica state machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum TransitionState {
@@ -2030,7 +2029,7 @@ pub enum TransitionState {
     NewPartition = 2,
     /// The partition has a leader.
     OnlinePartition = 3,
-    /// The partition's leader died and there is no other.
+    /// The partition's leader died and there is no other candidate.
     OfflinePartition = 4,
     /// The replica was created.
     NewReplica = 5,
@@ -2104,45 +2103,45 @@ pub struct FindCoordinatorRequest {
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
 }
-/// FindCoordinatorResponse names the coordinator.
+/// FindCoordinatorResponse is the address of the coordinator.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindCoordinatorResponse {
-    /// Its broker id.
+    /// Broker id of the coordinator.
     #[prost(int32, tag = "1")]
     pub broker_id: i32,
-    /// Host to reach it at, on the listener the request arrived on.
+    /// Host of the coordinator, on the listener of the request.
     #[prost(string, tag = "2")]
     pub host: ::prost::alloc::string::String,
-    /// Port to reach it at.
+    /// Port of the coordinator.
     #[prost(int32, tag = "3")]
     pub port: i32,
 }
-/// ConsumerSubscription is what a member of a consumer group says to the leader, which assigns partitions.
+/// ConsumerSubscription describes a member to the leader, which assigns the partitions.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConsumerSubscription {
     /// Topics that the member subscribes to.
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Bytes for the assignor; empty for none. A group that is no consumer group has its protocol metadata here.
+    /// Userdata for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata.
     #[prost(bytes = "bytes", tag = "2")]
     pub user_data: ::prost::bytes::Bytes,
     /// Partitions that the member owns before the rebalance (KIP-429).
     #[prost(message, repeated, tag = "3")]
     pub owned_partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
-    /// Generation in which it got them; absent when it owns none (KIP-792).
+    /// Generation in which the member got owned_partitions; absent when it owns none (KIP-792).
     #[prost(int32, optional, tag = "4")]
     pub generation_id: ::core::option::Option<i32>,
     /// Rack of the member; empty for none (KIP-881).
     #[prost(string, tag = "5")]
     pub rack_id: ::prost::alloc::string::String,
 }
-/// ConsumerAssignment is what the leader gives one member.
+/// ConsumerAssignment is the leader's assignment for one member.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConsumerAssignment {
     /// The partitions, by topic.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
-    /// Bytes from the assignor; empty for none. A group that is no consumer group has its assignment here.
+    /// Userdata from the assignor; may be empty. For a protocol type other than "consumer": the assignment.
     #[prost(bytes = "bytes", tag = "2")]
     pub user_data: ::prost::bytes::Bytes,
 }
@@ -2156,54 +2155,55 @@ pub struct TopicPartitions {
     #[prost(int32, repeated, tag = "2")]
     pub partitions: ::prost::alloc::vec::Vec<i32>,
 }
-/// GroupProtocol is one way to assign partitions that a member knows.
+/// GroupProtocol is an assignor that a member supports.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupProtocol {
     /// Name of the assignor, for example "range".
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// What the assignor is told of this member.
+    /// The member's subscription for this assignor.
     #[prost(message, optional, tag = "2")]
     pub subscription: ::core::option::Option<ConsumerSubscription>,
 }
-/// JoinGroupRequest asks to be a member.
+/// JoinGroupRequest asks for membership.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JoinGroupRequest {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// A member whose coordinator hears nothing for this long is removed, in milliseconds.
+    /// Session timeout in milliseconds: the coordinator removes a member without a heartbeat for this long.
     #[prost(int32, tag = "2")]
     pub session_timeout_ms: i32,
-    /// Longest time the member needs to join again when a rebalance begins, in milliseconds; 0 means the session time-out.
+    /// Longest time that the member needs to join again after a rebalance begins, in milliseconds; 0 means the session
+    /// timeout.
     #[prost(int32, tag = "3")]
     pub rebalance_timeout_ms: i32,
-    /// Id the coordinator gave; empty for a new member.
+    /// Id assigned by the coordinator; empty for a new member.
     #[prost(string, tag = "4")]
     pub member_id: ::prost::alloc::string::String,
-    /// Name that outlives the process: a static member (KIP-345); empty for a dynamic one.
+    /// Group instance id of a static member (KIP-345), which survives a restart; empty for a dynamic member.
     #[prost(string, tag = "5")]
     pub group_instance_id: ::prost::alloc::string::String,
-    /// Kind of group; empty means "consumer".
+    /// Protocol type of the group; empty means "consumer".
     #[prost(string, tag = "6")]
     pub protocol_type: ::prost::alloc::string::String,
-    /// Assignors the member knows, the one it likes best first. All members must know one of them.
+    /// Assignors that the member supports, in order of preference. All members must have one of them in common.
     #[prost(message, repeated, tag = "7")]
     pub protocols: ::prost::alloc::vec::Vec<GroupProtocol>,
-    /// Name of the client program, for people; it begins the member id.
+    /// Name of the client program, for display; it is the prefix of the member id.
     #[prost(string, tag = "8")]
     pub client_id: ::prost::alloc::string::String,
 }
-/// JoinGroupResponse tells how a rebalance has gathered its members.
+/// JoinGroupResponse is the result of a rebalance.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JoinGroupResponse {
-    /// Counts the rebalances of the group.
+    /// Generation of the group; each rebalance increases it.
     #[prost(int32, tag = "1")]
     pub generation_id: i32,
-    /// Kind of group.
+    /// Protocol type of the group.
     #[prost(string, tag = "2")]
     pub protocol_type: ::prost::alloc::string::String,
-    /// Assignor to use.
+    /// Assignor that the group uses.
     #[prost(string, tag = "3")]
     pub protocol_name: ::prost::alloc::string::String,
     /// Member that assigns the partitions.
@@ -2212,14 +2212,14 @@ pub struct JoinGroupResponse {
     /// The caller's member id.
     #[prost(string, tag = "5")]
     pub member_id: ::prost::alloc::string::String,
-    /// For the leader: all members. Empty for all others.
+    /// For the leader: all members. Empty for all other members.
     #[prost(message, repeated, tag = "6")]
     pub members: ::prost::alloc::vec::Vec<JoinGroupMember>,
-    /// For a leader that has come back as a static member: the assignments stand, nothing is to be assigned (KIP-814).
+    /// For a leader that rejoins as a static member: keep the present assignments, do not assign again (KIP-814).
     #[prost(bool, tag = "7")]
     pub skip_assignment: bool,
 }
-/// JoinGroupMember is a member as the leader sees it.
+/// JoinGroupMember describes a member to the leader.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JoinGroupMember {
     /// Its member id.
@@ -2228,7 +2228,7 @@ pub struct JoinGroupMember {
     /// Its group instance id; empty for a dynamic member.
     #[prost(string, tag = "2")]
     pub group_instance_id: ::prost::alloc::string::String,
-    /// What it subscribes to, under the chosen assignor.
+    /// The member's subscription for the chosen assignor.
     #[prost(message, optional, tag = "3")]
     pub subscription: ::core::option::Option<ConsumerSubscription>,
 }
@@ -2247,13 +2247,13 @@ pub struct SyncGroupRequest {
     /// Its group instance id; empty for a dynamic member.
     #[prost(string, tag = "4")]
     pub group_instance_id: ::prost::alloc::string::String,
-    /// Kind of group; empty skips the check.
+    /// Protocol type of the group; empty skips the check.
     #[prost(string, tag = "5")]
     pub protocol_type: ::prost::alloc::string::String,
     /// Assignor in use; empty skips the check.
     #[prost(string, tag = "6")]
     pub protocol_name: ::prost::alloc::string::String,
-    /// From the leader: every member's assignment. Empty from all others.
+    /// From the leader: every member's assignment. Empty from all other members.
     #[prost(message, repeated, tag = "7")]
     pub assignments: ::prost::alloc::vec::Vec<MemberAssignment>,
 }
@@ -2280,7 +2280,7 @@ pub struct SyncGroupResponse {
     #[prost(message, optional, tag = "3")]
     pub assignment: ::core::option::Option<ConsumerAssignment>,
 }
-/// HeartbeatRequest says that a member lives.
+/// HeartbeatRequest renews a member's session.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatRequest {
     /// Name of the group.
@@ -2296,23 +2296,23 @@ pub struct HeartbeatRequest {
     #[prost(string, tag = "4")]
     pub group_instance_id: ::prost::alloc::string::String,
 }
-/// HeartbeatResponse says that all is well.
+/// HeartbeatResponse means that the membership is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatResponse {}
-/// LeaveGroupRequest names members that leave.
+/// LeaveGroupRequest removes members from a group.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LeaveGroupRequest {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// The members; an operator may name static members by their group instance id alone.
+    /// The members; an operator may identify static members by group instance id alone.
     #[prost(message, repeated, tag = "2")]
     pub members: ::prost::alloc::vec::Vec<LeavingMember>,
 }
-/// LeavingMember names a member.
+/// LeavingMember identifies a member.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeavingMember {
-    /// Its member id; empty for a static member that is named by its instance id.
+    /// Its member id; empty when the group instance id identifies a static member.
     #[prost(string, tag = "1")]
     pub member_id: ::prost::alloc::string::String,
     /// Its group instance id; empty for a dynamic member.
@@ -2326,7 +2326,7 @@ pub struct LeaveGroupResponse {
     #[prost(message, repeated, tag = "1")]
     pub members: ::prost::alloc::vec::Vec<LeavingMemberResult>,
 }
-/// LeavingMemberResult tells what became of one member.
+/// LeavingMemberResult is the result for one member.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeavingMemberResult {
     /// Its member id.
@@ -2335,31 +2335,31 @@ pub struct LeavingMemberResult {
     /// Its group instance id.
     #[prost(string, tag = "2")]
     pub group_instance_id: ::prost::alloc::string::String,
-    /// Why it failed; absent means that it has left.
+    /// Why it failed; absent means that the member has left.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<GroupError>,
 }
 /// GroupError explains why one entry of a request failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupError {
-    /// What went wrong.
+    /// Error code.
     #[prost(enumeration = "ErrorCode", tag = "1")]
     pub code: i32,
     /// One sentence for a person.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
-/// CommitOffsetsRequest carries offsets to keep.
+/// CommitOffsetsRequest carries offsets to store.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CommitOffsetsRequest {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// Generation that the caller has joined; absent for a caller that is no member, which may commit only while the group
-    /// has no members.
+    /// Generation that the caller has joined; absent when the caller is not a member. Such a caller may commit only while
+    /// the group has no members.
     #[prost(int32, optional, tag = "2")]
     pub generation_id: ::core::option::Option<i32>,
-    /// Its member id; empty for a caller that is no member.
+    /// Its member id; empty when the caller is not a member.
     #[prost(string, tag = "3")]
     pub member_id: ::prost::alloc::string::String,
     /// Its group instance id; empty for a dynamic member.
@@ -2384,7 +2384,7 @@ pub struct OffsetToCommit {
     /// Leader epoch of the last record that was read; absent when not known.
     #[prost(int32, optional, tag = "4")]
     pub leader_epoch: ::core::option::Option<i32>,
-    /// A note for people, offset.metadata.max.bytes at most.
+    /// Free text for people, at most offset.metadata.max.bytes.
     #[prost(string, tag = "5")]
     pub metadata: ::prost::alloc::string::String,
 }
@@ -2395,7 +2395,7 @@ pub struct CommitOffsetsResponse {
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<CommitOffsetResult>,
 }
-/// CommitOffsetResult tells what became of one offset.
+/// CommitOffsetResult is the result for one partition.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommitOffsetResult {
     /// Topic name.
@@ -2404,7 +2404,7 @@ pub struct CommitOffsetResult {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Why it failed; absent means that it is kept.
+    /// Why it failed; absent means that the offset is committed.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
 }
@@ -2414,14 +2414,14 @@ pub struct FetchOffsetsRequest {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// Partitions to look up; empty means every partition the group has an offset for.
+    /// Partitions to look up; empty means every partition with a committed offset.
     #[prost(message, repeated, tag = "2")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
 }
 /// FetchOffsetsResponse lists committed offsets.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FetchOffsetsResponse {
-    /// One entry per partition: those of the request, or all.
+    /// One entry per partition: those of the request, or all with a committed offset.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<CommittedOffset>,
 }
@@ -2434,20 +2434,20 @@ pub struct CommittedOffset {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Next offset to read; absent when the group has committed none.
+    /// Next offset to read; absent when the group has no committed offset for the partition.
     #[prost(int64, optional, tag = "3")]
     pub offset: ::core::option::Option<i64>,
     /// Leader epoch of the last record that was read; absent when not known.
     #[prost(int32, optional, tag = "4")]
     pub leader_epoch: ::core::option::Option<i32>,
-    /// The note that was committed with it.
+    /// Metadata text that was committed with the offset.
     #[prost(string, tag = "5")]
     pub metadata: ::prost::alloc::string::String,
-    /// When it was committed, in milliseconds since the Unix epoch; 0 without an offset.
+    /// Time of the commit in milliseconds since the Unix epoch; 0 without an offset.
     #[prost(int64, tag = "6")]
     pub commit_time_ms: i64,
 }
-/// ListGroupsRequest asks for groups.
+/// ListGroupsRequest filters groups.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGroupsRequest {
     /// Only groups in one of these states; empty means all.
@@ -2457,10 +2457,10 @@ pub struct ListGroupsRequest {
 /// ListGroupsResponse lists groups by name.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListGroupsResponse {
-    /// The groups of which the called broker is the coordinator.
+    /// The groups that the called broker coordinates.
     #[prost(message, repeated, tag = "1")]
     pub groups: ::prost::alloc::vec::Vec<ListedGroup>,
-    /// Whether some groups are still being loaded and are missing here; ask again.
+    /// Whether the broker is still loading groups, so that the list is incomplete; call again later.
     #[prost(bool, tag = "2")]
     pub loading: bool,
 }
@@ -2470,7 +2470,7 @@ pub struct ListedGroup {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// Kind of group; empty for one that only keeps offsets.
+    /// Protocol type; empty for a group that only commits offsets.
     #[prost(string, tag = "2")]
     pub protocol_type: ::prost::alloc::string::String,
     /// Its state.
@@ -2480,7 +2480,7 @@ pub struct ListedGroup {
     #[prost(int32, tag = "4")]
     pub member_count: i32,
 }
-/// DescribeGroupsRequest names groups.
+/// DescribeGroupsRequest selects groups.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeGroupsRequest {
     /// Names of groups.
@@ -2494,22 +2494,22 @@ pub struct DescribeGroupsResponse {
     #[prost(message, repeated, tag = "1")]
     pub groups: ::prost::alloc::vec::Vec<DescribedGroup>,
 }
-/// DescribedGroup shows a group.
+/// DescribedGroup is the state of a group.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribedGroup {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// Why it cannot be shown; absent means success. A group that does not exist is DEAD, without an error.
+    /// Why it cannot be described; absent means success. A group that does not exist has state DEAD and no error.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<GroupError>,
     /// Its state.
     #[prost(enumeration = "GroupState", tag = "3")]
     pub state: i32,
-    /// Kind of group.
+    /// Protocol type.
     #[prost(string, tag = "4")]
     pub protocol_type: ::prost::alloc::string::String,
-    /// Assignor in use; empty while there is none.
+    /// Assignor in use; empty when the group has not chosen an assignor.
     #[prost(string, tag = "5")]
     pub protocol_name: ::prost::alloc::string::String,
     /// Its generation.
@@ -2518,7 +2518,7 @@ pub struct DescribedGroup {
     /// Its members.
     #[prost(message, repeated, tag = "7")]
     pub members: ::prost::alloc::vec::Vec<DescribedMember>,
-    /// Member that assigns the partitions; empty while there is none.
+    /// Member that assigns the partitions; empty when the group has no leader.
     #[prost(string, tag = "8")]
     pub leader: ::prost::alloc::string::String,
 }
@@ -2534,13 +2534,13 @@ pub struct DescribedMember {
     /// Name of its client program.
     #[prost(string, tag = "3")]
     pub client_id: ::prost::alloc::string::String,
-    /// Address it has joined from.
+    /// Address from which it joined.
     #[prost(string, tag = "4")]
     pub client_host: ::prost::alloc::string::String,
-    /// What it subscribes to.
+    /// Its subscription.
     #[prost(message, optional, tag = "5")]
     pub subscription: ::core::option::Option<ConsumerSubscription>,
-    /// Its partitions.
+    /// Its assigned partitions.
     #[prost(message, optional, tag = "6")]
     pub assignment: ::core::option::Option<ConsumerAssignment>,
 }
@@ -2558,13 +2558,13 @@ pub struct DeleteGroupsResponse {
     #[prost(message, repeated, tag = "1")]
     pub groups: ::prost::alloc::vec::Vec<DeleteGroupResult>,
 }
-/// DeleteGroupResult tells what became of one group.
+/// DeleteGroupResult is the result for one group.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteGroupResult {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// Why it failed; absent means that it is deleted. NON_EMPTY_GROUP: it has members.
+    /// Why it failed; absent means that the group was deleted. NON_EMPTY_GROUP: it has members.
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<GroupError>,
 }
@@ -2572,17 +2572,17 @@ pub struct DeleteGroupResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum GroupState {
-    /// Not given; as a filter: any state.
+    /// Not given; as a filter it matches every state.
     Unspecified = 0,
-    /// The group has no members; it may have offsets.
+    /// The group has no members; it may have committed offsets.
     Empty = 1,
-    /// A rebalance gathers the members.
+    /// The coordinator waits for all members to join.
     PreparingRebalance = 2,
-    /// The leader's assignments are awaited.
+    /// The coordinator waits for the leader's assignments.
     CompletingRebalance = 3,
     /// Every member has its assignment.
     Stable = 4,
-    /// There is no such group.
+    /// The group does not exist.
     Dead = 5,
 }
 impl GroupState {
@@ -2624,15 +2624,15 @@ pub mod group_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// GroupService coordinates consumer groups. FindCoordinator may be called on any broker; every other call goes to the
-    /// broker that it names, the group's coordinator.
+    /// GroupService coordinates consumer groups. Any broker answers FindCoordinator; send every other call to the broker
+    /// that it returns, the group's coordinator.
     ///
-    /// A member's life: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id";
+    /// Membership: JoinGroup without a member id is refused with MEMBER_ID_REQUIRED and the metadata entry "member_id".
     /// JoinGroup with that id waits until all members have joined. One member is the leader: it assigns the partitions and
-    /// hands every member's assignment in with SyncGroup; all other members call SyncGroup without assignments. From then on
-    /// each member sends Heartbeat a few times per session time-out. REBALANCE_IN_PROGRESS tells it to join again with the
-    /// same member id. LeaveGroup ends the membership at once; a member that falls silent is removed after its session
-    /// time-out.
+    /// sends the assignments of all members with SyncGroup; all other members call SyncGroup without assignments. Each
+    /// member then sends Heartbeat a few times per session timeout. After REBALANCE_IN_PROGRESS the member joins again with
+    /// the same member id. LeaveGroup ends the membership at once; the coordinator removes a member that sends no heartbeat
+    /// during its session timeout.
     ///
     /// COORDINATOR_LOAD_IN_PROGRESS: call again after a pause. NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: find the
     /// coordinator again. UNKNOWN_MEMBER_ID and ILLEGAL_GENERATION: the membership was lost; join again. FENCED_INSTANCE_ID:
@@ -2706,8 +2706,8 @@ pub mod group_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// FindCoordinator names the broker that coordinates a group. The first call in a cluster creates the topic
-        /// __consumer_offsets; until it is there the answer is COORDINATOR_NOT_AVAILABLE.
+        /// FindCoordinator returns the broker that coordinates a group. The first call in a cluster creates the topic
+        /// __consumer_offsets; until the topic exists the answer is COORDINATOR_NOT_AVAILABLE.
         pub async fn find_coordinator(
             &mut self,
             request: impl tonic::IntoRequest<super::FindCoordinatorRequest>,
@@ -2732,8 +2732,8 @@ pub mod group_service_client {
                 .insert(GrpcMethod::new("paceline.v1.GroupService", "FindCoordinator"));
             self.inner.unary(req, path, codec).await
         }
-        /// JoinGroup makes the caller a member, or has a member take part in a rebalance. It answers when the rebalance has
-        /// gathered its members, which may take as long as the largest rebalance time-out among them.
+        /// JoinGroup makes the caller a member, or lets a member take part in a rebalance. It answers when all members have
+        /// joined, which may take as long as the longest rebalance timeout of a member.
         pub async fn join_group(
             &mut self,
             request: impl tonic::IntoRequest<super::JoinGroupRequest>,
@@ -2758,7 +2758,7 @@ pub mod group_service_client {
                 .insert(GrpcMethod::new("paceline.v1.GroupService", "JoinGroup"));
             self.inner.unary(req, path, codec).await
         }
-        /// SyncGroup hands out the assignments: the leader's call carries them, every call is answered with the caller's own.
+        /// SyncGroup distributes the assignments: the leader's call carries them; each caller receives its own assignment.
         pub async fn sync_group(
             &mut self,
             request: impl tonic::IntoRequest<super::SyncGroupRequest>,
@@ -2783,7 +2783,7 @@ pub mod group_service_client {
                 .insert(GrpcMethod::new("paceline.v1.GroupService", "SyncGroup"));
             self.inner.unary(req, path, codec).await
         }
-        /// Heartbeat keeps a member alive and tells it of rebalances.
+        /// Heartbeat renews a member's session; REBALANCE_IN_PROGRESS in the answer reports a rebalance.
         pub async fn heartbeat(
             &mut self,
             request: impl tonic::IntoRequest<super::HeartbeatRequest>,
@@ -2833,7 +2833,7 @@ pub mod group_service_client {
                 .insert(GrpcMethod::new("paceline.v1.GroupService", "LeaveGroup"));
             self.inner.unary(req, path, codec).await
         }
-        /// CommitOffsets keeps offsets for a group. It answers when all in-sync replicas have them.
+        /// CommitOffsets stores offsets for a group. It answers when all in-sync replicas have them.
         pub async fn commit_offsets(
             &mut self,
             request: impl tonic::IntoRequest<super::CommitOffsetsRequest>,
@@ -2960,7 +2960,7 @@ pub mod group_service_client {
         }
     }
 }
-/// Header is one key with an optional value; order and repetition are kept.
+/// Header is a key with an optional value; order and repeated keys are preserved.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Header {
     /// Name of the header, UTF-8.
@@ -2970,7 +2970,7 @@ pub struct Header {
     #[prost(bytes = "bytes", optional, tag = "2")]
     pub value: ::core::option::Option<::prost::bytes::Bytes>,
 }
-/// Record is one entry of a partition.
+/// Record is one record of a partition.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Record {
     /// Key; absent is null, which differs from empty. The client chooses the partition of a record; so that clients of
@@ -2997,25 +2997,25 @@ pub struct Record {
     /// Milliseconds since the Unix epoch. In a produce request absent means the broker's clock.
     #[prost(int64, optional, tag = "4")]
     pub timestamp_ms: ::core::option::Option<i64>,
-    /// Offset in the partition. Set in answers, ignored in produce requests.
+    /// Offset in the partition. Set in responses, ignored in produce requests.
     #[prost(int64, tag = "5")]
     pub offset: i64,
 }
-/// RecordList is a list of records of one partition. In a produce request it becomes one batch, appended as a whole or not
-/// at all.
+/// RecordList is a list of records of one partition. In a produce request it becomes one batch, which is appended as a
+/// whole or not at all.
 ///
-/// Idempotence: a producer takes an id from LogService.InitProducerId, counts the records it sends to each partition from
-/// 0, and puts the id, its epoch and the number of the first record of the list here. When the outcome of a call is not
-/// known (a deadline, a broken connection), the producer repeats the list with the same three numbers and as many records;
-/// a broker that has appended the list already answers with the offset it has, and appends nothing. The next list carries
-/// base_sequence + number of records. At most five lists per partition may be without an answer, and they have to arrive
-/// in order. After OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
+/// Idempotence: a producer gets an id from LogService.InitProducerId, numbers the records of each partition from 0, and
+/// sets here the id, its epoch and the number of the first record of the list. When the outcome of a call is unknown (a
+/// deadline, a broken connection), the producer sends the same list again with the same three numbers; a broker that has
+/// already appended the list answers with its offset and appends nothing. The next list has
+/// base_sequence + number of records. At most five lists per partition may be unanswered, and they must arrive in order.
+/// After OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecordList {
     /// The records, in offset order.
     #[prost(message, repeated, tag = "1")]
     pub records: ::prost::alloc::vec::Vec<Record>,
-    /// Producer id. All three fields are set, or none of them. Never set in answers.
+    /// Producer id. All three fields are set, or none of them. Never set in responses.
     #[prost(int64, optional, tag = "2")]
     pub producer_id: ::core::option::Option<i64>,
     /// Epoch of the producer id, 0 to 32767.
@@ -3028,11 +3028,11 @@ pub struct RecordList {
 /// ProduceRequest carries records for one or more partitions led by the called broker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProduceRequest {
-    /// How many replicas must have the records; unspecified means ALL.
+    /// Replicas that must have the records before the answer; unspecified means ALL.
     #[prost(enumeration = "Acks", tag = "1")]
     pub acks: i32,
-    /// Longest wait for replication in milliseconds; 0 means 30 s, the most is ten minutes. When the time is over the answer
-    /// is REQUEST_TIMED_OUT and the records may be in the log: repeat with the same producer id and sequence.
+    /// Longest wait for replication in milliseconds; 0 means 30 s, the maximum is ten minutes. After REQUEST_TIMED_OUT the
+    /// records may be in the log: repeat the request with the same producer id and sequence.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
     /// The partitions to write to; each at most once.
@@ -3048,20 +3048,20 @@ pub struct ProducePartition {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Topic id; empty means the topic that has the name now.
+    /// Topic id; empty means the topic that has the name at present.
     #[prost(string, tag = "3")]
     pub topic_id: ::prost::alloc::string::String,
-    /// Leader epoch the caller knows; a leader of another epoch appends nothing and answers FENCED_LEADER_EPOCH (the caller's
-    /// is older) or UNKNOWN_LEADER_EPOCH (the caller's is newer). Absent skips the check.
+    /// Leader epoch known to the caller. A leader with another epoch appends nothing and answers FENCED_LEADER_EPOCH (the
+    /// caller's epoch is older) or UNKNOWN_LEADER_EPOCH (the caller's epoch is newer). Absent skips the check.
     #[prost(int32, optional, tag = "6")]
     pub current_leader_epoch: ::core::option::Option<i32>,
-    /// The records, in one of two forms.
+    /// The records, in one of two formats.
     #[prost(oneof = "produce_partition::Data", tags = "4, 5")]
     pub data: ::core::option::Option<produce_partition::Data>,
 }
 /// Nested message and enum types in `ProducePartition`.
 pub mod produce_partition {
-    /// The records, in one of two forms.
+    /// The records, in one of two formats.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Data {
         /// One RecordBatch of Kafka's message format version 2, base offset 0.
@@ -3079,7 +3079,7 @@ pub struct ProduceResponse {
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<ProducePartitionResult>,
 }
-/// ProducePartitionResult tells where the records of one partition went.
+/// ProducePartitionResult is the position of the appended records of one partition.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProducePartitionResult {
     /// Topic name.
@@ -3107,37 +3107,37 @@ pub struct FetchRequest {
     /// Longest wait for min_bytes in milliseconds; 0 answers at once. Cut to 60 s, and to the deadline of a unary call.
     #[prost(int32, tag = "1")]
     pub max_wait_ms: i32,
-    /// Answer as soon as this many bytes are there; 0 and 1 mean any.
+    /// Answer as soon as this many bytes are available; 0 and 1 mean any number.
     #[prost(int32, tag = "2")]
     pub min_bytes: i32,
     /// Limit of the whole answer in bytes; 0 means 1 MiB. The first batch is sent even if it is larger.
     #[prost(int32, tag = "3")]
     pub max_bytes: i32,
-    /// What may be seen.
+    /// Records that the caller may see.
     #[prost(enumeration = "IsolationLevel", tag = "4")]
     pub isolation_level: i32,
-    /// In which form.
+    /// Format of the records.
     #[prost(enumeration = "FetchFormat", tag = "5")]
     pub format: i32,
-    /// Incremental fetch session (KIP-227) that the request belongs to, or ends; 0 for none.
+    /// Incremental fetch session (KIP-227) that the request continues or ends; 0 for none.
     #[prost(int32, tag = "6")]
     pub session_id: i32,
-    /// Number of the request in its session, from 1; 2147483647 is followed by 1. 0 is a full fetch, which ends the session
-    /// named, if any, and belongs to none.
+    /// Number of the request in its session, from 1; 1 follows 2147483647. 0 is a full fetch, which ends the session given
+    /// by session_id, if any, and does not belong to a session.
     #[prost(int32, tag = "7")]
     pub session_epoch: i32,
-    /// Partitions to read; in an incremental fetch only the added and changed ones.
+    /// Partitions to read; an incremental fetch lists only added and changed partitions.
     #[prost(message, repeated, tag = "8")]
     pub partitions: ::prost::alloc::vec::Vec<FetchPartition>,
     /// Partitions to drop from the session.
     #[prost(message, repeated, tag = "9")]
     pub forgotten: ::prost::alloc::vec::Vec<ForgottenPartition>,
-    /// Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
-    /// high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
+    /// Rack of the caller (KIP-392). With a rack, a follower may answer, with records up to the high watermark it knows,
+    /// and the leader may redirect the caller to a replica in its rack. Empty: only leaders answer.
     #[prost(string, tag = "10")]
     pub rack_id: ::prost::alloc::string::String,
-    /// Open a session with this full fetch: session_epoch is 0 and the format BATCHES. The answer has its id, or 0 when the
-    /// broker keeps no further session.
+    /// Open a session with this full fetch: session_epoch must be 0 and the format BATCHES. The answer has the session id,
+    /// or 0 when the broker has reached its limit of sessions.
     #[prost(bool, tag = "11")]
     pub open_session: bool,
 }
@@ -3150,23 +3150,23 @@ pub struct FetchPartition {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Topic id; empty means the topic that has the name now.
+    /// Topic id; empty means the topic that has the name at present.
     #[prost(string, tag = "3")]
     pub topic_id: ::prost::alloc::string::String,
-    /// First offset wanted.
+    /// First offset to read.
     #[prost(int64, tag = "4")]
     pub fetch_offset: i64,
     /// Limit for this partition in bytes; 0 means 1 MiB.
     #[prost(int32, tag = "5")]
     pub max_bytes: i32,
-    /// Leader epoch the caller knows; absent skips the check.
+    /// Leader epoch known to the caller; absent skips the check.
     #[prost(int32, optional, tag = "6")]
     pub current_leader_epoch: ::core::option::Option<i32>,
-    /// Epoch of the last record the caller has; present asks for divergence detection (KIP-595).
+    /// Leader epoch of the caller's last record; when present, the leader checks for divergence (KIP-595).
     #[prost(int32, optional, tag = "7")]
     pub last_fetched_epoch: ::core::option::Option<i32>,
 }
-/// ForgottenPartition names a partition to drop from a fetch session.
+/// ForgottenPartition is a partition to drop from a fetch session.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ForgottenPartition {
     /// Topic name.
@@ -3176,10 +3176,10 @@ pub struct ForgottenPartition {
     #[prost(int32, tag = "2")]
     pub partition: i32,
 }
-/// FetchResponse answers a fetch; in an incremental session only partitions with news are listed.
+/// FetchResponse answers a fetch; an incremental session lists only partitions with new data, offsets or errors.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FetchResponse {
-    /// Session to name in the next request; 0 for none, which is always so unless the request opened or continued one.
+    /// Session id for the next request; 0 unless the request opened or continued a session.
     #[prost(int32, tag = "1")]
     pub session_id: i32,
     /// Results, in request order.
@@ -3198,10 +3198,10 @@ pub struct FetchPartitionResult {
     /// Why it failed; absent means success.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
-    /// End of what is committed, exclusive.
+    /// Exclusive end of the committed records.
     #[prost(int64, tag = "4")]
     pub high_watermark: i64,
-    /// End of what READ_COMMITTED may see, exclusive.
+    /// Exclusive end of the records visible to READ_COMMITTED.
     #[prost(int64, tag = "5")]
     pub last_stable_offset: i64,
     /// First offset still in the log.
@@ -3210,16 +3210,16 @@ pub struct FetchPartitionResult {
     /// Set when the caller's last epoch diverges from the log: truncate to this epoch's end and fetch again.
     #[prost(message, optional, tag = "7")]
     pub diverging_epoch: ::core::option::Option<EpochEndOffset>,
-    /// Broker to fetch from next, a follower in the caller's rack; nothing was read here then. Absent: stay.
+    /// Follower in the caller's rack to fetch from next; this answer then has no records. Absent: stay with this broker.
     #[prost(int32, optional, tag = "10")]
     pub preferred_read_replica: ::core::option::Option<i32>,
-    /// The records, in the asked form.
+    /// The records, in the requested format.
     #[prost(oneof = "fetch_partition_result::Data", tags = "8, 9")]
     pub data: ::core::option::Option<fetch_partition_result::Data>,
 }
 /// Nested message and enum types in `FetchPartitionResult`.
 pub mod fetch_partition_result {
-    /// The records, in the asked form.
+    /// The records, in the requested format.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Data {
         /// RecordBatch bytes as stored.
@@ -3236,7 +3236,7 @@ pub struct EpochEndOffset {
     /// The leader epoch.
     #[prost(int32, tag = "1")]
     pub epoch: i32,
-    /// First offset after it, exclusive end.
+    /// Exclusive end offset of the epoch.
     #[prost(int64, tag = "2")]
     pub end_offset: i64,
 }
@@ -3246,7 +3246,7 @@ pub struct ListOffsetsRequest {
     /// Partitions to look up.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<ListOffsetsPartition>,
-    /// What may be seen.
+    /// Records that the caller may see.
     #[prost(enumeration = "IsolationLevel", tag = "2")]
     pub isolation_level: i32,
 }
@@ -3259,13 +3259,13 @@ pub struct ListOffsetsPartition {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Which offset.
+    /// The offset to return.
     #[prost(enumeration = "OffsetSpec", tag = "3")]
     pub spec: i32,
     /// For TIMESTAMP: milliseconds since the Unix epoch.
     #[prost(int64, tag = "4")]
     pub timestamp_ms: i64,
-    /// Leader epoch the caller knows; absent skips the check.
+    /// Leader epoch known to the caller; absent skips the check.
     #[prost(int32, optional, tag = "5")]
     pub current_leader_epoch: ::core::option::Option<i32>,
 }
@@ -3288,28 +3288,28 @@ pub struct ListOffsetsPartitionResult {
     /// Why it failed; absent means success.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
-    /// The offset; absent when no record is that young.
+    /// The offset; absent when no record has a timestamp at or after timestamp_ms.
     #[prost(int64, optional, tag = "4")]
     pub offset: ::core::option::Option<i64>,
     /// Timestamp of the record at that offset in milliseconds; absent for EARLIEST and LATEST.
     #[prost(int64, optional, tag = "5")]
     pub timestamp_ms: ::core::option::Option<i64>,
-    /// Leader epoch of the record at that offset, or of the next one to be written there; -1 when it is not known.
+    /// Leader epoch of the record at that offset, or of the next record to be written there; -1 when it is not known.
     #[prost(int32, tag = "6")]
     pub leader_epoch: i32,
 }
-/// DeleteRecordsRequest names where logs shall begin. It goes to the leaders of the partitions.
+/// DeleteRecordsRequest sets log start offsets. Send it to the leaders of the partitions.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeleteRecordsRequest {
-    /// What to delete.
+    /// Partitions with the new log start offsets.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<DeleteRecordsPartition>,
-    /// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. The records stay deleted when the
-    /// time is over.
+    /// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. After the timeout the records
+    /// stay deleted.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
 }
-/// DeleteRecordsPartition says what to delete of one partition.
+/// DeleteRecordsPartition sets the log start offset of one partition.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteRecordsPartition {
     /// Topic name.
@@ -3318,13 +3318,13 @@ pub struct DeleteRecordsPartition {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// First offset that stays; absent deletes everything that is committed.
+    /// First offset to keep; absent deletes all committed records.
     #[prost(int64, optional, tag = "3")]
     pub before_offset: ::core::option::Option<i64>,
     /// Topic id; empty skips the check.
     #[prost(string, tag = "4")]
     pub topic_id: ::prost::alloc::string::String,
-    /// Leader epoch the caller knows; absent skips the check.
+    /// Leader epoch known to the caller; absent skips the check.
     #[prost(int32, optional, tag = "5")]
     pub current_leader_epoch: ::core::option::Option<i32>,
 }
@@ -3347,11 +3347,11 @@ pub struct DeleteRecordsPartitionResult {
     /// Why it failed; absent means success.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
-    /// First offset that any live replica still has.
+    /// Lowest log start offset of all live replicas.
     #[prost(int64, tag = "4")]
     pub low_watermark: i64,
 }
-/// OffsetForLeaderEpochRequest asks where leader epochs ended.
+/// OffsetForLeaderEpochRequest asks for the end offsets of leader epochs.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OffsetForLeaderEpochRequest {
     /// Partitions to look up.
@@ -3367,10 +3367,10 @@ pub struct EpochPartition {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// The epoch whose end is wanted.
+    /// Leader epoch to look up.
     #[prost(int32, tag = "3")]
     pub leader_epoch: i32,
-    /// Leader epoch the caller knows; absent skips the check.
+    /// Leader epoch known to the caller; absent skips the check.
     #[prost(int32, optional, tag = "4")]
     pub current_leader_epoch: ::core::option::Option<i32>,
 }
@@ -3381,7 +3381,7 @@ pub struct OffsetForLeaderEpochResponse {
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<EpochPartitionResult>,
 }
-/// EpochPartitionResult is the end of the largest epoch not above the asked one.
+/// EpochPartitionResult is the end of the largest epoch that is not above the requested epoch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EpochPartitionResult {
     /// Topic name.
@@ -3393,7 +3393,7 @@ pub struct EpochPartitionResult {
     /// Why it failed; absent means success.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
-    /// The epoch found and its end; absent when the log knows no such epoch.
+    /// The epoch found and its end; absent when the log has no such epoch.
     #[prost(message, optional, tag = "4")]
     pub end: ::core::option::Option<EpochEndOffset>,
 }
@@ -3406,16 +3406,16 @@ pub struct DigestRangeRequest {
     /// Partition index.
     #[prost(int32, tag = "2")]
     pub partition: i32,
-    /// Topic id; empty means the topic that has the name now.
+    /// Topic id; empty means the topic that has the name at present.
     #[prost(string, tag = "3")]
     pub topic_id: ::prost::alloc::string::String,
-    /// First offset; batches that begin below it are left out.
+    /// First offset; batches that begin below it are not included.
     #[prost(int64, tag = "4")]
     pub start_offset: i64,
-    /// Exclusive end; batches that reach it are left out. Compare replicas below the smallest high watermark.
+    /// Exclusive end; batches that extend past it are not included. Compare replicas below the smallest high watermark.
     #[prost(int64, tag = "5")]
     pub end_offset: i64,
-    /// Most bytes to read; 0 means 4 MiB, which is also the most. The first batch is always read whole.
+    /// Maximum bytes to read; 0 means 4 MiB, which is also the upper limit. The first batch is always read whole.
     #[prost(int32, tag = "6")]
     pub max_bytes: i32,
 }
@@ -3437,16 +3437,17 @@ pub struct DigestRangeResponse {
     /// Bytes of the batches as stored.
     #[prost(int64, tag = "5")]
     pub size_bytes: i64,
-    /// Leader epochs of the batches, each once, in order.
+    /// Distinct leader epochs of the batches, in order.
     #[prost(int32, repeated, tag = "6")]
     pub leader_epochs: ::prost::alloc::vec::Vec<i32>,
-    /// CRC-32C of the batches as stored, one behind the other.
+    /// CRC-32C of the concatenated batches as stored.
     #[prost(fixed32, tag = "7")]
     pub stored_crc32c: u32,
-    /// The same with every leader epoch in a batch header read as zero: equal contents under other epochs agree in it.
+    /// The same CRC with the leader epoch of every batch header set to zero: equal for equal contents with different
+    /// epochs.
     #[prost(fixed32, tag = "8")]
     pub content_crc32c: u32,
-    /// Where to continue: the first offset at or after start_offset that the digest does not cover.
+    /// Offset to continue from: the first offset at or after start_offset that the digest does not cover.
     #[prost(int64, tag = "9")]
     pub next_offset: i64,
     /// First offset in this replica's log.
@@ -3462,7 +3463,7 @@ pub struct DigestRangeResponse {
 /// InitProducerIdRequest asks for a producer id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InitProducerIdRequest {}
-/// InitProducerIdResponse carries a producer id that no other producer has.
+/// InitProducerIdResponse carries a unique producer id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InitProducerIdResponse {
     /// The id, never negative.
@@ -3472,7 +3473,7 @@ pub struct InitProducerIdResponse {
     #[prost(int32, tag = "2")]
     pub producer_epoch: i32,
 }
-/// Acks says how many replicas must have a record before Produce answers.
+/// Acks is the number of replicas that must have a record before Produce answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Acks {
@@ -3482,7 +3483,7 @@ pub enum Acks {
     None = 1,
     /// Answer when the leader has appended.
     Leader = 2,
-    /// Answer when every in-sync replica has it; refused below min.insync.replicas.
+    /// Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas.
     All = 3,
 }
 impl Acks {
@@ -3509,15 +3510,15 @@ impl Acks {
         }
     }
 }
-/// IsolationLevel says what a reader may see.
+/// IsolationLevel limits the records that a reader can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum IsolationLevel {
     /// Not given; means READ_UNCOMMITTED.
     Unspecified = 0,
-    /// Everything below the high watermark.
+    /// All records below the high watermark.
     ReadUncommitted = 1,
-    /// Everything below the last stable offset.
+    /// All records below the last stable offset.
     ReadCommitted = 2,
 }
 impl IsolationLevel {
@@ -3542,7 +3543,7 @@ impl IsolationLevel {
         }
     }
 }
-/// FetchFormat says in which form records are answered.
+/// FetchFormat is the format of the returned records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum FetchFormat {
@@ -3550,7 +3551,7 @@ pub enum FetchFormat {
     Unspecified = 0,
     /// Structured records.
     Records = 1,
-    /// RecordBatch bytes as stored; the first batch may begin before the asked offset, the last may be cut.
+    /// RecordBatch bytes as stored; the first batch may begin before the requested offset, the last may be incomplete.
     Batches = 2,
 }
 impl FetchFormat {
@@ -3575,13 +3576,13 @@ impl FetchFormat {
         }
     }
 }
-/// OffsetSpec names the kind of offset asked for.
+/// OffsetSpec selects an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum OffsetSpec {
     /// Not given; means LATEST.
     Unspecified = 0,
-    /// End of what may be read, exclusive.
+    /// Exclusive end of the readable records.
     Latest = 1,
     /// First offset still in the log.
     Earliest = 2,
@@ -3623,13 +3624,13 @@ pub mod log_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-    /// MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+    /// LogService writes and reads records. Send every call about a partition to that partition's leader, which
+    /// MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
     ///
-    /// Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-    /// deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-    /// that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-    /// deadline of a stream is that of the stream and says nothing about its requests.
+    /// Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+    /// the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+    /// the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+    /// deadline of a stream applies to the stream, not to its requests.
     #[derive(Debug, Clone)]
     pub struct LogServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3699,7 +3700,7 @@ pub mod log_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Produce appends records to partitions and answers when the asked number of replicas has them.
+        /// Produce appends records to partitions and answers when the number of replicas set by acks has them.
         /// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         pub async fn produce(
             &mut self,
@@ -3725,9 +3726,9 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("paceline.v1.LogService", "Produce"));
             self.inner.unary(req, path, codec).await
         }
-        /// ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-        /// begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-        /// streams; UNIMPLEMENTED tells to use single calls.
+        /// ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+        /// starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+        /// accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
         /// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         /// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         /// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -3778,7 +3779,7 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("paceline.v1.LogService", "Fetch"));
             self.inner.unary(req, path, codec).await
         }
-        /// FetchStream is Fetch many times over, with the rules of ProduceStream.
+        /// FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
         /// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         /// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         /// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -3806,7 +3807,7 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("paceline.v1.LogService", "FetchStream"));
             self.inner.streaming(req, path, codec).await
         }
-        /// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
+        /// ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time.
         pub async fn list_offsets(
             &mut self,
             request: impl tonic::IntoRequest<super::ListOffsetsRequest>,
@@ -3831,7 +3832,7 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("paceline.v1.LogService", "ListOffsets"));
             self.inner.unary(req, path, codec).await
         }
-        /// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
+        /// OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log.
         pub async fn offset_for_leader_epoch(
             &mut self,
             request: impl tonic::IntoRequest<super::OffsetForLeaderEpochRequest>,
@@ -3858,7 +3859,7 @@ pub mod log_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+        /// DeleteRecords permanently deletes the records before an offset, which becomes the log start offset.
         pub async fn delete_records(
             &mut self,
             request: impl tonic::IntoRequest<super::DeleteRecordsRequest>,
@@ -3883,7 +3884,7 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("paceline.v1.LogService", "DeleteRecords"));
             self.inner.unary(req, path, codec).await
         }
-        /// InitProducerId hands out the id that an idempotent producer stamps on its batches.
+        /// InitProducerId assigns a producer id for an idempotent producer.
         pub async fn init_producer_id(
             &mut self,
             request: impl tonic::IntoRequest<super::InitProducerIdRequest>,
@@ -3908,8 +3909,8 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("paceline.v1.LogService", "InitProducerId"));
             self.inner.unary(req, path, codec).await
         }
-        /// DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-        /// follows, so that replicas can be compared without copying their records. It changes nothing.
+        /// DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+        /// that replicas can be compared without copying their records. It changes nothing.
         pub async fn digest_range(
             &mut self,
             request: impl tonic::IntoRequest<super::DigestRangeRequest>,
@@ -3939,13 +3940,13 @@ pub mod log_service_client {
 /// DescribeClusterRequest has no fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeClusterRequest {}
-/// DescribeClusterResponse is the cluster as the called process knows it.
+/// DescribeClusterResponse is the cluster in the metadata of the called process.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeClusterResponse {
     /// Cluster id, 22 characters.
     #[prost(string, tag = "1")]
     pub cluster_id: ::prost::alloc::string::String,
-    /// Live brokers, by id, each with the address of the listener the request arrived on.
+    /// Live brokers, by id, each with its address on the listener of the request.
     #[prost(message, repeated, tag = "2")]
     pub brokers: ::prost::alloc::vec::Vec<BrokerInfo>,
     /// Id of the active controller; absent when there is none or it is not known.
@@ -3973,7 +3974,7 @@ pub struct BrokerInfo {
     /// Broker id.
     #[prost(int32, tag = "1")]
     pub id: i32,
-    /// Host on the listener the request arrived on.
+    /// Host on the listener of the request.
     #[prost(string, tag = "2")]
     pub host: ::prost::alloc::string::String,
     /// Port on that listener.
@@ -3983,26 +3984,26 @@ pub struct BrokerInfo {
     #[prost(string, tag = "4")]
     pub rack: ::prost::alloc::string::String,
 }
-/// DescribeTopicsRequest names the topics wanted.
+/// DescribeTopicsRequest selects topics.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeTopicsRequest {
     /// Names; empty means every topic.
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Most topics in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+    /// Maximum topics per page; 0 lets the server choose. A page also ends at about 1 MiB.
     #[prost(int32, tag = "2")]
     pub page_size: i32,
-    /// next_page_token of the page before, with the same topics; empty for the first page.
+    /// next_page_token of the previous page, with the same topics; empty for the first page.
     #[prost(string, tag = "3")]
     pub page_token: ::prost::alloc::string::String,
 }
-/// DescribeTopicsResponse has one entry per topic, sorted by name when all were asked for.
+/// DescribeTopicsResponse has one entry per topic, sorted by name when the request has no names.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeTopicsResponse {
     /// The topics.
     #[prost(message, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<TopicDescription>,
-    /// Token of the next page; empty when this is the last one.
+    /// Token of the next page; empty on the last page.
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
 }
@@ -4043,13 +4044,14 @@ pub struct PartitionDescription {
     /// Assigned replicas that are not available.
     #[prost(int32, repeated, tag = "6")]
     pub offline_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// Replicas that a running reassignment adds. Controllers know them; a broker leaves both lists empty.
+    /// Replicas that a running reassignment adds. Only controllers fill in this list and removing_replicas.
     #[prost(int32, repeated, tag = "7")]
     pub adding_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// Replicas that go when it is done.
+    /// Replicas that a running reassignment will remove.
     #[prost(int32, repeated, tag = "8")]
     pub removing_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// LEADER_NOT_AVAILABLE while the partition has no leader; absent means success. The other fields are set all the same.
+    /// LEADER_NOT_AVAILABLE while the partition has no leader; absent means success. The other fields are set in both
+    /// cases.
     #[prost(message, optional, tag = "9")]
     pub error: ::core::option::Option<PartitionError>,
 }
@@ -4091,48 +4093,48 @@ pub struct PartitionReplicas {
     /// Offset at which this leader epoch began.
     #[prost(int64, tag = "6")]
     pub leader_epoch_start_offset: i64,
-    /// End of what is committed, exclusive.
+    /// Exclusive end of the committed records.
     #[prost(int64, tag = "7")]
     pub high_watermark: i64,
     /// First offset still in the log.
     #[prost(int64, tag = "8")]
     pub log_start_offset: i64,
-    /// In-sync replicas as committed in ZooKeeper.
+    /// In-sync replicas as stored in ZooKeeper.
     #[prost(int32, repeated, tag = "9")]
     pub isr: ::prost::alloc::vec::Vec<i32>,
-    /// Members of the in-sync set that the leader counts while a change is being written.
+    /// ISR members, plus replicas that a pending ISR change adds; the high watermark waits for all of them.
     #[prost(int32, repeated, tag = "10")]
     pub maximal_isr: ::prost::alloc::vec::Vec<i32>,
-    /// What the leader knows of each replica, itself included.
+    /// Progress of each replica, the leader included.
     #[prost(message, repeated, tag = "11")]
     pub replicas: ::prost::alloc::vec::Vec<ReplicaProgress>,
     /// Topic id, 22 characters; empty when not known.
     #[prost(string, tag = "12")]
     pub topic_id: ::prost::alloc::string::String,
-    /// Version of the partition's state node in ZooKeeper that the in-sync set was read or written with.
+    /// ZooKeeper version of the partition's state node with this ISR.
     #[prost(int32, tag = "13")]
     pub zk_version: i32,
     /// Replicas that a running reassignment adds.
     #[prost(int32, repeated, tag = "14")]
     pub adding_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// Replicas that go when it is done.
+    /// Replicas that a running reassignment will remove.
     #[prost(int32, repeated, tag = "15")]
     pub removing_replicas: ::prost::alloc::vec::Vec<i32>,
-    /// How many in-sync replicas a write with acks ALL needs.
+    /// Minimum ISR size for a write with acks ALL.
     #[prost(int32, tag = "16")]
     pub min_insync_replicas: i32,
-    /// Whether the in-sync set is smaller than the assignment, replicas being added left out.
+    /// Whether the ISR is smaller than the assignment without adding_replicas.
     #[prost(bool, tag = "17")]
     pub under_replicated: bool,
-    /// Bytes that producers have appended on this broker since it was told to host the partition. Only rises while the
-    /// broker runs; a number below an earlier one means a new count.
+    /// Bytes that producers have appended since this broker began to host the partition. The counter rises while the
+    /// broker runs; a lower number than before means that it was reset.
     #[prost(int64, tag = "18")]
     pub bytes_in: i64,
     /// Bytes that consumers have read on this broker, counted in the same way.
     #[prost(int64, tag = "19")]
     pub bytes_out: i64,
 }
-/// ReplicaProgress is what a leader knows of one replica.
+/// ReplicaProgress is the leader's knowledge of one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplicaProgress {
     /// Broker id.
@@ -4153,146 +4155,146 @@ pub struct ReplicaProgress {
     /// Whether it is in the committed in-sync set.
     #[prost(bool, tag = "6")]
     pub in_sync: bool,
-    /// High watermark it was last told, the leader's own for the leader; absent when it was told none in this epoch.
+    /// High watermark last sent to the replica, for the leader its own; absent when none was sent in this epoch.
     #[prost(int64, optional, tag = "7")]
     pub high_watermark: ::core::option::Option<i64>,
-    /// Records it lacks; absent while its log end is not known.
+    /// Number of records that the replica lacks; absent while its log end is not known.
     #[prost(int64, optional, tag = "8")]
     pub lag_records: ::core::option::Option<i64>,
-    /// Registration it fetches under; absent until its first fetch in this epoch, and for callers other than super users
-    /// of a cluster with identities.
+    /// Broker epoch with which it fetches; absent until its first fetch in this epoch, and for callers that are not super
+    /// users when the cluster uses client identities.
     #[prost(int64, optional, tag = "9")]
     pub broker_epoch: ::core::option::Option<i64>,
-    /// Whether its broker is alive and its log directory is well, as the controller last said.
+    /// Whether the broker is alive and its log directory works, according to the controller's latest request.
     #[prost(bool, tag = "10")]
     pub online: bool,
 }
-/// WatchMetadataRequest says what to watch.
+/// WatchMetadataRequest selects topics and the start.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchMetadataRequest {
-    /// Where to go on; empty, or a cursor of another process, means everything anew.
+    /// Cursor to continue from; empty, or a cursor of another process, starts with a full snapshot.
     #[prost(string, tag = "1")]
     pub cursor: ::prost::alloc::string::String,
     /// Names of topics; empty means every topic.
     #[prost(string, repeated, tag = "2")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// MetadataChanges is state, not history: a topic that changed twice since the cursor is there once, as it is now.
+/// MetadataChanges is state, not history: a topic that changed twice since the cursor has one entry, its present state.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MetadataChanges {
-    /// Whether this begins anew: forget every topic and broker known so far.
+    /// Whether this is the beginning of a full snapshot: discard all topics and brokers received before.
     #[prost(bool, tag = "1")]
     pub snapshot: bool,
-    /// Where to go on.
+    /// Cursor to continue from.
     #[prost(string, tag = "2")]
     pub cursor: ::prost::alloc::string::String,
     /// Brokers and controller; absent when they have not changed.
     #[prost(message, optional, tag = "3")]
     pub cluster: ::core::option::Option<DescribeClusterResponse>,
-    /// Topics that are new or have changed, whole, in the order of their changes.
+    /// New and changed topics, complete, in the order of their changes.
     #[prost(message, repeated, tag = "4")]
     pub topics: ::prost::alloc::vec::Vec<TopicDescription>,
-    /// Topics that are gone.
+    /// Deleted topics.
     #[prost(string, repeated, tag = "5")]
     pub removed_topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Whether more is waiting already; until this is false the picture has holes.
+    /// Whether more changes are available at once; until this is false the state is incomplete.
     #[prost(bool, tag = "6")]
     pub more: bool,
 }
-/// WatchMetadataResponse is one message of the stream; one without changes every ten seconds says that it is alive.
+/// WatchMetadataResponse is one message of the stream; an empty message is sent every ten seconds as keepalive.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchMetadataResponse {
-    /// What has changed.
+    /// The changes.
     #[prost(message, optional, tag = "1")]
     pub changes: ::core::option::Option<MetadataChanges>,
 }
-/// PollMetadataRequest asks once.
+/// PollMetadataRequest asks for the changes since a cursor.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PollMetadataRequest {
-    /// Where to go on; empty, or a cursor of another process, means everything anew.
+    /// Cursor to continue from; empty, or a cursor of another process, starts with a full snapshot.
     #[prost(string, tag = "1")]
     pub cursor: ::prost::alloc::string::String,
     /// Names of topics; empty means every topic.
     #[prost(string, repeated, tag = "2")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Longest wait for news in milliseconds, up to a minute; 0 answers at once.
+    /// Longest wait for a change in milliseconds, up to a minute; 0 answers at once.
     #[prost(int32, tag = "3")]
     pub max_wait_ms: i32,
 }
-/// PollMetadataResponse answers once.
+/// PollMetadataResponse carries the changes.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PollMetadataResponse {
-    /// What has changed; no more than the cursor when nothing has.
+    /// The changes; only the cursor when nothing has changed.
     #[prost(message, optional, tag = "1")]
     pub changes: ::core::option::Option<MetadataChanges>,
 }
-/// EventFilter picks events.
+/// EventFilter selects events.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventFilter {
-    /// Names of topics; empty means events about any topic and about none.
+    /// Names of topics; empty also includes events that are not about a topic.
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Kinds; empty means all.
     #[prost(enumeration = "ClusterEventKind", repeated, tag = "2")]
     pub kinds: ::prost::alloc::vec::Vec<i32>,
 }
-/// WatchEventsRequest says what to watch.
+/// WatchEventsRequest selects events and the start.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchEventsRequest {
-    /// Where to go on. Empty means from now on, or from since_ms.
+    /// Cursor to continue from. Empty starts with future events, or with events since since_ms.
     #[prost(string, tag = "1")]
     pub cursor: ::prost::alloc::string::String,
-    /// Without a cursor, and after a gap, begin with events of this moment (milliseconds since the epoch) or later, as far
-    /// as they are kept. Absent: from now on without a cursor, everything kept after a gap.
+    /// Without a cursor, and after a gap, start with events of this time (milliseconds since the epoch) or later, as far
+    /// as they are retained. Absent: start with future events without a cursor, with all retained events after a gap.
     #[prost(int64, optional, tag = "2")]
     pub since_ms: ::core::option::Option<i64>,
-    /// Which events.
+    /// Events to send.
     #[prost(message, optional, tag = "3")]
     pub filter: ::core::option::Option<EventFilter>,
     /// End with NOT_CONTROLLER when the called process is not, or no longer, the active controller.
     #[prost(bool, tag = "4")]
     pub active_controller_only: bool,
 }
-/// EventGap tells that events between the cursor given and the first event here are missing or may be.
+/// EventGap reports that events between the cursor and the first event of the batch are missing, or may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventGap {
-    /// Why.
+    /// The reason.
     #[prost(enumeration = "EventGapReason", tag = "1")]
     pub reason: i32,
-    /// How many were dropped, whatever the filter; absent when that cannot be known.
+    /// Number of events that were dropped, before filtering; absent when it is not known.
     #[prost(int64, optional, tag = "2")]
     pub lost_events: ::core::option::Option<i64>,
 }
-/// EventBatch is some events in the order they happened.
+/// EventBatch has events in the order in which they happened.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EventBatch {
     /// The events.
     #[prost(message, repeated, tag = "1")]
     pub events: ::prost::alloc::vec::Vec<ClusterEvent>,
-    /// Where to go on.
+    /// Cursor to continue from.
     #[prost(string, tag = "2")]
     pub cursor: ::prost::alloc::string::String,
-    /// Present when events are missing before these.
+    /// Present when events before this batch are missing.
     #[prost(message, optional, tag = "3")]
     pub gap: ::core::option::Option<EventGap>,
 }
-/// WatchEventsResponse is one message of the stream; one without events every ten seconds says that it is alive.
+/// WatchEventsResponse is one message of the stream; an empty message is sent every ten seconds as keepalive.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchEventsResponse {
     /// The events.
     #[prost(message, optional, tag = "1")]
     pub batch: ::core::option::Option<EventBatch>,
 }
-/// PollEventsRequest asks once.
+/// PollEventsRequest asks for the events after a cursor.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PollEventsRequest {
-    /// Where to go on. Empty means from now on, or from since_ms.
+    /// Cursor to continue from. Empty starts with future events, or with events since since_ms.
     #[prost(string, tag = "1")]
     pub cursor: ::prost::alloc::string::String,
     /// As in WatchEventsRequest.
     #[prost(int64, optional, tag = "2")]
     pub since_ms: ::core::option::Option<i64>,
-    /// Which events.
+    /// Events to return.
     #[prost(message, optional, tag = "3")]
     pub filter: ::core::option::Option<EventFilter>,
     /// As in WatchEventsRequest.
@@ -4301,26 +4303,26 @@ pub struct PollEventsRequest {
     /// Longest wait for an event in milliseconds, up to a minute; 0 answers at once.
     #[prost(int32, tag = "5")]
     pub max_wait_ms: i32,
-    /// Most events in the answer; 0 means 500, which is also the most.
+    /// Maximum events per answer; 0 means 500, which is also the upper limit.
     #[prost(int32, tag = "6")]
     pub max_events: i32,
 }
-/// PollEventsResponse answers once.
+/// PollEventsResponse carries the events.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PollEventsResponse {
     /// The events.
     #[prost(message, optional, tag = "1")]
     pub batch: ::core::option::Option<EventBatch>,
 }
-/// EventGapReason says why events are missing.
+/// EventGapReason is the reason why events are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum EventGapReason {
     /// Never sent.
     Unspecified = 0,
-    /// The watcher was too slow, or came back too late: the process keeps only the latest events.
+    /// The watcher was too slow, or reconnected too late: the process retains only the latest events.
     Lagged = 1,
-    /// The cursor is another process's, or was made before this one was started.
+    /// The cursor is from another process, or from before this process restarted.
     OtherProcess = 2,
 }
 impl EventGapReason {
@@ -4358,10 +4360,10 @@ pub mod metadata_service_client {
     use tonic::codegen::http::Uri;
     /// MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
     ///
-    /// Watching: send no cursor, keep the cursor of every answer, and after a broken connection ask again with the last one,
-    /// at the same process or at another. A watcher that is too slow, or whose cursor means nothing to the process asked, is
-    /// told so by a gap (events) or gets everything anew (metadata); a server buffers nothing for it. Each stream has a unary
-    /// twin that waits for news.
+    /// Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
+    /// last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
+    /// cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
+    /// Each stream has an equivalent unary long-poll call.
     #[derive(Debug, Clone)]
     pub struct MetadataServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -4485,7 +4487,7 @@ pub mod metadata_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// DescribeReplicas shows what a partition's leader knows of each replica. Ask the leader.
+        /// DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader.
         pub async fn describe_replicas(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeReplicasRequest>,
@@ -4512,8 +4514,8 @@ pub mod metadata_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// WatchMetadata sends the state of brokers and topics, then whatever of it changes, until cancelled. On a controller
-        /// it ends with NOT_CONTROLLER when that controller is not, or no longer, active.
+        /// WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
+        /// with NOT_CONTROLLER when that controller is not, or no longer, active.
         pub async fn watch_metadata(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchMetadataRequest>,
@@ -4538,7 +4540,7 @@ pub mod metadata_service_client {
                 .insert(GrpcMethod::new("paceline.v1.MetadataService", "WatchMetadata"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// PollMetadata answers with what has changed since a cursor, at once or when something has.
+        /// PollMetadata returns the changes since a cursor, and waits for a change when there is none.
         pub async fn poll_metadata(
             &mut self,
             request: impl tonic::IntoRequest<super::PollMetadataRequest>,
@@ -4563,8 +4565,8 @@ pub mod metadata_service_client {
                 .insert(GrpcMethod::new("paceline.v1.MetadataService", "PollMetadata"));
             self.inner.unary(req, path, codec).await
         }
-        /// WatchEvents sends what the called process did and saw: elections, state changes, in-sync sets, brokers that come and
-        /// go. The active controller's events tell the cluster's story, a broker's what its replicas lived through.
+        /// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
+        /// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
         pub async fn watch_events(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchEventsRequest>,
@@ -4589,7 +4591,7 @@ pub mod metadata_service_client {
                 .insert(GrpcMethod::new("paceline.v1.MetadataService", "WatchEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// PollEvents answers with the events after a cursor, at once or when there are some.
+        /// PollEvents returns the events after a cursor, and waits for an event when there is none.
         pub async fn poll_events(
             &mut self,
             request: impl tonic::IntoRequest<super::PollEventsRequest>,

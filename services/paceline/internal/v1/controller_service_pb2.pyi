@@ -15,14 +15,14 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ControlledShutdownRequest(google.protobuf.message.Message):
-    """ControlledShutdownRequest asks to move leadership off the caller."""
+    """ControlledShutdownRequest asks the controller to move leadership off the calling broker."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: builtins.int
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
-    """Broker that wants to stop."""
+    """Broker that is about to stop."""
     broker_epoch: builtins.int
     """Its broker epoch."""
     def __init__(
@@ -37,14 +37,14 @@ global___ControlledShutdownRequest = ControlledShutdownRequest
 
 @typing.final
 class ControlledShutdownResponse(google.protobuf.message.Message):
-    """ControlledShutdownResponse names what could not be moved."""
+    """ControlledShutdownResponse lists the partitions that the broker still leads."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: builtins.int
     REMAINING_FIELD_NUMBER: builtins.int
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
-    """Why the request was refused; absent means it was handled."""
+    """Why the request was refused; absent when the controller handled it."""
     @property
     def remaining(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RemainingPartition]:
         """Partitions the broker still leads; empty means it may stop."""
@@ -63,7 +63,7 @@ global___ControlledShutdownResponse = ControlledShutdownResponse
 
 @typing.final
 class BrokerHeartbeatRequest(google.protobuf.message.Message):
-    """BrokerHeartbeatRequest says that the caller can reach its controller."""
+    """BrokerHeartbeatRequest renews the calling broker's lease."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -71,13 +71,13 @@ class BrokerHeartbeatRequest(google.protobuf.message.Message):
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
     BROKEN_LEADERS_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
-    """Broker that lives."""
+    """Id of the calling broker."""
     broker_epoch: builtins.int
     """Its broker epoch."""
     @property
     def broken_leaders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Leaders to which the caller's fetch connection broke and has not worked since. A broker sends a heartbeat at once when
-        a connection breaks. Together with what the controller sees itself, a report shows that a leader's process is dead.
+        """Leaders whose fetch connection broke and has not worked since. The broker sends a heartbeat as soon as a connection
+        breaks, so that the controller can combine the report with its own observations and detect that a leader is dead.
         """
 
     def __init__(
@@ -93,16 +93,18 @@ global___BrokerHeartbeatRequest = BrokerHeartbeatRequest
 
 @typing.final
 class BrokerHeartbeatResponse(google.protobuf.message.Message):
-    """BrokerHeartbeatResponse says whether the lease was renewed."""
+    """BrokerHeartbeatResponse tells whether the lease was renewed."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: builtins.int
     CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
-    """Why it was not: STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the registration is not known; absent means renewed."""
+    """STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the controller has not read the registration; absent means
+    renewed.
+    """
     controller_epoch: builtins.int
-    """Epoch of the answering controller; one lower than the broker has seen comes from a controller of the past."""
+    """Epoch of the answering controller. The broker ignores an answer with a lower epoch than it has already seen."""
     def __init__(
         self,
         *,
@@ -117,7 +119,7 @@ global___BrokerHeartbeatResponse = BrokerHeartbeatResponse
 
 @typing.final
 class CreateInternalTopicRequest(google.protobuf.message.Message):
-    """CreateInternalTopicRequest describes a topic of the cluster's own."""
+    """CreateInternalTopicRequest describes the internal topic to create."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -149,7 +151,7 @@ class CreateInternalTopicRequest(google.protobuf.message.Message):
     replication_factor: builtins.int
     """Replicas per partition."""
     broker_id: builtins.int
-    """The broker that asks; with TLS its id must be the one in the caller's certificate."""
+    """Calling broker; with TLS it must equal the id in the caller's certificate."""
     @property
     def configs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Topic configuration."""
@@ -169,14 +171,14 @@ global___CreateInternalTopicRequest = CreateInternalTopicRequest
 
 @typing.final
 class CreateInternalTopicResponse(google.protobuf.message.Message):
-    """CreateInternalTopicResponse tells what became of it."""
+    """CreateInternalTopicResponse is the result of the creation."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: builtins.int
     @property
     def error(self) -> paceline.v1.errors_pb2.TopicError:
-        """Why it was not created; absent means success."""
+        """Why the topic was not created; absent means success."""
 
     def __init__(
         self,
@@ -213,13 +215,13 @@ global___RemainingPartition = RemainingPartition
 
 @typing.final
 class FollowStateRequest(google.protobuf.message.Message):
-    """FollowStateRequest asks for the state, from the beginning."""
+    """FollowStateRequest starts a stream from a full snapshot."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONTROLLER_ID_FIELD_NUMBER: builtins.int
     controller_id: builtins.int
-    """Controller that stands by."""
+    """Id of the calling standby controller."""
     def __init__(
         self,
         *,
@@ -243,24 +245,26 @@ class FollowStateResponse(google.protobuf.message.Message):
     DROPPED_TOPICS_FIELD_NUMBER: builtins.int
     BROKER_EPOCHS_FIELD_NUMBER: builtins.int
     number: builtins.int
-    """Counts the messages of this stream from 1. After a gap, or out of order, the stream is worth nothing: open another."""
+    """Sequence number of the message in this stream, from 1. After a gap the caller discards the stream and opens
+    another.
+    """
     controller_epoch: builtins.int
-    """Epoch of the sender's term; a lower one than seen before comes from a controller of the past."""
+    """Epoch of the sending controller. The caller ignores a lower epoch than it has already seen."""
     in_snapshot: builtins.bool
-    """True while the snapshot goes on; the first message with false completes it."""
+    """True for the messages of the snapshot; the first message with false completes it."""
     sequence: builtins.int
-    """Sequence of /controller_journal that the state has reached with this message; absent while the snapshot goes on."""
+    """Sequence of /controller_journal that the state includes after this message; absent during the snapshot."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicStates]:
-        """States by topic. They replace what was known of those partitions, or of the topic when its id is another one."""
+        """States by topic. They replace earlier states of these partitions, and of the whole topic when the topic id differs."""
 
     @property
     def dropped_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Topics that are gone; applied before the states of the same message."""
+        """Deleted topics; apply them before the states of the same message."""
 
     @property
     def broker_epochs(self) -> global___BrokerEpochs:
-        """Broker epochs of all registered brokers, when they have changed since the last message that had them."""
+        """Broker epochs of all registered brokers; present when they changed since the previous message with this field."""
 
     def __init__(
         self,
@@ -284,8 +288,8 @@ global___FollowStateResponse = FollowStateResponse
 
 @typing.final
 class TopicStates(google.protobuf.message.Message):
-    """TopicStates has the states of some partitions of one topic, as columns: element i of each column is about partition i
-    of the list.
+    """TopicStates has the states of some partitions of one topic, as columns: element i of each column describes the
+    partition at element i of partitions.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -320,7 +324,7 @@ class TopicStates(google.protobuf.message.Message):
     topic: builtins.str
     """Topic name."""
     topic_id: builtins.str
-    """Topic id; empty when it has none."""
+    """Topic id; empty for a topic without an id."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Partition indexes."""
@@ -339,23 +343,23 @@ class TopicStates(google.protobuf.message.Message):
 
     @property
     def controller_epochs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Epochs of the controllers that decided."""
+        """Epoch of the controller that wrote each state."""
 
     @property
     def isr_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Sizes of the in-sync sets."""
+        """Number of ISR members of each partition."""
 
     @property
     def isr_members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """All in-sync sets, one after the other."""
+        """ISR members of all partitions, concatenated."""
 
     @property
     def extras(self) -> google.protobuf.internal.containers.ScalarMap[builtins.int, builtins.str]:
-        """Keys of state nodes outside Kafka's schema, as a JSON object, by partition index; absent when there are none."""
+        """Keys of the state node outside Kafka's schema, as a JSON object, by partition index; no entry without such keys."""
 
     @property
     def absent_partitions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Partitions whose state node is gone."""
+        """Partitions whose state node was deleted."""
 
     def __init__(
         self,
@@ -378,7 +382,7 @@ global___TopicStates = TopicStates
 
 @typing.final
 class BrokerEpochs(google.protobuf.message.Message):
-    """BrokerEpochs has every registered broker."""
+    """BrokerEpochs has the epochs of all registered brokers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -6,7 +6,7 @@ from paceline.internal.v1 import controller_service_pb2 as paceline_dot_internal
 
 
 class ControllerServiceStub(object):
-    """ControllerService is what brokers, and controllers that stand by, call on the active controller.
+    """ControllerService serves brokers and standby controllers; only the active controller answers.
     """
 
     def __init__(self, channel):
@@ -38,7 +38,7 @@ class ControllerServiceStub(object):
 
 
 class ControllerServiceServicer(object):
-    """ControllerService is what brokers, and controllers that stand by, call on the active controller.
+    """ControllerService serves brokers and standby controllers; only the active controller answers.
     """
 
     def ControlledShutdown(self, request, context):
@@ -49,26 +49,27 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BrokerHeartbeat(self, request, context):
-        """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
-        active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """BrokerHeartbeat renews the broker's lease, three times per lease. Only brokers with a valid lease can be elected. A
+        controller that is not active answers FAILED_PRECONDITION; the broker then reads the active controller from
+        ZooKeeper.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateInternalTopic(self, request, context):
-        """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
-        partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
+        """CreateInternalTopic creates an internal topic, which clients cannot create. It answers when every partition has a
+        leader. A controller that is not active answers FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FollowState(self, request, context):
-        """FollowState streams the partition states the active controller knows: a snapshot, then what changes, then at least
-        one message a second. A controller that is not active refuses with FAILED_PRECONDITION. The stream ends when the term
-        does, and when the caller is too slow; the caller then opens another one. Nothing depends on it but the speed of the
-        next takeover.
+        """FollowState streams the partition states of the active controller: a snapshot, then changes, with at least one
+        message per second. A controller that is not active answers FAILED_PRECONDITION. The server ends the stream when it
+        stops being active, or when the caller reads too slowly; the caller then opens a new stream. The stream only makes
+        the next failover faster; correctness does not depend on it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +106,7 @@ def add_ControllerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControllerService(object):
-    """ControllerService is what brokers, and controllers that stand by, call on the active controller.
+    """ControllerService serves brokers and standby controllers; only the active controller answers.
     """
 
     @staticmethod

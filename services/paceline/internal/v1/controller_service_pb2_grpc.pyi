@@ -18,7 +18,7 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ControllerServiceStub:
-    """ControllerService is what brokers, and controllers that stand by, call on the active controller."""
+    """ControllerService serves brokers and standby controllers; only the active controller answers."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     ControlledShutdown: grpc.UnaryUnaryMultiCallable[
@@ -31,30 +31,31 @@ class ControllerServiceStub:
         paceline.internal.v1.controller_service_pb2.BrokerHeartbeatRequest,
         paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse,
     ]
-    """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
-    active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+    """BrokerHeartbeat renews the broker's lease, three times per lease. Only brokers with a valid lease can be elected. A
+    controller that is not active answers FAILED_PRECONDITION; the broker then reads the active controller from
+    ZooKeeper.
     """
 
     CreateInternalTopic: grpc.UnaryUnaryMultiCallable[
         paceline.internal.v1.controller_service_pb2.CreateInternalTopicRequest,
         paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse,
     ]
-    """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
-    partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
+    """CreateInternalTopic creates an internal topic, which clients cannot create. It answers when every partition has a
+    leader. A controller that is not active answers FAILED_PRECONDITION.
     """
 
     FollowState: grpc.UnaryStreamMultiCallable[
         paceline.internal.v1.controller_service_pb2.FollowStateRequest,
         paceline.internal.v1.controller_service_pb2.FollowStateResponse,
     ]
-    """FollowState streams the partition states the active controller knows: a snapshot, then what changes, then at least
-    one message a second. A controller that is not active refuses with FAILED_PRECONDITION. The stream ends when the term
-    does, and when the caller is too slow; the caller then opens another one. Nothing depends on it but the speed of the
-    next takeover.
+    """FollowState streams the partition states of the active controller: a snapshot, then changes, with at least one
+    message per second. A controller that is not active answers FAILED_PRECONDITION. The server ends the stream when it
+    stops being active, or when the caller reads too slowly; the caller then opens a new stream. The stream only makes
+    the next failover faster; correctness does not depend on it.
     """
 
 class ControllerServiceAsyncStub:
-    """ControllerService is what brokers, and controllers that stand by, call on the active controller."""
+    """ControllerService serves brokers and standby controllers; only the active controller answers."""
 
     ControlledShutdown: grpc.aio.UnaryUnaryMultiCallable[
         paceline.internal.v1.controller_service_pb2.ControlledShutdownRequest,
@@ -66,30 +67,31 @@ class ControllerServiceAsyncStub:
         paceline.internal.v1.controller_service_pb2.BrokerHeartbeatRequest,
         paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse,
     ]
-    """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
-    active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+    """BrokerHeartbeat renews the broker's lease, three times per lease. Only brokers with a valid lease can be elected. A
+    controller that is not active answers FAILED_PRECONDITION; the broker then reads the active controller from
+    ZooKeeper.
     """
 
     CreateInternalTopic: grpc.aio.UnaryUnaryMultiCallable[
         paceline.internal.v1.controller_service_pb2.CreateInternalTopicRequest,
         paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse,
     ]
-    """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
-    partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
+    """CreateInternalTopic creates an internal topic, which clients cannot create. It answers when every partition has a
+    leader. A controller that is not active answers FAILED_PRECONDITION.
     """
 
     FollowState: grpc.aio.UnaryStreamMultiCallable[
         paceline.internal.v1.controller_service_pb2.FollowStateRequest,
         paceline.internal.v1.controller_service_pb2.FollowStateResponse,
     ]
-    """FollowState streams the partition states the active controller knows: a snapshot, then what changes, then at least
-    one message a second. A controller that is not active refuses with FAILED_PRECONDITION. The stream ends when the term
-    does, and when the caller is too slow; the caller then opens another one. Nothing depends on it but the speed of the
-    next takeover.
+    """FollowState streams the partition states of the active controller: a snapshot, then changes, with at least one
+    message per second. A controller that is not active answers FAILED_PRECONDITION. The server ends the stream when it
+    stops being active, or when the caller reads too slowly; the caller then opens a new stream. The stream only makes
+    the next failover faster; correctness does not depend on it.
     """
 
 class ControllerServiceServicer(metaclass=abc.ABCMeta):
-    """ControllerService is what brokers, and controllers that stand by, call on the active controller."""
+    """ControllerService serves brokers and standby controllers; only the active controller answers."""
 
     @abc.abstractmethod
     def ControlledShutdown(
@@ -105,8 +107,9 @@ class ControllerServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.controller_service_pb2.BrokerHeartbeatRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse, collections.abc.Awaitable[paceline.internal.v1.controller_service_pb2.BrokerHeartbeatResponse]]:
-        """BrokerHeartbeat renews the lease under which a broker may be elected, three times per lease. A controller that is not
-        active refuses it with FAILED_PRECONDITION; the broker then looks the active one up in ZooKeeper.
+        """BrokerHeartbeat renews the broker's lease, three times per lease. Only brokers with a valid lease can be elected. A
+        controller that is not active answers FAILED_PRECONDITION; the broker then reads the active controller from
+        ZooKeeper.
         """
 
     @abc.abstractmethod
@@ -115,8 +118,8 @@ class ControllerServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.controller_service_pb2.CreateInternalTopicRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse, collections.abc.Awaitable[paceline.internal.v1.controller_service_pb2.CreateInternalTopicResponse]]:
-        """CreateInternalTopic creates one of the cluster's own topics, which clients cannot create. It answers when every
-        partition has a leader. A controller that is not active refuses it with FAILED_PRECONDITION.
+        """CreateInternalTopic creates an internal topic, which clients cannot create. It answers when every partition has a
+        leader. A controller that is not active answers FAILED_PRECONDITION.
         """
 
     @abc.abstractmethod
@@ -125,10 +128,10 @@ class ControllerServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.controller_service_pb2.FollowStateRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.internal.v1.controller_service_pb2.FollowStateResponse], collections.abc.AsyncIterator[paceline.internal.v1.controller_service_pb2.FollowStateResponse]]:
-        """FollowState streams the partition states the active controller knows: a snapshot, then what changes, then at least
-        one message a second. A controller that is not active refuses with FAILED_PRECONDITION. The stream ends when the term
-        does, and when the caller is too slow; the caller then opens another one. Nothing depends on it but the speed of the
-        next takeover.
+        """FollowState streams the partition states of the active controller: a snapshot, then changes, with at least one
+        message per second. A controller that is not active answers FAILED_PRECONDITION. The server ends the stream when it
+        stops being active, or when the caller reads too slowly; the caller then opens a new stream. The stream only makes
+        the next failover faster; correctness does not depend on it.
         """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -16,7 +16,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ControllerStamp(google.protobuf.message.Message):
-    """ControllerStamp fences a control request."""
+    """ControllerStamp identifies the sender of a control request, so that the broker can fence a deposed controller."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -102,7 +102,7 @@ global___LiveBroker = LiveBroker
 
 @typing.final
 class LeaderAndIsrRequest(google.protobuf.message.Message):
-    """LeaderAndIsrRequest carries decisions about partitions the broker hosts."""
+    """LeaderAndIsrRequest carries leader and ISR of partitions that the broker hosts."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -111,15 +111,15 @@ class LeaderAndIsrRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     @property
     def stamp(self) -> global___ControllerStamp:
-        """Fence."""
+        """Controller and epochs; the broker refuses an older controller."""
 
     @property
     def live_leaders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LiveBroker]:
-        """Brokers that lead one of the partitions."""
+        """Live brokers that lead at least one of the partitions."""
 
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LeaderAndIsrPartition]:
-        """The decisions."""
+        """The partitions."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ global___LeaderAndIsrRequest = LeaderAndIsrRequest
 
 @typing.final
 class LeaderAndIsrPartition(google.protobuf.message.Message):
-    """LeaderAndIsrPartition is the decision about one partition."""
+    """LeaderAndIsrPartition is the state of one partition, as the controller decided it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -158,7 +158,7 @@ class LeaderAndIsrPartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     controller_epoch: builtins.int
-    """Epoch of the controller that took the decision."""
+    """Epoch of the controller that made the decision."""
     leader: builtins.int
     """Leader's broker id; -1 for none."""
     leader_epoch: builtins.int
@@ -166,7 +166,7 @@ class LeaderAndIsrPartition(google.protobuf.message.Message):
     zk_version: builtins.int
     """Version of the partition's state node."""
     is_new: builtins.bool
-    """Whether the replica never existed on the broker."""
+    """Whether the replica has never existed on this broker."""
     @property
     def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """In-sync replicas."""
@@ -246,7 +246,7 @@ class ControlPartitionResult(google.protobuf.message.Message):
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
     """Why it failed; absent means success."""
     topic_id: builtins.str
-    """Topic id of the log that the broker has, where a LeaderAndIsr named none; else empty."""
+    """Topic id of the broker's log when the LeaderAndIsr request had no topic id; otherwise empty."""
     def __init__(
         self,
         *,
@@ -271,7 +271,7 @@ class StopReplicaRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     @property
     def stamp(self) -> global___ControllerStamp:
-        """Fence."""
+        """Controller and epochs; the broker refuses an older controller."""
 
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StopReplicaPartition]:
@@ -361,20 +361,20 @@ class UpdateMetadataRequest(google.protobuf.message.Message):
     IS_INITIAL_FIELD_NUMBER: builtins.int
     SEQUENCE_FIELD_NUMBER: builtins.int
     is_initial: builtins.bool
-    """Whether it is the first picture a controller gives the broker. A log of a partition that it shows to be assigned to
-    others only is a stray: no StopReplica for it is still to come.
+    """Whether this is the controller's first full UpdateMetadata to the broker. A log whose partition it assigns only to
+    other brokers is then a stray: the controller will not send a StopReplica for it.
     """
     sequence: builtins.int
-    """Number of this picture among those of the controller's term, rising. A broker that has seen a later one of the same
-    term leaves it alone: it is a repetition that was overtaken. 0 when the pictures are not numbered.
+    """Number of this request within the controller's epoch, rising. A broker ignores a request with a lower number than
+    it has already applied in the same controller epoch: it is a delayed retry. 0 when the requests are not numbered.
     """
     @property
     def stamp(self) -> global___ControllerStamp:
-        """Fence."""
+        """Controller and epochs; the broker refuses an older controller."""
 
     @property
     def live_brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LiveBroker]:
-        """All live brokers; replaces what the cache had."""
+        """All live brokers; replaces the cached list."""
 
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___UpdateMetadataPartition]:
@@ -422,7 +422,7 @@ class UpdateMetadataPartition(google.protobuf.message.Message):
     partition: builtins.int
     """Partition index."""
     controller_epoch: builtins.int
-    """Epoch of the controller that took the decision."""
+    """Epoch of the controller that made the decision."""
     leader: builtins.int
     """Leader's broker id; -1 for none, -2 when the partition is being deleted."""
     leader_epoch: builtins.int
@@ -481,7 +481,7 @@ global___UpdateMetadataResponse = UpdateMetadataResponse
 
 @typing.final
 class DescribeLogDirsRequest(google.protobuf.message.Message):
-    """DescribeLogDirsRequest names the partitions wanted."""
+    """DescribeLogDirsRequest selects the partitions to list."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -493,7 +493,7 @@ class DescribeLogDirsRequest(google.protobuf.message.Message):
 
     @property
     def stamp(self) -> global___ControllerStamp:
-        """The controller that asks; with TLS its id must be the one in the caller's certificate."""
+        """Calling controller; with TLS its id must equal the id in the caller's certificate."""
 
     def __init__(
         self,
@@ -528,7 +528,7 @@ global___DescribeLogDirsResponse = DescribeLogDirsResponse
 
 @typing.final
 class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
-    """AlterReplicaLogDirsRequest lists wishes about replicas of this broker."""
+    """AlterReplicaLogDirsRequest assigns replicas of this broker to log directories."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -536,11 +536,11 @@ class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
     STAMP_FIELD_NUMBER: builtins.int
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.ReplicaLogDir]:
-        """The wishes."""
+        """The replicas."""
 
     @property
     def stamp(self) -> global___ControllerStamp:
-        """The controller that asks; with TLS its id must be the one in the caller's certificate."""
+        """Calling controller; with TLS its id must equal the id in the caller's certificate."""
 
     def __init__(
         self,
@@ -555,14 +555,14 @@ global___AlterReplicaLogDirsRequest = AlterReplicaLogDirsRequest
 
 @typing.final
 class AlterReplicaLogDirsResponse(google.protobuf.message.Message):
-    """AlterReplicaLogDirsResponse answers every wish, in the order of the request."""
+    """AlterReplicaLogDirsResponse answers every replica, in the order of the request."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.admin_service_pb2.AlterReplicaLogDirResult]:
-        """One result per wish."""
+        """One result per replica."""
 
     def __init__(
         self,

@@ -6,8 +6,8 @@ from paceline.internal.v1 import replica_manager_service_pb2 as paceline_dot_int
 
 
 class ReplicaManagerServiceStub(object):
-    """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
-    the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
+    """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
+    the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
     """
 
     def __init__(self, channel):
@@ -44,8 +44,8 @@ class ReplicaManagerServiceStub(object):
 
 
 class ReplicaManagerServiceServicer(object):
-    """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
-    the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
+    """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
+    the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
     """
 
     def LeaderAndIsr(self, request, context):
@@ -70,14 +70,14 @@ class ReplicaManagerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """DescribeLogDirs shows what lies in the broker's log directories.
+        """DescribeLogDirs lists the broker's log directories and the replicas in them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterReplicaLogDirs(self, request, context):
-        """AlterReplicaLogDirs says in which of them replicas shall lie.
+        """AlterReplicaLogDirs assigns replicas to log directories.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,8 +119,8 @@ def add_ReplicaManagerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicaManagerService(object):
-    """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
-    the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
+    """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
+    the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
     """
 
     @staticmethod

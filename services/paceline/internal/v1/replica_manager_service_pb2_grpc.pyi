@@ -18,8 +18,8 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ReplicaManagerServiceStub:
-    """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
-    the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
+    """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
+    the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -45,17 +45,17 @@ class ReplicaManagerServiceStub:
         paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsRequest,
         paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse,
     ]
-    """DescribeLogDirs shows what lies in the broker's log directories."""
+    """DescribeLogDirs lists the broker's log directories and the replicas in them."""
 
     AlterReplicaLogDirs: grpc.UnaryUnaryMultiCallable[
         paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsRequest,
         paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse,
     ]
-    """AlterReplicaLogDirs says in which of them replicas shall lie."""
+    """AlterReplicaLogDirs assigns replicas to log directories."""
 
 class ReplicaManagerServiceAsyncStub:
-    """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
-    the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
+    """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
+    the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
     """
 
     LeaderAndIsr: grpc.aio.UnaryUnaryMultiCallable[
@@ -80,17 +80,17 @@ class ReplicaManagerServiceAsyncStub:
         paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsRequest,
         paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse,
     ]
-    """DescribeLogDirs shows what lies in the broker's log directories."""
+    """DescribeLogDirs lists the broker's log directories and the replicas in them."""
 
     AlterReplicaLogDirs: grpc.aio.UnaryUnaryMultiCallable[
         paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsRequest,
         paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse,
     ]
-    """AlterReplicaLogDirs says in which of them replicas shall lie."""
+    """AlterReplicaLogDirs assigns replicas to log directories."""
 
 class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
-    """ReplicaManagerService is how the controller tells a broker which replicas to lead, follow or stop, and what
-    the cluster looks like. Requests for one broker arrive one at a time, in order, at least once.
+    """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
+    the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
     """
 
     @abc.abstractmethod
@@ -123,7 +123,7 @@ class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.DescribeLogDirsResponse]]:
-        """DescribeLogDirs shows what lies in the broker's log directories."""
+        """DescribeLogDirs lists the broker's log directories and the replicas in them."""
 
     @abc.abstractmethod
     def AlterReplicaLogDirs(
@@ -131,6 +131,6 @@ class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse]]:
-        """AlterReplicaLogDirs says in which of them replicas shall lie."""
+        """AlterReplicaLogDirs assigns replicas to log directories."""
 
 def add_ReplicaManagerServiceServicer_to_server(servicer: ReplicaManagerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

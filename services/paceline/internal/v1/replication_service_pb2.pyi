@@ -16,7 +16,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class FetchRequest(google.protobuf.message.Message):
-    """FetchRequest asks for batches and reports the follower's progress: its log end is the fetch offset."""
+    """FetchRequest reads batches and reports the follower's progress: the fetch offset is the follower's log end."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -33,22 +33,22 @@ class FetchRequest(google.protobuf.message.Message):
     replica_id: builtins.int
     """Follower's broker id."""
     broker_epoch: builtins.int
-    """Its broker epoch (KIP-903); joining the in-sync set needs the current one."""
+    """Broker epoch of the follower (KIP-903); only the current epoch may join the ISR."""
     max_wait_ms: builtins.int
     """Longest wait for min_bytes in milliseconds."""
     min_bytes: builtins.int
-    """Answer as soon as this many bytes are there."""
+    """Answer as soon as this many bytes are available."""
     max_bytes: builtins.int
     """Limit of the whole answer in bytes."""
     session_id: builtins.int
     """Incremental fetch session (KIP-227): 0 for none yet."""
     session_epoch: builtins.int
-    """Number of the request in the session; 0 opens one, -1 is a full fetch without one."""
+    """Number of the request in the session; 0 opens a session, -1 is a full fetch without a session."""
     wants_high_watermark: builtins.bool
-    """Answer, too, as soon as a high watermark has moved: clients read from this follower (KIP-392)."""
+    """Also answer when a high watermark has advanced, because consumers read from this follower (KIP-392)."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
-        """Partitions to read; in an incremental fetch only the added and changed ones."""
+        """Partitions to read; an incremental fetch lists only added and changed partitions."""
 
     @property
     def forgotten(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.log_service_pb2.ForgottenPartition]:
@@ -93,11 +93,11 @@ class FetchPartition(google.protobuf.message.Message):
     topic_id: builtins.str
     """Topic id; empty when not known."""
     current_leader_epoch: builtins.int
-    """Leader epoch the follower is in."""
+    """Leader epoch of the follower."""
     fetch_offset: builtins.int
-    """First offset wanted, the follower's log end."""
+    """First offset to read, the follower's log end."""
     last_fetched_epoch: builtins.int
-    """Epoch of the follower's last record; absent when its log has none."""
+    """Leader epoch of the follower's last record; absent when its log is empty."""
     log_start_offset: builtins.int
     """First offset in the follower's log."""
     max_bytes: builtins.int
@@ -135,7 +135,7 @@ class FetchResponse(google.protobuf.message.Message):
     """Session to name in the next request; 0 for none."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartitionResult]:
-        """Results; in an incremental session only partitions with news."""
+        """Results; an incremental session lists only partitions with new data, offsets or errors."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ global___FetchResponse = FetchResponse
 
 @typing.final
 class FetchPartitionResult(google.protobuf.message.Message):
-    """FetchPartitionResult holds what was read from one partition."""
+    """FetchPartitionResult holds the batches read from one partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -180,10 +180,10 @@ class FetchPartitionResult(google.protobuf.message.Message):
     log_end_offset: builtins.int
     """Leader's log end, exclusive; also set with OFFSET_OUT_OF_RANGE."""
     batches: builtins.bytes
-    """RecordBatch bytes as stored, whole batches only but for the last, which may be cut."""
+    """RecordBatch bytes as stored; only the last batch may be incomplete."""
     @property
     def diverging_epoch(self) -> paceline.v1.log_service_pb2.EpochEndOffset:
-        """Set when the follower's last epoch diverges from the log: truncate and fetch again."""
+        """Set when the follower's last epoch diverges from the leader's log: truncate and fetch again."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ global___FetchPartitionResult = FetchPartitionResult
 
 @typing.final
 class OffsetsForLeaderEpochRequest(google.protobuf.message.Message):
-    """OffsetsForLeaderEpochRequest asks where leader epochs ended."""
+    """OffsetsForLeaderEpochRequest asks for the end offsets of leader epochs."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -6,7 +6,7 @@ from paceline.internal.v1 import replication_service_pb2 as paceline_dot_interna
 
 
 class ReplicationServiceStub(object):
-    """ReplicationService is what a follower's fetcher calls on a partition's leader.
+    """ReplicationService serves the fetchers of followers; the called broker leads the partitions.
     """
 
     def __init__(self, channel):
@@ -33,7 +33,7 @@ class ReplicationServiceStub(object):
 
 
 class ReplicationServiceServicer(object):
-    """ReplicationService is what a follower's fetcher calls on a partition's leader.
+    """ReplicationService serves the fetchers of followers; the called broker leads the partitions.
     """
 
     def Fetch(self, request, context):
@@ -45,8 +45,8 @@ class ReplicationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FetchStream(self, request_iterator, context):
-        """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-        call per fetch; a request that fails as a whole ends the stream with its status.
+        """FetchStream carries many Fetch requests on one stream; each request gets one response, in order. It saves the cost
+        of one RPC per fetch. A request that fails as a whole ends the stream with its status.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -56,7 +56,7 @@ class ReplicationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OffsetsForLeaderEpoch(self, request, context):
-        """OffsetsForLeaderEpoch tells where leader epochs ended, so that a follower can truncate what diverges.
+        """OffsetsForLeaderEpoch returns the end offsets of leader epochs, so that a follower can truncate diverging records.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicationService(object):
-    """ReplicationService is what a follower's fetcher calls on a partition's leader.
+    """ReplicationService serves the fetchers of followers; the called broker leads the partitions.
     """
 
     @staticmethod

@@ -18,7 +18,7 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ReplicationServiceStub:
-    """ReplicationService is what a follower's fetcher calls on a partition's leader."""
+    """ReplicationService serves the fetchers of followers; the called broker leads the partitions."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     Fetch: grpc.UnaryUnaryMultiCallable[
@@ -33,8 +33,8 @@ class ReplicationServiceStub:
         paceline.internal.v1.replication_service_pb2.FetchRequest,
         paceline.internal.v1.replication_service_pb2.FetchResponse,
     ]
-    """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-    call per fetch; a request that fails as a whole ends the stream with its status.
+    """FetchStream carries many Fetch requests on one stream; each request gets one response, in order. It saves the cost
+    of one RPC per fetch. A request that fails as a whole ends the stream with its status.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -44,10 +44,10 @@ class ReplicationServiceStub:
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochResponse,
     ]
-    """OffsetsForLeaderEpoch tells where leader epochs ended, so that a follower can truncate what diverges."""
+    """OffsetsForLeaderEpoch returns the end offsets of leader epochs, so that a follower can truncate diverging records."""
 
 class ReplicationServiceAsyncStub:
-    """ReplicationService is what a follower's fetcher calls on a partition's leader."""
+    """ReplicationService serves the fetchers of followers; the called broker leads the partitions."""
 
     Fetch: grpc.aio.UnaryUnaryMultiCallable[
         paceline.internal.v1.replication_service_pb2.FetchRequest,
@@ -61,8 +61,8 @@ class ReplicationServiceAsyncStub:
         paceline.internal.v1.replication_service_pb2.FetchRequest,
         paceline.internal.v1.replication_service_pb2.FetchResponse,
     ]
-    """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-    call per fetch; a request that fails as a whole ends the stream with its status.
+    """FetchStream carries many Fetch requests on one stream; each request gets one response, in order. It saves the cost
+    of one RPC per fetch. A request that fails as a whole ends the stream with its status.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -72,10 +72,10 @@ class ReplicationServiceAsyncStub:
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
         paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochResponse,
     ]
-    """OffsetsForLeaderEpoch tells where leader epochs ended, so that a follower can truncate what diverges."""
+    """OffsetsForLeaderEpoch returns the end offsets of leader epochs, so that a follower can truncate diverging records."""
 
 class ReplicationServiceServicer(metaclass=abc.ABCMeta):
-    """ReplicationService is what a follower's fetcher calls on a partition's leader."""
+    """ReplicationService serves the fetchers of followers; the called broker leads the partitions."""
 
     @abc.abstractmethod
     def Fetch(
@@ -93,8 +93,8 @@ class ReplicationServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[paceline.internal.v1.replication_service_pb2.FetchRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.internal.v1.replication_service_pb2.FetchResponse], collections.abc.AsyncIterator[paceline.internal.v1.replication_service_pb2.FetchResponse]]:
-        """FetchStream is Fetch many times over: each request is answered by one response, in order. It saves the cost of a
-        call per fetch; a request that fails as a whole ends the stream with its status.
+        """FetchStream carries many Fetch requests on one stream; each request gets one response, in order. It saves the cost
+        of one RPC per fetch. A request that fails as a whole ends the stream with its status.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -106,6 +106,6 @@ class ReplicationServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochResponse, collections.abc.Awaitable[paceline.internal.v1.replication_service_pb2.OffsetsForLeaderEpochResponse]]:
-        """OffsetsForLeaderEpoch tells where leader epochs ended, so that a follower can truncate what diverges."""
+        """OffsetsForLeaderEpoch returns the end offsets of leader epochs, so that a follower can truncate diverging records."""
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -23,15 +23,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AwaitedReason says why a replica is not in sync.
+// AwaitedReason is the reason why a replica is not in sync.
 type AwaitedReason int32
 
 const (
 	// No reason was given; never sent by a server of this version.
 	AwaitedReason_AWAITED_REASON_UNSPECIFIED AwaitedReason = 0
-	// It is copying records and has not caught up with the leader yet. Waiting helps.
+	// It is copying records and has not caught up with the leader; the reassignment continues without intervention.
 	AwaitedReason_AWAITED_REASON_NOT_CAUGHT_UP AwaitedReason = 1
-	// Its broker is not registered. Start it, or cancel the move.
+	// Its broker is not registered. Start the broker, or cancel the reassignment.
 	AwaitedReason_AWAITED_REASON_BROKER_DEAD AwaitedReason = 2
 	// Its broker is shutting down.
 	AwaitedReason_AWAITED_REASON_BROKER_SHUTTING_DOWN AwaitedReason = 3
@@ -88,16 +88,16 @@ func (AwaitedReason) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{0}
 }
 
-// ElectionType says which replicas may become leader.
+// ElectionType selects the replicas that may become leader.
 type ElectionType int32
 
 const (
-	// Refused: say which.
+	// Refused: the type is required.
 	ElectionType_ELECTION_TYPE_UNSPECIFIED ElectionType = 0
-	// The first assigned replica, if it is online and in sync. Nothing is lost.
+	// The first assigned replica, if it is online and in sync. No record is lost.
 	ElectionType_ELECTION_TYPE_PREFERRED ElectionType = 1
-	// An in-sync replica, else the first assigned one that is online. In the second case every record that the new
-	// leader has not copied is lost for good.
+	// An in-sync replica, otherwise the first assigned replica that is online. In the second case every record that the
+	// new leader has not copied is lost permanently.
 	ElectionType_ELECTION_TYPE_UNCLEAN ElectionType = 2
 )
 
@@ -142,15 +142,15 @@ func (ElectionType) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{1}
 }
 
-// ConfigResourceType says what a configuration belongs to.
+// ConfigResourceType is the kind of object that a configuration applies to.
 type ConfigResourceType int32
 
 const (
-	// Refused: say which.
+	// Refused: the type is required.
 	ConfigResourceType_CONFIG_RESOURCE_TYPE_UNSPECIFIED ConfigResourceType = 0
 	// A topic.
 	ConfigResourceType_CONFIG_RESOURCE_TYPE_TOPIC ConfigResourceType = 1
-	// A broker, or all of them: what may be set while they run.
+	// A broker, or all brokers: keys that can be changed while brokers run.
 	ConfigResourceType_CONFIG_RESOURCE_TYPE_BROKER ConfigResourceType = 2
 )
 
@@ -195,7 +195,7 @@ func (ConfigResourceType) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{2}
 }
 
-// ConfigType says how the text of a value is to be read.
+// ConfigType is the type of a value, which is transferred as text.
 type ConfigType int32
 
 const (
@@ -203,13 +203,13 @@ const (
 	ConfigType_CONFIG_TYPE_UNSPECIFIED ConfigType = 0
 	// "true" or "false".
 	ConfigType_CONFIG_TYPE_BOOLEAN ConfigType = 1
-	// A whole number of 64 bits with sign.
+	// A signed 64-bit integer.
 	ConfigType_CONFIG_TYPE_INTEGER ConfigType = 2
 	// A decimal number.
 	ConfigType_CONFIG_TYPE_DOUBLE ConfigType = 3
-	// Text.
+	// Any text.
 	ConfigType_CONFIG_TYPE_STRING ConfigType = 4
-	// Texts separated by commas; APPEND and SUBTRACT work on them.
+	// Comma-separated list; APPEND and SUBTRACT apply to this type.
 	ConfigType_CONFIG_TYPE_LIST ConfigType = 5
 )
 
@@ -260,7 +260,7 @@ func (ConfigType) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{3}
 }
 
-// ConfigSource says where a value comes from.
+// ConfigSource is the level at which a value is set.
 type ConfigSource int32
 
 const (
@@ -270,7 +270,7 @@ const (
 	ConfigSource_CONFIG_SOURCE_TOPIC ConfigSource = 1
 	// Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>.
 	ConfigSource_CONFIG_SOURCE_BROKER_DEFAULT ConfigSource = 2
-	// Set nowhere.
+	// Default value; the key is not set at any level.
 	ConfigSource_CONFIG_SOURCE_BUILT_IN_DEFAULT ConfigSource = 3
 	// Set for this broker, in /config/brokers/<id>.
 	ConfigSource_CONFIG_SOURCE_BROKER ConfigSource = 4
@@ -321,19 +321,19 @@ func (ConfigSource) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{4}
 }
 
-// ConfigOperation says what to do with a key.
+// ConfigOperation changes the value of a key.
 type ConfigOperation int32
 
 const (
-	// Refused: say which.
+	// Refused: the operation is required.
 	ConfigOperation_CONFIG_OPERATION_UNSPECIFIED ConfigOperation = 0
-	// Give the key this value.
+	// Set the value.
 	ConfigOperation_CONFIG_OPERATION_SET ConfigOperation = 1
-	// Remove the topic's own value, so that the default counts.
+	// Remove the value set for this resource, so that the value of the next level applies.
 	ConfigOperation_CONFIG_OPERATION_DELETE ConfigOperation = 2
-	// Add members to a list, for example to cleanup.policy; what is there already stays once.
+	// Add members to a list, for example to cleanup.policy; members that are already in the list are not repeated.
 	ConfigOperation_CONFIG_OPERATION_APPEND ConfigOperation = 3
-	// Take members out of a list.
+	// Remove members from a list.
 	ConfigOperation_CONFIG_OPERATION_SUBTRACT ConfigOperation = 4
 )
 
@@ -389,7 +389,7 @@ type CreateTopicsRequest struct {
 	Topics []*NewTopic `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Check only, change nothing.
+	// Check the request without changing anything.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -620,7 +620,7 @@ func (x *CreateTopicsResponse) GetTopics() []*CreateTopicResult {
 	return nil
 }
 
-// CreateTopicResult tells what became of one topic.
+// CreateTopicResult is the result for one topic.
 type CreateTopicResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -629,7 +629,7 @@ type CreateTopicResult struct {
 	Error *TopicError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	// Topic id, 22 characters; empty for validate_only.
 	TopicId string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// Where replicas were placed, partition 0 first.
+	// Replicas of each partition, partition 0 first.
 	Assignments   []*ReplicaAssignment `protobuf:"bytes,4,rep,name=assignments,proto3" json:"assignments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -794,7 +794,7 @@ func (x *DeleteTopicsResponse) GetTopics() []*DeleteTopicResult {
 	return nil
 }
 
-// DeleteTopicResult tells what became of one topic.
+// DeleteTopicResult is the result for one topic.
 type DeleteTopicResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -849,14 +849,14 @@ func (x *DeleteTopicResult) GetError() *TopicError {
 	return nil
 }
 
-// CreatePartitionsRequest lists topics to grow.
+// CreatePartitionsRequest lists topics that get more partitions.
 type CreatePartitionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The topics; each name at most once.
 	Topics []*NewPartitions `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Check only, change nothing.
+	// Check the request without changing anything.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -913,14 +913,14 @@ func (x *CreatePartitionsRequest) GetValidateOnly() bool {
 	return false
 }
 
-// NewPartitions says how many partitions a topic is to have.
+// NewPartitions sets the number of partitions of a topic.
 type NewPartitions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Number of partitions afterwards, more than now.
+	// New number of partitions, larger than the present number.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Manual placement of the new ones, lowest number first; empty lets the controller place replicas.
+	// Manual placement of the new partitions, lowest index first; empty lets the controller place replicas.
 	Assignments   []*ReplicaAssignment `protobuf:"bytes,3,rep,name=assignments,proto3" json:"assignments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1023,16 +1023,16 @@ func (x *CreatePartitionsResponse) GetTopics() []*CreatePartitionsResult {
 	return nil
 }
 
-// CreatePartitionsResult tells what became of one topic.
+// CreatePartitionsResult is the result for one topic.
 type CreatePartitionsResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Why it failed; absent means success. REASSIGNMENT_IN_PROGRESS while a partition of the topic is being moved.
+	// Why it failed; absent means success. REASSIGNMENT_IN_PROGRESS while a partition of the topic is being reassigned.
 	Error *TopicError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	// Number of the first new partition.
 	FirstPartition int32 `protobuf:"varint,3,opt,name=first_partition,json=firstPartition,proto3" json:"first_partition,omitempty"`
-	// Where replicas of the new partitions were placed, lowest number first.
+	// Replicas of the new partitions, lowest index first.
 	Assignments   []*ReplicaAssignment `protobuf:"bytes,4,rep,name=assignments,proto3" json:"assignments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1096,14 +1096,14 @@ func (x *CreatePartitionsResult) GetAssignments() []*ReplicaAssignment {
 	return nil
 }
 
-// AlterPartitionReassignmentsRequest lists moves to start, replace or cancel.
+// AlterPartitionReassignmentsRequest lists reassignments to start, replace or cancel.
 type AlterPartitionReassignmentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The partitions; each at most once.
 	Partitions []*PartitionReassignment `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Check only, change nothing.
+	// Check the request without changing anything.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1160,14 +1160,14 @@ func (x *AlterPartitionReassignmentsRequest) GetValidateOnly() bool {
 	return false
 }
 
-// PartitionReassignment is the wish for one partition.
+// PartitionReassignment is the target of one partition.
 type PartitionReassignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition number.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Where its replicas shall be, the preferred leader first; absent cancels the running move.
+	// Target replicas, the preferred leader first; absent cancels the running reassignment.
 	Target        *ReplicaAssignment `protobuf:"bytes,3,opt,name=target,proto3,oneof" json:"target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1270,14 +1270,14 @@ func (x *AlterPartitionReassignmentsResponse) GetPartitions() []*AlterPartitionR
 	return nil
 }
 
-// AlterPartitionReassignmentResult tells whether one wish was accepted.
+// AlterPartitionReassignmentResult is the result for one partition.
 type AlterPartitionReassignmentResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition number.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Why it was refused; absent means accepted.
+	// Why it was refused; absent means that it was accepted.
 	Error         *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1334,16 +1334,16 @@ func (x *AlterPartitionReassignmentResult) GetError() *PartitionError {
 	return nil
 }
 
-// ListPartitionReassignmentsRequest names the partitions wanted.
+// ListPartitionReassignmentsRequest selects the partitions to list.
 type ListPartitionReassignmentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Partitions; empty means every partition that is being moved.
+	// Partitions; empty means every partition with a running reassignment.
 	Partitions []*TopicPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Most entries in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	// Maximum entries per page; 0 lets the server choose. A page also ends at about 1 MiB.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before, with the same request; empty for the first page.
+	// next_page_token of the previous page, with the same request; empty for the first page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1462,13 +1462,13 @@ func (x *TopicPartition) GetPartition() int32 {
 	return 0
 }
 
-// ListPartitionReassignmentsResponse lists moves by topic and partition; partitions that are not being moved are left
-// out, whether asked for or not.
+// ListPartitionReassignmentsResponse lists running reassignments by topic and partition. Partitions without a running
+// reassignment have no entry, even when the request names them.
 type ListPartitionReassignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Running moves.
+	// Running reassignments.
 	Reassignments []*OngoingReassignment `protobuf:"bytes,1,rep,name=reassignments,proto3" json:"reassignments,omitempty"`
-	// Token of the next page; empty when this is the last one.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1518,24 +1518,24 @@ func (x *ListPartitionReassignmentsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// OngoingReassignment is one partition on its way to other brokers.
+// OngoingReassignment is a partition with a running reassignment.
 type OngoingReassignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition number.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Current replicas: the target first, then what goes when it is done.
+	// Current replicas: the target first, then the replicas to be removed.
 	Replicas []int32 `protobuf:"varint,3,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
-	// Those that are being added.
+	// Replicas that the reassignment adds.
 	AddingReplicas []int32 `protobuf:"varint,4,rep,packed,name=adding_replicas,json=addingReplicas,proto3" json:"adding_replicas,omitempty"`
-	// Those that go when every replica of the target is in sync.
+	// Replicas that are removed when every replica of the target is in sync.
 	RemovingReplicas []int32 `protobuf:"varint,5,rep,packed,name=removing_replicas,json=removingReplicas,proto3" json:"removing_replicas,omitempty"`
-	// In-sync replicas, as ZooKeeper has them now.
+	// Present in-sync replicas in ZooKeeper.
 	Isr []int32 `protobuf:"varint,6,rep,packed,name=isr,proto3" json:"isr,omitempty"`
 	// Leader's broker id; absent when there is none.
 	Leader *int32 `protobuf:"varint,7,opt,name=leader,proto3,oneof" json:"leader,omitempty"`
-	// Replicas of the target that are not in sync yet, each with the reason. Empty: the end is near.
+	// Target replicas that are not in sync yet, each with the reason; empty when the reassignment is about to complete.
 	WaitingFor    []*AwaitedReplica `protobuf:"bytes,8,rep,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1627,7 +1627,7 @@ func (x *OngoingReassignment) GetWaitingFor() []*AwaitedReplica {
 	return nil
 }
 
-// AwaitedReplica is a replica that a move waits for.
+// AwaitedReplica is a replica that the reassignment waits for.
 type AwaitedReplica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Broker id.
@@ -1691,16 +1691,16 @@ func (x *AwaitedReplica) GetMessage() string {
 	return ""
 }
 
-// ElectLeadersRequest names partitions that shall get a leader.
+// ElectLeadersRequest lists partitions that need an election.
 type ElectLeadersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which replicas may become leader.
+	// Replicas that may become leader.
 	Type ElectionType `protobuf:"varint,1,opt,name=type,proto3,enum=paceline.v1.ElectionType" json:"type,omitempty"`
-	// The partitions, each at most once; empty means every partition that needs such an election.
+	// The partitions, each at most once; empty means every partition that needs an election of this type.
 	Partitions []*TopicPartition `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Say who would be elected, change nothing.
+	// Return the leaders that would be elected, without electing them.
 	ValidateOnly  bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1764,8 +1764,8 @@ func (x *ElectLeadersRequest) GetValidateOnly() bool {
 	return false
 }
 
-// ElectLeadersResponse answers every partition of the request, in its order; when all were asked for, those that needed
-// an election, sorted.
+// ElectLeadersResponse answers every partition of the request, in its order. For an empty request it has the partitions
+// that needed an election, sorted by topic and index.
 type ElectLeadersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per partition.
@@ -1811,20 +1811,20 @@ func (x *ElectLeadersResponse) GetPartitions() []*ElectLeaderResult {
 	return nil
 }
 
-// ElectLeaderResult tells what became of one partition.
+// ElectLeaderResult is the result for one partition.
 type ElectLeaderResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition number.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Why it failed; absent means success. ELECTION_NOT_NEEDED when the leader is the one wanted already.
+	// Why it failed; absent means success. ELECTION_NOT_NEEDED when the right replica is already leader.
 	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// The leader elected, or with validate_only the one who would be; absent when there is none.
+	// The elected leader, or the leader that would be elected with validate_only; absent when there is none.
 	Leader *int32 `protobuf:"varint,4,opt,name=leader,proto3,oneof" json:"leader,omitempty"`
 	// Its leader epoch; absent with validate_only.
 	LeaderEpoch *int32 `protobuf:"varint,5,opt,name=leader_epoch,json=leaderEpoch,proto3,oneof" json:"leader_epoch,omitempty"`
-	// Whether the leader comes from outside the in-sync replicas, so that records may be lost.
+	// Whether the leader was not in the ISR, so that records may be lost.
 	Unclean       bool `protobuf:"varint,6,opt,name=unclean,proto3" json:"unclean,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1902,12 +1902,12 @@ func (x *ElectLeaderResult) GetUnclean() bool {
 	return false
 }
 
-// ConfigResource names what a configuration belongs to.
+// ConfigResource identifies the object that a configuration applies to.
 type ConfigResource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of resource.
 	Type ConfigResourceType `protobuf:"varint,1,opt,name=type,proto3,enum=paceline.v1.ConfigResourceType" json:"type,omitempty"`
-	// Its name: for a topic, the topic's; for a broker its id, empty for all of them.
+	// Topic name, or broker id; an empty broker name means all brokers.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1960,7 +1960,7 @@ func (x *ConfigResource) GetName() string {
 // ConfigError explains why one resource of a request failed.
 type ConfigError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What went wrong.
+	// Error code.
 	Code ErrorCode `protobuf:"varint,1,opt,name=code,proto3,enum=paceline.v1.ErrorCode" json:"code,omitempty"`
 	// One sentence for a person, naming the key.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
@@ -2012,16 +2012,16 @@ func (x *ConfigError) GetMessage() string {
 	return ""
 }
 
-// DescribeConfigsRequest names the resources wanted.
+// DescribeConfigsRequest selects resources.
 type DescribeConfigsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resources.
 	Resources []*DescribeConfigsResource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Most resources in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	// Maximum resources per page; 0 lets the server choose. A page also ends at about 1 MiB.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before, with the same request; empty for the first page.
+	// next_page_token of the previous page, with the same request; empty for the first page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2085,12 +2085,12 @@ func (x *DescribeConfigsRequest) GetPageToken() string {
 	return ""
 }
 
-// DescribeConfigsResource is one resource, and which of its keys are wanted.
+// DescribeConfigsResource selects keys of one resource.
 type DescribeConfigsResource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resource.
 	Resource *ConfigResource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Keys; empty means all of them.
+	// Keys; empty means all keys.
 	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2145,7 +2145,7 @@ type DescribeConfigsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per resource.
 	Resources []*DescribeConfigsResult `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
-	// Token of the next page; empty when this is the last one.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2202,7 +2202,7 @@ type DescribeConfigsResult struct {
 	Resource *ConfigResource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Why it failed; absent means success.
 	Error *ConfigError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// The keys, in the order of the documentation; keys asked for that do not exist are an INVALID_CONFIG error.
+	// The keys, in the order of the documentation. An unknown key in the request is an INVALID_CONFIG error.
 	Entries       []*ConfigEntry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2259,20 +2259,20 @@ func (x *DescribeConfigsResult) GetEntries() []*ConfigEntry {
 	return nil
 }
 
-// ConfigEntry is one key with the value in effect.
+// ConfigEntry is one key with its effective value.
 type ConfigEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key, for example "retention.ms".
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Value in effect, as text.
+	// Effective value, as text.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// Where it comes from.
+	// Level at which the value is set.
 	Source ConfigSource `protobuf:"varint,3,opt,name=source,proto3,enum=paceline.v1.ConfigSource" json:"source,omitempty"`
-	// How the value is to be read.
+	// Type of the value.
 	Type ConfigType `protobuf:"varint,4,opt,name=type,proto3,enum=paceline.v1.ConfigType" json:"type,omitempty"`
-	// Value that is in effect when the key is set nowhere, as text.
+	// Default value, as text.
 	DefaultValue string `protobuf:"bytes,5,opt,name=default_value,json=defaultValue,proto3" json:"default_value,omitempty"`
-	// One or two sentences for a person, with the unit.
+	// Description of the key, one or two sentences with the unit.
 	Documentation string `protobuf:"bytes,6,opt,name=documentation,proto3" json:"documentation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2357,7 +2357,7 @@ type IncrementalAlterConfigsRequest struct {
 	Resources []*AlterConfigsResource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Check only, change nothing.
+	// Check the request without changing anything.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2474,9 +2474,9 @@ type ConfigChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key, for example "retention.ms".
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// What to do.
+	// Operation on the key.
 	Operation ConfigOperation `protobuf:"varint,2,opt,name=operation,proto3,enum=paceline.v1.ConfigOperation" json:"operation,omitempty"`
-	// The value; absent for DELETE. For APPEND and SUBTRACT a comma list.
+	// The value; absent for DELETE, a comma-separated list for APPEND and SUBTRACT.
 	Value         *string `protobuf:"bytes,3,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2579,12 +2579,12 @@ func (x *IncrementalAlterConfigsResponse) GetResources() []*AlterConfigsResult {
 	return nil
 }
 
-// AlterConfigsResult tells what became of one resource.
+// AlterConfigsResult is the result for one resource.
 type AlterConfigsResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resource.
 	Resource *ConfigResource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Why all of its changes were refused; absent means success.
+	// Why all changes of the resource were refused; absent means success.
 	Error         *ConfigError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2634,10 +2634,10 @@ func (x *AlterConfigsResult) GetError() *ConfigError {
 	return nil
 }
 
-// LogDirError explains why a log directory, a broker or a wish failed.
+// LogDirError explains why the request failed for a log directory, a broker or a replica.
 type LogDirError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What went wrong.
+	// Error code.
 	Code ErrorCode `protobuf:"varint,1,opt,name=code,proto3,enum=paceline.v1.ErrorCode" json:"code,omitempty"`
 	// One sentence for a person.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
@@ -2689,18 +2689,18 @@ func (x *LogDirError) GetMessage() string {
 	return ""
 }
 
-// DescribeLogDirsRequest says whose log directories are wanted, and of which partitions.
+// DescribeLogDirsRequest selects brokers and partitions.
 type DescribeLogDirsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Brokers; empty means every live one.
+	// Brokers; empty means every live broker.
 	BrokerIds []int32 `protobuf:"varint,1,rep,packed,name=broker_ids,json=brokerIds,proto3" json:"broker_ids,omitempty"`
-	// Partitions wanted; empty means all. Directories are listed in any case.
+	// Partitions to list; empty means all. Every log directory is listed, even without such a partition.
 	Partitions []*TopicPartition `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs int32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// Most replicas in the answer; 0 leaves it to the server. A page also ends at about 1 MiB.
+	// Maximum replicas per page; 0 lets the server choose. A page also ends at about 1 MiB.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before, with the same request; empty for the first page.
+	// next_page_token of the previous page, with the same request; empty for the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2771,13 +2771,13 @@ func (x *DescribeLogDirsRequest) GetPageToken() string {
 	return ""
 }
 
-// DescribeLogDirsResponse answers every broker, in the order of the request, else by id. A broker, or a directory of it,
-// whose replicas do not fit on one page is continued at the beginning of the next one, with the rest of its replicas.
+// DescribeLogDirsResponse answers every broker, in the order of the request, or by id for an empty request. When the
+// replicas of a broker or directory do not fit on a page, the next page repeats its entry with the remaining replicas.
 type DescribeLogDirsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per broker.
 	Brokers []*BrokerLogDirs `protobuf:"bytes,1,rep,name=brokers,proto3" json:"brokers,omitempty"`
-	// Token of the next page; empty when this is the last one.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2827,12 +2827,12 @@ func (x *DescribeLogDirsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// BrokerLogDirs is what one broker holds.
+// BrokerLogDirs lists the log directories of one broker.
 type BrokerLogDirs struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Broker id.
 	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
-	// Why the broker could not be asked; absent means success.
+	// Why the broker did not answer; absent means success.
 	Error *LogDirError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	// Its log directories, in the order of its settings.
 	LogDirs       []*LogDir `protobuf:"bytes,3,rep,name=log_dirs,json=logDirs,proto3" json:"log_dirs,omitempty"`
@@ -2896,9 +2896,9 @@ type LogDir struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path on the broker.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// KAFKA_STORAGE_ERROR when the directory has failed; its replicas are offline then and not listed.
+	// KAFKA_STORAGE_ERROR when the directory has failed; its replicas are then offline and not listed.
 	Error *LogDirError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// Replicas there, by topic and partition.
+	// Replicas in the directory, by topic and partition.
 	Replicas      []*LogDirReplica `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2964,9 +2964,9 @@ type LogDirReplica struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Bytes of its segments.
 	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Records that its leader had committed, when it last said so, and that are not here yet; 0 for a leader.
+	// Records below the leader's last known high watermark that this replica lacks; 0 for a leader.
 	OffsetLag int64 `protobuf:"varint,4,opt,name=offset_lag,json=offsetLag,proto3" json:"offset_lag,omitempty"`
-	// Whether it is a copy being made in another directory of the same broker; never so in this version.
+	// Whether the replica is a copy for a move between directories of this broker; always false in this version.
 	IsFuture      bool `protobuf:"varint,5,opt,name=is_future,json=isFuture,proto3" json:"is_future,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3037,10 +3037,10 @@ func (x *LogDirReplica) GetIsFuture() bool {
 	return false
 }
 
-// AlterReplicaLogDirsRequest lists wishes.
+// AlterReplicaLogDirsRequest assigns replicas to log directories.
 type AlterReplicaLogDirsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The wishes; each replica at most once.
+	// The replicas, each at most once.
 	Replicas []*ReplicaLogDir `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Longest wait in milliseconds; 0 means 30 s.
 	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
@@ -3092,7 +3092,7 @@ func (x *AlterReplicaLogDirsRequest) GetTimeoutMs() int32 {
 	return 0
 }
 
-// ReplicaLogDir says where a replica shall lie.
+// ReplicaLogDir assigns one replica to a log directory.
 type ReplicaLogDir struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Broker that holds the replica.
@@ -3165,10 +3165,10 @@ func (x *ReplicaLogDir) GetPath() string {
 	return ""
 }
 
-// AlterReplicaLogDirsResponse answers every wish, in the order of the request.
+// AlterReplicaLogDirsResponse answers every replica, in the order of the request.
 type AlterReplicaLogDirsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per wish.
+	// One result per replica.
 	Results       []*AlterReplicaLogDirResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3211,7 +3211,7 @@ func (x *AlterReplicaLogDirsResponse) GetResults() []*AlterReplicaLogDirResult {
 	return nil
 }
 
-// AlterReplicaLogDirResult tells what became of one wish.
+// AlterReplicaLogDirResult is the result for one replica.
 type AlterReplicaLogDirResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Broker that holds the replica.
@@ -3220,8 +3220,8 @@ type AlterReplicaLogDirResult struct {
 	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition number.
 	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Why it was refused; absent means the replica lies there. LOG_DIR_NOT_FOUND: no such directory;
-	// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: it would have to be moved.
+	// Why it was refused; absent means that the replica is in the directory. LOG_DIR_NOT_FOUND: no such directory;
+	// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: the replica is in another directory.
 	Error         *LogDirError `protobuf:"bytes,4,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

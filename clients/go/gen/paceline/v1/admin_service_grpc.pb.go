@@ -37,42 +37,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService changes the cluster. Every controller serves it; one that is not active answers
-// FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-// An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-// A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+// AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+// FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+// A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+// When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 //
-// timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-// its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+// timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+// its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
 type AdminServiceClient interface {
-	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-	// REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+	// REQUEST_TIMED_OUT the topic exists and its creation continues.
 	CreateTopics(ctx context.Context, in *CreateTopicsRequest, opts ...grpc.CallOption) (*CreateTopicsResponse, error)
-	// DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-	// deletion goes on.
+	// DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues.
 	DeleteTopics(ctx context.Context, in *DeleteTopicsRequest, opts ...grpc.CallOption) (*DeleteTopicsResponse, error)
-	// CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-	// or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-	// other partitions from then on.
+	// CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+	// After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+	// record keys to partitions.
 	CreatePartitions(ctx context.Context, in *CreatePartitionsRequest, opts ...grpc.CallOption) (*CreatePartitionsResponse, error)
-	// AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-	// accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+	// AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+	// accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
 	AlterPartitionReassignments(ctx context.Context, in *AlterPartitionReassignmentsRequest, opts ...grpc.CallOption) (*AlterPartitionReassignmentsResponse, error)
-	// ListPartitionReassignments lists running moves and what each waits for.
+	// ListPartitionReassignments lists running reassignments and the replicas that each waits for.
 	ListPartitionReassignments(ctx context.Context, in *ListPartitionReassignmentsRequest, opts ...grpc.CallOption) (*ListPartitionReassignmentsResponse, error)
-	// ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-	// is elected all the same.
+	// ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+	// elected but has not acknowledged yet.
 	ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error)
 	// DescribeConfigs shows the configuration in effect and where each value comes from.
 	DescribeConfigs(ctx context.Context, in *DescribeConfigsRequest, opts ...grpc.CallOption) (*DescribeConfigsResponse, error)
-	// IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-	// without a restart. All changes of one resource are made, or none.
+	// IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+	// without a restart. Either all changes of a resource are made or none of them.
 	IncrementalAlterConfigs(ctx context.Context, in *IncrementalAlterConfigsRequest, opts ...grpc.CallOption) (*IncrementalAlterConfigsResponse, error)
-	// DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-	// answer has an error and leaves the others alone.
+	// DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+	// entry of a broker that does not answer has an error, and the other entries are complete.
 	DescribeLogDirs(ctx context.Context, in *DescribeLogDirsRequest, opts ...grpc.CallOption) (*DescribeLogDirsResponse, error)
-	// AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-	// already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+	// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+	// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
 	AlterReplicaLogDirs(ctx context.Context, in *AlterReplicaLogDirsRequest, opts ...grpc.CallOption) (*AlterReplicaLogDirsResponse, error)
 }
 
@@ -188,42 +187,41 @@ func (c *adminServiceClient) AlterReplicaLogDirs(ctx context.Context, in *AlterR
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService changes the cluster. Every controller serves it; one that is not active answers
-// FAILED_PRECONDITION with reason NOT_CONTROLLER and the active one's address in the metadata.
-// An entry of a request that is refused leaves the others alone; its error is in the answer, at its place.
-// A call whose controller loses office halfway answers REQUEST_TIMED_OUT: the change may have been made.
+// AdminService changes the cluster. Every controller serves it; a controller that is not active answers
+// FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
+// A refused entry does not affect the other entries of a request; its error is at its place in the answer.
+// When the controller resigns during a call, the answer is REQUEST_TIMED_OUT: the change may have been made.
 //
-// timeout_ms says how long the controller may wait; the deadline of the RPC bounds the whole call, and the controller cuts
-// its wait so that the answer arrives in time. Give the deadline some seconds more than timeout_ms.
+// timeout_ms limits the controller's wait; the deadline of the RPC limits the whole call, and the controller shortens
+// its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
 type AdminServiceServer interface {
-	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it, or with
-	// REQUEST_TIMED_OUT, in which case the topic exists and its creation goes on.
+	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
+	// REQUEST_TIMED_OUT the topic exists and its creation continues.
 	CreateTopics(context.Context, *CreateTopicsRequest) (*CreateTopicsResponse, error)
-	// DeleteTopics deletes topics and answers when they are gone, or with REQUEST_TIMED_OUT, in which case the
-	// deletion goes on.
+	// DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues.
 	DeleteTopics(context.Context, *DeleteTopicsRequest) (*DeleteTopicsResponse, error)
-	// CreatePartitions adds partitions to topics and answers when every new one has a leader that acknowledged it,
-	// or with REQUEST_TIMED_OUT, in which case they exist and their creation goes on. Keys of records may map to
-	// other partitions from then on.
+	// CreatePartitions adds partitions to topics and answers when every new partition has a leader that acknowledged it.
+	// After REQUEST_TIMED_OUT the partitions exist and their creation continues. Adding partitions changes the mapping of
+	// record keys to partitions.
 	CreatePartitions(context.Context, *CreatePartitionsRequest) (*CreatePartitionsResponse, error)
-	// AlterPartitionReassignments starts, replaces or cancels moves of partitions to other brokers. Success means
-	// accepted and written down, not finished: ListPartitionReassignments shows what is still running.
+	// AlterPartitionReassignments starts, replaces or cancels reassignments. Success means that the reassignment was
+	// accepted and stored in ZooKeeper, not that it is complete: ListPartitionReassignments shows running reassignments.
 	AlterPartitionReassignments(context.Context, *AlterPartitionReassignmentsRequest) (*AlterPartitionReassignmentsResponse, error)
-	// ListPartitionReassignments lists running moves and what each waits for.
+	// ListPartitionReassignments lists running reassignments and the replicas that each waits for.
 	ListPartitionReassignments(context.Context, *ListPartitionReassignmentsRequest) (*ListPartitionReassignmentsResponse, error)
-	// ElectLeaders elects leaders and answers when each has acknowledged, or with REQUEST_TIMED_OUT, in which case it
-	// is elected all the same.
+	// ElectLeaders elects leaders and answers when each leader has acknowledged. After REQUEST_TIMED_OUT the leader is
+	// elected but has not acknowledged yet.
 	ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error)
 	// DescribeConfigs shows the configuration in effect and where each value comes from.
 	DescribeConfigs(context.Context, *DescribeConfigsRequest) (*DescribeConfigsResponse, error)
-	// IncrementalAlterConfigs changes single keys and leaves the others alone. Brokers apply a change within moments,
-	// without a restart. All changes of one resource are made, or none.
+	// IncrementalAlterConfigs changes single keys and keeps all other keys. Brokers apply a change within a second,
+	// without a restart. Either all changes of a resource are made or none of them.
 	IncrementalAlterConfigs(context.Context, *IncrementalAlterConfigsRequest) (*IncrementalAlterConfigsResponse, error)
-	// DescribeLogDirs shows what lies in the log directories of brokers. Brokers are asked one by one; one that does not
-	// answer has an error and leaves the others alone.
+	// DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
+	// entry of a broker that does not answer has an error, and the other entries are complete.
 	DescribeLogDirs(context.Context, *DescribeLogDirsRequest) (*DescribeLogDirsResponse, error)
-	// AlterReplicaLogDirs says in which log directory of its broker a replica shall lie. A replica that lies there
-	// already stays; moving one between directories is not possible in this version and answers POLICY_VIOLATION.
+	// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
+	// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
 	AlterReplicaLogDirs(context.Context, *AlterReplicaLogDirsRequest) (*AlterReplicaLogDirsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

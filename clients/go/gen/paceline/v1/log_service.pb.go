@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Acks says how many replicas must have a record before Produce answers.
+// Acks is the number of replicas that must have a record before Produce answers.
 type Acks int32
 
 const (
@@ -33,7 +33,7 @@ const (
 	Acks_ACKS_NONE Acks = 1
 	// Answer when the leader has appended.
 	Acks_ACKS_LEADER Acks = 2
-	// Answer when every in-sync replica has it; refused below min.insync.replicas.
+	// Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas.
 	Acks_ACKS_ALL Acks = 3
 )
 
@@ -80,15 +80,15 @@ func (Acks) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{0}
 }
 
-// IsolationLevel says what a reader may see.
+// IsolationLevel limits the records that a reader can see.
 type IsolationLevel int32
 
 const (
 	// Not given; means READ_UNCOMMITTED.
 	IsolationLevel_ISOLATION_LEVEL_UNSPECIFIED IsolationLevel = 0
-	// Everything below the high watermark.
+	// All records below the high watermark.
 	IsolationLevel_ISOLATION_LEVEL_READ_UNCOMMITTED IsolationLevel = 1
-	// Everything below the last stable offset.
+	// All records below the last stable offset.
 	IsolationLevel_ISOLATION_LEVEL_READ_COMMITTED IsolationLevel = 2
 )
 
@@ -133,7 +133,7 @@ func (IsolationLevel) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{1}
 }
 
-// FetchFormat says in which form records are answered.
+// FetchFormat is the format of the returned records.
 type FetchFormat int32
 
 const (
@@ -141,7 +141,7 @@ const (
 	FetchFormat_FETCH_FORMAT_UNSPECIFIED FetchFormat = 0
 	// Structured records.
 	FetchFormat_FETCH_FORMAT_RECORDS FetchFormat = 1
-	// RecordBatch bytes as stored; the first batch may begin before the asked offset, the last may be cut.
+	// RecordBatch bytes as stored; the first batch may begin before the requested offset, the last may be incomplete.
 	FetchFormat_FETCH_FORMAT_BATCHES FetchFormat = 2
 )
 
@@ -186,13 +186,13 @@ func (FetchFormat) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{2}
 }
 
-// OffsetSpec names the kind of offset asked for.
+// OffsetSpec selects an offset.
 type OffsetSpec int32
 
 const (
 	// Not given; means LATEST.
 	OffsetSpec_OFFSET_SPEC_UNSPECIFIED OffsetSpec = 0
-	// End of what may be read, exclusive.
+	// Exclusive end of the readable records.
 	OffsetSpec_OFFSET_SPEC_LATEST OffsetSpec = 1
 	// First offset still in the log.
 	OffsetSpec_OFFSET_SPEC_EARLIEST OffsetSpec = 2
@@ -246,10 +246,10 @@ func (OffsetSpec) EnumDescriptor() ([]byte, []int) {
 // ProduceRequest carries records for one or more partitions led by the called broker.
 type ProduceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many replicas must have the records; unspecified means ALL.
+	// Replicas that must have the records before the answer; unspecified means ALL.
 	Acks Acks `protobuf:"varint,1,opt,name=acks,proto3,enum=paceline.v1.Acks" json:"acks,omitempty"`
-	// Longest wait for replication in milliseconds; 0 means 30 s, the most is ten minutes. When the time is over the answer
-	// is REQUEST_TIMED_OUT and the records may be in the log: repeat with the same producer id and sequence.
+	// Longest wait for replication in milliseconds; 0 means 30 s, the maximum is ten minutes. After REQUEST_TIMED_OUT the
+	// records may be in the log: repeat the request with the same producer id and sequence.
 	TimeoutMs int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// The partitions to write to; each at most once.
 	Partitions    []*ProducePartition `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -315,17 +315,17 @@ type ProducePartition struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition index.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Topic id; empty means the topic that has the name now.
+	// Topic id; empty means the topic that has the name at present.
 	TopicId string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// The records, in one of two forms.
+	// The records, in one of two formats.
 	//
 	// Types that are valid to be assigned to Data:
 	//
 	//	*ProducePartition_Batch
 	//	*ProducePartition_Records
 	Data isProducePartition_Data `protobuf_oneof:"data"`
-	// Leader epoch the caller knows; a leader of another epoch appends nothing and answers FENCED_LEADER_EPOCH (the caller's
-	// is older) or UNKNOWN_LEADER_EPOCH (the caller's is newer). Absent skips the check.
+	// Leader epoch known to the caller. A leader with another epoch appends nothing and answers FENCED_LEADER_EPOCH (the
+	// caller's epoch is older) or UNKNOWN_LEADER_EPOCH (the caller's epoch is newer). Absent skips the check.
 	CurrentLeaderEpoch *int32 `protobuf:"varint,6,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -478,7 +478,7 @@ func (x *ProduceResponse) GetPartitions() []*ProducePartitionResult {
 	return nil
 }
 
-// ProducePartitionResult tells where the records of one partition went.
+// ProducePartitionResult is the position of the appended records of one partition.
 type ProducePartitionResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -574,28 +574,28 @@ type FetchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Longest wait for min_bytes in milliseconds; 0 answers at once. Cut to 60 s, and to the deadline of a unary call.
 	MaxWaitMs int32 `protobuf:"varint,1,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
-	// Answer as soon as this many bytes are there; 0 and 1 mean any.
+	// Answer as soon as this many bytes are available; 0 and 1 mean any number.
 	MinBytes int32 `protobuf:"varint,2,opt,name=min_bytes,json=minBytes,proto3" json:"min_bytes,omitempty"`
 	// Limit of the whole answer in bytes; 0 means 1 MiB. The first batch is sent even if it is larger.
 	MaxBytes int32 `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// What may be seen.
+	// Records that the caller may see.
 	IsolationLevel IsolationLevel `protobuf:"varint,4,opt,name=isolation_level,json=isolationLevel,proto3,enum=paceline.v1.IsolationLevel" json:"isolation_level,omitempty"`
-	// In which form.
+	// Format of the records.
 	Format FetchFormat `protobuf:"varint,5,opt,name=format,proto3,enum=paceline.v1.FetchFormat" json:"format,omitempty"`
-	// Incremental fetch session (KIP-227) that the request belongs to, or ends; 0 for none.
+	// Incremental fetch session (KIP-227) that the request continues or ends; 0 for none.
 	SessionId int32 `protobuf:"varint,6,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Number of the request in its session, from 1; 2147483647 is followed by 1. 0 is a full fetch, which ends the session
-	// named, if any, and belongs to none.
+	// Number of the request in its session, from 1; 1 follows 2147483647. 0 is a full fetch, which ends the session given
+	// by session_id, if any, and does not belong to a session.
 	SessionEpoch int32 `protobuf:"varint,7,opt,name=session_epoch,json=sessionEpoch,proto3" json:"session_epoch,omitempty"`
-	// Partitions to read; in an incremental fetch only the added and changed ones.
+	// Partitions to read; an incremental fetch lists only added and changed partitions.
 	Partitions []*FetchPartition `protobuf:"bytes,8,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Partitions to drop from the session.
 	Forgotten []*ForgottenPartition `protobuf:"bytes,9,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
-	// Rack of the caller (KIP-392). A caller that says where it is may be answered by a follower, which reads up to the
-	// high watermark it knows, and may be told of a replica nearer to it. Empty: only leaders answer.
+	// Rack of the caller (KIP-392). With a rack, a follower may answer, with records up to the high watermark it knows,
+	// and the leader may redirect the caller to a replica in its rack. Empty: only leaders answer.
 	RackId string `protobuf:"bytes,10,opt,name=rack_id,json=rackId,proto3" json:"rack_id,omitempty"`
-	// Open a session with this full fetch: session_epoch is 0 and the format BATCHES. The answer has its id, or 0 when the
-	// broker keeps no further session.
+	// Open a session with this full fetch: session_epoch must be 0 and the format BATCHES. The answer has the session id,
+	// or 0 when the broker has reached its limit of sessions.
 	OpenSession   bool `protobuf:"varint,11,opt,name=open_session,json=openSession,proto3" json:"open_session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -715,15 +715,15 @@ type FetchPartition struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition index.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Topic id; empty means the topic that has the name now.
+	// Topic id; empty means the topic that has the name at present.
 	TopicId string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// First offset wanted.
+	// First offset to read.
 	FetchOffset int64 `protobuf:"varint,4,opt,name=fetch_offset,json=fetchOffset,proto3" json:"fetch_offset,omitempty"`
 	// Limit for this partition in bytes; 0 means 1 MiB.
 	MaxBytes int32 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// Leader epoch the caller knows; absent skips the check.
+	// Leader epoch known to the caller; absent skips the check.
 	CurrentLeaderEpoch *int32 `protobuf:"varint,6,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
-	// Epoch of the last record the caller has; present asks for divergence detection (KIP-595).
+	// Leader epoch of the caller's last record; when present, the leader checks for divergence (KIP-595).
 	LastFetchedEpoch *int32 `protobuf:"varint,7,opt,name=last_fetched_epoch,json=lastFetchedEpoch,proto3,oneof" json:"last_fetched_epoch,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -808,7 +808,7 @@ func (x *FetchPartition) GetLastFetchedEpoch() int32 {
 	return 0
 }
 
-// ForgottenPartition names a partition to drop from a fetch session.
+// ForgottenPartition is a partition to drop from a fetch session.
 type ForgottenPartition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -863,10 +863,10 @@ func (x *ForgottenPartition) GetPartition() int32 {
 	return 0
 }
 
-// FetchResponse answers a fetch; in an incremental session only partitions with news are listed.
+// FetchResponse answers a fetch; an incremental session lists only partitions with new data, offsets or errors.
 type FetchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session to name in the next request; 0 for none, which is always so unless the request opened or continued one.
+	// Session id for the next request; 0 unless the request opened or continued a session.
 	SessionId int32 `protobuf:"varint,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Results, in request order.
 	Partitions    []*FetchPartitionResult `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -927,22 +927,22 @@ type FetchPartitionResult struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Why it failed; absent means success.
 	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// End of what is committed, exclusive.
+	// Exclusive end of the committed records.
 	HighWatermark int64 `protobuf:"varint,4,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
-	// End of what READ_COMMITTED may see, exclusive.
+	// Exclusive end of the records visible to READ_COMMITTED.
 	LastStableOffset int64 `protobuf:"varint,5,opt,name=last_stable_offset,json=lastStableOffset,proto3" json:"last_stable_offset,omitempty"`
 	// First offset still in the log.
 	LogStartOffset int64 `protobuf:"varint,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	// Set when the caller's last epoch diverges from the log: truncate to this epoch's end and fetch again.
 	DivergingEpoch *EpochEndOffset `protobuf:"bytes,7,opt,name=diverging_epoch,json=divergingEpoch,proto3,oneof" json:"diverging_epoch,omitempty"`
-	// The records, in the asked form.
+	// The records, in the requested format.
 	//
 	// Types that are valid to be assigned to Data:
 	//
 	//	*FetchPartitionResult_Batches
 	//	*FetchPartitionResult_Records
 	Data isFetchPartitionResult_Data `protobuf_oneof:"data"`
-	// Broker to fetch from next, a follower in the caller's rack; nothing was read here then. Absent: stay.
+	// Follower in the caller's rack to fetch from next; this answer then has no records. Absent: stay with this broker.
 	PreferredReadReplica *int32 `protobuf:"varint,10,opt,name=preferred_read_replica,json=preferredReadReplica,proto3,oneof" json:"preferred_read_replica,omitempty"`
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
@@ -1082,7 +1082,7 @@ type EpochEndOffset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The leader epoch.
 	Epoch int32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// First offset after it, exclusive end.
+	// Exclusive end offset of the epoch.
 	EndOffset     int64 `protobuf:"varint,2,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1137,7 +1137,7 @@ type ListOffsetsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Partitions to look up.
 	Partitions []*ListOffsetsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// What may be seen.
+	// Records that the caller may see.
 	IsolationLevel IsolationLevel `protobuf:"varint,2,opt,name=isolation_level,json=isolationLevel,proto3,enum=paceline.v1.IsolationLevel" json:"isolation_level,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1194,11 +1194,11 @@ type ListOffsetsPartition struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition index.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Which offset.
+	// The offset to return.
 	Spec OffsetSpec `protobuf:"varint,3,opt,name=spec,proto3,enum=paceline.v1.OffsetSpec" json:"spec,omitempty"`
 	// For TIMESTAMP: milliseconds since the Unix epoch.
 	TimestampMs int64 `protobuf:"varint,4,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
-	// Leader epoch the caller knows; absent skips the check.
+	// Leader epoch known to the caller; absent skips the check.
 	CurrentLeaderEpoch *int32 `protobuf:"varint,5,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1324,11 +1324,11 @@ type ListOffsetsPartitionResult struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Why it failed; absent means success.
 	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// The offset; absent when no record is that young.
+	// The offset; absent when no record has a timestamp at or after timestamp_ms.
 	Offset *int64 `protobuf:"varint,4,opt,name=offset,proto3,oneof" json:"offset,omitempty"`
 	// Timestamp of the record at that offset in milliseconds; absent for EARLIEST and LATEST.
 	TimestampMs *int64 `protobuf:"varint,5,opt,name=timestamp_ms,json=timestampMs,proto3,oneof" json:"timestamp_ms,omitempty"`
-	// Leader epoch of the record at that offset, or of the next one to be written there; -1 when it is not known.
+	// Leader epoch of the record at that offset, or of the next record to be written there; -1 when it is not known.
 	LeaderEpoch   int32 `protobuf:"varint,6,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1406,13 +1406,13 @@ func (x *ListOffsetsPartitionResult) GetLeaderEpoch() int32 {
 	return 0
 }
 
-// DeleteRecordsRequest names where logs shall begin. It goes to the leaders of the partitions.
+// DeleteRecordsRequest sets log start offsets. Send it to the leaders of the partitions.
 type DeleteRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to delete.
+	// Partitions with the new log start offsets.
 	Partitions []*DeleteRecordsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. The records stay deleted when the
-	// time is over.
+	// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. After the timeout the records
+	// stay deleted.
 	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1462,18 +1462,18 @@ func (x *DeleteRecordsRequest) GetTimeoutMs() int32 {
 	return 0
 }
 
-// DeleteRecordsPartition says what to delete of one partition.
+// DeleteRecordsPartition sets the log start offset of one partition.
 type DeleteRecordsPartition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition index.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// First offset that stays; absent deletes everything that is committed.
+	// First offset to keep; absent deletes all committed records.
 	BeforeOffset *int64 `protobuf:"varint,3,opt,name=before_offset,json=beforeOffset,proto3,oneof" json:"before_offset,omitempty"`
 	// Topic id; empty skips the check.
 	TopicId string `protobuf:"bytes,4,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// Leader epoch the caller knows; absent skips the check.
+	// Leader epoch known to the caller; absent skips the check.
 	CurrentLeaderEpoch *int32 `protobuf:"varint,5,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1599,7 +1599,7 @@ type DeleteRecordsPartitionResult struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Why it failed; absent means success.
 	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// First offset that any live replica still has.
+	// Lowest log start offset of all live replicas.
 	LowWatermark  int64 `protobuf:"varint,4,opt,name=low_watermark,json=lowWatermark,proto3" json:"low_watermark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1663,7 +1663,7 @@ func (x *DeleteRecordsPartitionResult) GetLowWatermark() int64 {
 	return 0
 }
 
-// OffsetForLeaderEpochRequest asks where leader epochs ended.
+// OffsetForLeaderEpochRequest asks for the end offsets of leader epochs.
 type OffsetForLeaderEpochRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Partitions to look up.
@@ -1716,9 +1716,9 @@ type EpochPartition struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition index.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The epoch whose end is wanted.
+	// Leader epoch to look up.
 	LeaderEpoch int32 `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
-	// Leader epoch the caller knows; absent skips the check.
+	// Leader epoch known to the caller; absent skips the check.
 	CurrentLeaderEpoch *int32 `protobuf:"varint,4,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3,oneof" json:"current_leader_epoch,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1828,7 +1828,7 @@ func (x *OffsetForLeaderEpochResponse) GetPartitions() []*EpochPartitionResult {
 	return nil
 }
 
-// EpochPartitionResult is the end of the largest epoch not above the asked one.
+// EpochPartitionResult is the end of the largest epoch that is not above the requested epoch.
 type EpochPartitionResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -1837,7 +1837,7 @@ type EpochPartitionResult struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Why it failed; absent means success.
 	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// The epoch found and its end; absent when the log knows no such epoch.
+	// The epoch found and its end; absent when the log has no such epoch.
 	End           *EpochEndOffset `protobuf:"bytes,4,opt,name=end,proto3,oneof" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1908,13 +1908,13 @@ type DigestRangeRequest struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition index.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Topic id; empty means the topic that has the name now.
+	// Topic id; empty means the topic that has the name at present.
 	TopicId string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// First offset; batches that begin below it are left out.
+	// First offset; batches that begin below it are not included.
 	StartOffset int64 `protobuf:"varint,4,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
-	// Exclusive end; batches that reach it are left out. Compare replicas below the smallest high watermark.
+	// Exclusive end; batches that extend past it are not included. Compare replicas below the smallest high watermark.
 	EndOffset int64 `protobuf:"varint,5,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
-	// Most bytes to read; 0 means 4 MiB, which is also the most. The first batch is always read whole.
+	// Maximum bytes to read; 0 means 4 MiB, which is also the upper limit. The first batch is always read whole.
 	MaxBytes      int32 `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2005,13 +2005,14 @@ type DigestRangeResponse struct {
 	RecordCount int64 `protobuf:"varint,4,opt,name=record_count,json=recordCount,proto3" json:"record_count,omitempty"`
 	// Bytes of the batches as stored.
 	SizeBytes int64 `protobuf:"varint,5,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Leader epochs of the batches, each once, in order.
+	// Distinct leader epochs of the batches, in order.
 	LeaderEpochs []int32 `protobuf:"varint,6,rep,packed,name=leader_epochs,json=leaderEpochs,proto3" json:"leader_epochs,omitempty"`
-	// CRC-32C of the batches as stored, one behind the other.
+	// CRC-32C of the concatenated batches as stored.
 	StoredCrc32C uint32 `protobuf:"fixed32,7,opt,name=stored_crc32c,json=storedCrc32c,proto3" json:"stored_crc32c,omitempty"`
-	// The same with every leader epoch in a batch header read as zero: equal contents under other epochs agree in it.
+	// The same CRC with the leader epoch of every batch header set to zero: equal for equal contents with different
+	// epochs.
 	ContentCrc32C uint32 `protobuf:"fixed32,8,opt,name=content_crc32c,json=contentCrc32c,proto3" json:"content_crc32c,omitempty"`
-	// Where to continue: the first offset at or after start_offset that the digest does not cover.
+	// Offset to continue from: the first offset at or after start_offset that the digest does not cover.
 	NextOffset int64 `protobuf:"varint,9,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// First offset in this replica's log.
 	LogStartOffset int64 `protobuf:"varint,10,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
@@ -2174,7 +2175,7 @@ func (*InitProducerIdRequest) Descriptor() ([]byte, []int) {
 	return file_paceline_v1_log_service_proto_rawDescGZIP(), []int{24}
 }
 
-// InitProducerIdResponse carries a producer id that no other producer has.
+// InitProducerIdResponse carries a unique producer id.
 type InitProducerIdResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id, never negative.

@@ -36,20 +36,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-// MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+// LogService writes and reads records. Send every call about a partition to that partition's leader, which
+// MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 //
-// Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-// deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-// that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-// deadline of a stream is that of the stream and says nothing about its requests.
+// Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+// the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+// the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+// deadline of a stream applies to the stream, not to its requests.
 type LogServiceClient interface {
-	// Produce appends records to partitions and answers when the asked number of replicas has them.
+	// Produce appends records to partitions and answers when the number of replicas set by acks has them.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(ctx context.Context, in *ProduceRequest, opts ...grpc.CallOption) (*ProduceResponse, error)
-	// ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-	// begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-	// streams; UNIMPLEMENTED tells to use single calls.
+	// ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+	// starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+	// accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -57,21 +57,21 @@ type LogServiceClient interface {
 	// Fetch reads records from partitions; it may wait for new ones (long poll).
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error)
-	// FetchStream is Fetch many times over, with the rules of ProduceStream.
+	// FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	FetchStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchRequest, FetchResponse], error)
-	// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
+	// ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time.
 	ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error)
-	// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
+	// OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log.
 	OffsetForLeaderEpoch(ctx context.Context, in *OffsetForLeaderEpochRequest, opts ...grpc.CallOption) (*OffsetForLeaderEpochResponse, error)
-	// DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+	// DeleteRecords permanently deletes the records before an offset, which becomes the log start offset.
 	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
-	// InitProducerId hands out the id that an idempotent producer stamps on its batches.
+	// InitProducerId assigns a producer id for an idempotent producer.
 	InitProducerId(ctx context.Context, in *InitProducerIdRequest, opts ...grpc.CallOption) (*InitProducerIdResponse, error)
-	// DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-	// follows, so that replicas can be compared without copying their records. It changes nothing.
+	// DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+	// that replicas can be compared without copying their records. It changes nothing.
 	DigestRange(ctx context.Context, in *DigestRangeRequest, opts ...grpc.CallOption) (*DigestRangeResponse, error)
 }
 
@@ -183,20 +183,20 @@ func (c *logServiceClient) DigestRange(ctx context.Context, in *DigestRangeReque
 // All implementations must embed UnimplementedLogServiceServer
 // for forward compatibility.
 //
-// LogService writes and reads records. Every call about a partition goes to that partition's leader, which
-// MetadataService.DescribeTopics names; after NOT_LEADER_OR_FOLLOWER follow the hint or ask again.
+// LogService writes and reads records. Send every call about a partition to that partition's leader, which
+// MetadataService.DescribeTopics returns; after NOT_LEADER_OR_FOLLOWER follow the leader hint or refresh the metadata.
 //
-// Time limits: timeout_ms and max_wait_ms say how long the server may wait for other processes or for records. The
-// deadline of the RPC bounds the whole call. A server never waits past the deadline of a unary call: it cuts its wait so
-// that the answer, with an error per partition, arrives in time. Give the deadline some seconds more than timeout_ms; the
-// deadline of a stream is that of the stream and says nothing about its requests.
+// Time limits: timeout_ms and max_wait_ms limit the server's wait for other processes or for records. The deadline of
+// the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
+// the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
+// deadline of a stream applies to the stream, not to its requests.
 type LogServiceServer interface {
-	// Produce appends records to partitions and answers when the asked number of replicas has them.
+	// Produce appends records to partitions and answers when the number of replicas set by acks has them.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(context.Context, *ProduceRequest) (*ProduceResponse, error)
-	// ProduceStream is Produce many times over: each request is answered by one response, in order. Later requests are
-	// begun with while earlier ones wait for replicas. It saves the cost of a call per request. A broker has room for few
-	// streams; UNIMPLEMENTED tells to use single calls.
+	// ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
+	// starts later requests while earlier requests wait for replicas. It saves the cost of one RPC per request. A broker
+	// accepts a limited number of streams; after UNIMPLEMENTED use unary calls.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -204,21 +204,21 @@ type LogServiceServer interface {
 	// Fetch reads records from partitions; it may wait for new ones (long poll).
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Fetch(context.Context, *FetchRequest) (*FetchResponse, error)
-	// FetchStream is Fetch many times over, with the rules of ProduceStream.
+	// FetchStream carries many Fetch requests on one stream, with the rules of ProduceStream.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	FetchStream(grpc.BidiStreamingServer[FetchRequest, FetchResponse]) error
-	// ListOffsets finds the earliest offset, the latest, or the first one at or after a time.
+	// ListOffsets returns the earliest offset, the latest, or the offset of the first record at or after a time.
 	ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error)
-	// OffsetForLeaderEpoch tells where a leader epoch ended, so that a reader can detect a truncated log.
+	// OffsetForLeaderEpoch returns the end offset of a leader epoch, so that a reader can detect a truncated log.
 	OffsetForLeaderEpoch(context.Context, *OffsetForLeaderEpochRequest) (*OffsetForLeaderEpochResponse, error)
-	// DeleteRecords deletes what lies before an offset, for good: the log starts there from now on.
+	// DeleteRecords permanently deletes the records before an offset, which becomes the log start offset.
 	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
-	// InitProducerId hands out the id that an idempotent producer stamps on its batches.
+	// InitProducerId assigns a producer id for an idempotent producer.
 	InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error)
-	// DigestRange summarizes a range of offsets as the called broker has stored it, whether it leads the partition or
-	// follows, so that replicas can be compared without copying their records. It changes nothing.
+	// DigestRange returns checksums of a range of offsets as the called broker has stored it, as leader or follower, so
+	// that replicas can be compared without copying their records. It changes nothing.
 	DigestRange(context.Context, *DigestRangeRequest) (*DigestRangeResponse, error)
 	mustEmbedUnimplementedLogServiceServer()
 }
