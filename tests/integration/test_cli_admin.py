@@ -131,14 +131,14 @@ def test_partitions_of_a_plan_that_are_gone_have_rows_and_keep_no_throttle(
         shown = rows(local_cluster, "reassign", "status", str(plan), "--preserve-throttles", code=3)
         return {row["partition"]: (row["state"], row["reason"]) for row in shown}
 
-    gone = ("gone", "there is no such partition")
+    gone = ("gone", "the partition does not exist")
     expected = {"cli-goes/0": gone, "cli-stays/0": ("done", None), "cli-stays/7": gone}
     eventually(lambda: states() == expected, DEADLINE_S, "one move is done, two have no partition")
     again = run(local_cluster, "reassign", "start", str(plan), "--throttle", "70000000")
-    assert again.stdout == "1 of 3 moves started; nothing has to be copied, no throttle was set\n"
+    assert again.stdout == "1 of 3 moves started; no records to copy, no throttle set\n"
     ended = run(local_cluster, "reassign", "status", str(plan), "--watch")
     assert ended.returncode == 3
-    assert "throttle lifted from brokers 1, 2 and topics cli-stays" in ended.stderr
+    assert "throttle removed from brokers 1, 2 and topics cli-stays" in ended.stderr
 
 
 def test_a_file_that_is_no_plan_is_wrong_usage(local_cluster: LocalCluster, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
         assert [partition.leader for partition in topic.partitions] == [1, 2]
     assert read_plan(plan)["cli-drain", 0] == (3, 1)
     again = run(local_cluster, "broker", "drain", "3", "--save", str(plan))
-    assert (again.returncode, "is there already" in again.stderr) == (1, True), again.stderr
+    assert (again.returncode, "exists already" in again.stderr) == (1, True), again.stderr
     assert read_plan(plan)["cli-drain", 0] == (3, 1), "what is kept of the old order stays"
     assert run(local_cluster, "reassign", "start", str(plan)).returncode == 0
     assert placed(local_cluster, "cli-drain") == [(3, 1), (3, 2)]

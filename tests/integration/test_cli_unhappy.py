@@ -1,4 +1,4 @@
-"""The `paceline` command where things are not as they should be, against brokers in this process that can be broken."""
+"""The `paceline` command against failing brokers in this process."""
 
 import json
 import signal
@@ -122,7 +122,7 @@ def test_no_record_before_the_offset_that_was_asked_for_is_printed(cluster: Fake
     assert run(cluster, "produce short", b"zero\none\ntwo\n").exit_code == 0
     ended = run(cluster, f"consume short --from {start} -e")
     assert (ended.exit_code, ended.stdout) == (0, "two\n" if start == "2" else "")
-    assert ended.stderr == ("short/0: offset 100 is beyond the end, reading on from 3\n" if start == "100" else "")
+    assert ended.stderr == ("short/0: offset 100 is beyond the end, continuing at 3\n" if start == "100" else "")
 
 
 def test_values_are_printed_as_the_bytes_they_are(cluster: FakeCluster) -> None:

@@ -72,7 +72,7 @@ def test_trim_asks_shows_and_deletes(local_cluster: LocalCluster) -> None:
     shown = runner.invoke(cli, ["topic", "trim", "by-hand", "--before-offset", "30", "--dry-run", "-o", "json", *at])
     assert json.loads(shown.stdout) == [{"partition": "by-hand/0", "log_start": 0, "before": 30, "records": 30}]
     refused = runner.invoke(cli, ["topic", "trim", "by-hand", "--all", *at], input="n\n")
-    assert refused.exit_code == 1 and "delete 100 records of 1 partitions for good?" in refused.stderr
+    assert refused.exit_code == 1 and "permanently delete 100 records of 1 partitions?" in refused.stderr
     done = runner.invoke(cli, ["topic", "trim", "by-hand/0", "--before-offset", "30", "--yes", "-o", "json", *at])
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)[0]["low_watermark"] == 30

@@ -182,7 +182,7 @@ def test_a_throttled_move_is_slow_shows_its_progress_and_the_throttle_goes_when_
     assert faster.exit_code == 0, faster.stderr
     done = run(cluster, "reassign", "status", str(plan), "--watch", "--timeout", str(DEADLINE_S))
     assert done.exit_code == 0, done.stdout
-    assert "throttle lifted from brokers 1, 3 and topics slow" in done.stderr
+    assert "throttle removed from brokers 1, 3 and topics slow" in done.stderr
     with Admin(cluster.bootstrap) as admin:
         assert {each.value for each in admin.describe_configs("slow", LISTS)["slow"]} == {""}
         assert {each.source for each in admin.describe_broker_configs([1])[1]} == {"built-in default"}
@@ -198,7 +198,7 @@ def test_cancelling_the_last_move_lifts_the_throttle(cluster: LocalCluster, tmp_
     assert run(cluster, "reassign", "start", str(plan), "--throttle", "1").exit_code == 0
     cancelled = run(cluster, "reassign", "cancel", "--plan", str(plan))
     assert cancelled.exit_code == 0
-    assert "throttle lifted from brokers 1, 2 and topics stop" in cancelled.stderr
+    assert "throttle removed from brokers 1, 2 and topics stop" in cancelled.stderr
 
 
 def test_a_refused_move_leaves_no_throttle_behind(cluster: LocalCluster, tmp_path: Path) -> None:

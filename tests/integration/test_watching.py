@@ -309,7 +309,7 @@ def test_a_watch_goes_on_at_the_next_controller_and_ends_quietly(broken_cluster:
         make(broken_cluster, "after", [2, 3])
         eventually(lambda: _created(events) == ["before", "after"], DEADLINE_S, "the second topic is told")
         eventually(lambda: any("after/0" in line for line in list(metadata.lines)), DEADLINE_S, "its metadata, too")
-        assert any("goes on at" in note for note in events.notes)
+        assert any("continuing at" in note for note in events.notes)
         assert sum("before/0" in line for line in metadata.lines) == 1, "what did not change is not told again"
         assert (events.interrupt(), metadata.interrupt()) == (130, 130)
         eventually(lambda: events.notes[-1] == "interrupted\n", DEADLINE_S, "the interrupt is said")
@@ -427,7 +427,7 @@ def test_unknown_topics_and_partitions_are_said_alike_and_soon(local_cluster: Lo
         )
         return ended.returncode, ended.stderr
 
-    partition = (64 + 5, "UNKNOWN_TOPIC_OR_PARTITION: topic two has 2 partitions, none is 9\n")
+    partition = (64 + 5, "UNKNOWN_TOPIC_OR_PARTITION: topic two has 2 partitions, no partition 9\n")
     assert said("produce", "two/9") == said("consume", "two/9") == said("partition", "describe", "two/9") == partition
     assert said("top", "two/9", "--once") == partition
     code, text = said("produce", "nosuch")

@@ -1,5 +1,5 @@
 """The `paceline` command.
 
-Read `main.py` for the groups; each file holds one. Data goes to stdout, notes to stderr; `failures.py` has the exit
-codes.
+Read `main.py` for the command groups; each module holds a group. Data goes to stdout, notes to stderr; `failures.py`
+has the exit codes.
 """

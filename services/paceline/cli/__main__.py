@@ -1,9 +1,9 @@
-"""``python -m paceline.cli`` is the ``paceline`` command; ``spark-submit`` takes this file."""
+"""Run the ``paceline`` command for ``python -m paceline.cli`` and for ``spark-submit``, which takes this file."""
 
 import sys
 from pathlib import Path
 
-# As a script, Python puts this folder first on the path, where `numbers` and others would hide the standard library's.
+# When run as a script, Python puts this folder first on the path, where `numbers.py` would hide the standard module.
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != HERE]
 

@@ -1,4 +1,4 @@
-"""Whether the controller that brokers name is in office: they remember the last one, also when it is dead."""
+"""Check the controller that brokers report as active: their cached metadata may name a dead controller."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 _ANSWER_MS: Final = 5_000
 
 
-def why_not_in_office(found: "ClusterDescription") -> str | None:
-    """Ask the controller that somebody named; return None when it answers as the active one, else what is wrong."""
+def find_controller_problem(found: "ClusterDescription") -> str | None:
+    """Call the reported controller; return None when it answers as the active controller, otherwise the problem."""
     from paceline_client import Admin
 
     if found.controller_id is None or not found.controller_address:
-        return "no controller is in office"
+        return "no controller is active"
     who = f"controller {found.controller_id} of epoch {found.controller_epoch}"
     try:
         with Admin(found.controller_address, describe_timeout_ms=_ANSWER_MS) as admin:
@@ -23,5 +23,5 @@ def why_not_in_office(found: "ClusterDescription") -> str | None:
     except PacelineError as error:
         return f"{who} does not answer: {error}"
     if answer.controller_id != found.controller_id:
-        return f"{who} is not in office any more, {answer.controller_id or 'nobody'} is"
+        return f"{who} is no longer active, active controller: {answer.controller_id or 'none'}"
     return None

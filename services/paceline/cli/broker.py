@@ -1,4 +1,4 @@
-"""`paceline broker`: what brokers hold and are told, and leadership off one of them and back."""
+"""`paceline broker`: partitions, log directories and settings of brokers; drain and undrain."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def broker() -> None:
-    """What brokers hold, lead and are told; leadership off a broker and back."""
+    """Partitions, log directories and settings of brokers; drain and undrain."""
 
 
 @broker.command("list")
 @output_option
 @bootstrap_option
 def list_brokers(output: str, bootstrap: str) -> None:
-    """List brokers with the partitions they hold, lead, and should lead; those that are gone while they hold some."""
+    """List brokers, live or dead, with the number of partitions they hold, lead and are preferred leader for."""
     with reported(output):
         from paceline_client import Admin
 
@@ -62,7 +62,7 @@ def list_brokers(output: str, bootstrap: str) -> None:
 @output_option
 @bootstrap_option
 def describe(broker_id: int, output: str, bootstrap: str) -> None:
-    """List the partitions of one broker; exits with 3 when it is not live or a replica is not in sync."""
+    """List the partitions of a broker; exits with 3 when it is not live or a replica is not in sync."""
     with reported(output):
         from paceline_client import Admin
 
@@ -97,16 +97,16 @@ def describe(broker_id: int, output: str, bootstrap: str) -> None:
     "--save",
     "plan_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="keep the old order of replicas in a new file, for `paceline broker undrain --file`",
+    help="save the old order of replicas in a new file, for `paceline broker undrain --file`",
 )
-@click.option("--dry-run", is_flag=True, help="say what would change, change nothing")
+@click.option("--dry-run", is_flag=True, help="show the changes without making them")
 @bootstrap_option
 def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str) -> None:
-    """Take leadership off a broker that stays up; it goes on as a follower, and no record is copied.
+    """Move leadership off a live broker, which continues as a follower; no record is copied.
 
-    The broker becomes the last choice for every partition it was the first for, and the others are elected. Topics made
-    later may choose it again. A broker that is stopped hands over by itself. Exits with 3 when it still leads a
-    partition that has other replicas.
+    The broker becomes the last replica of every partition whose preferred leader it was, and other replicas are
+    elected. Topics created later may use it as preferred leader again. A broker that is being stopped does not need a
+    drain: its controlled shutdown moves leaders. Exits with 3 when it still leads a partition that has other replicas.
     """
     with reported():
         from paceline_client import Admin
@@ -125,7 +125,7 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
     for (topic, index), reason in sorted(found.stuck.items()):
         click.echo(f"{topic}/{index} stays: {reason}", err=True)
     if found.single:
-        click.echo(f"{len(found.single)} partitions have no other replica; only a move can help them", err=True)
+        click.echo(f"{len(found.single)} partitions have no other replica; reassign them to another broker", err=True)
     if found.stuck:
         raise SystemExit(NEGATIVE_VERDICT)
 
@@ -136,15 +136,15 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
     "--file",
     "plan_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="what `paceline broker drain --save` has kept; without it the broker takes its share",
+    help="file written by `paceline broker drain --save`; without it the broker gets its share of leaders",
 )
-@click.option("--dry-run", is_flag=True, help="say what would change, change nothing")
+@click.option("--dry-run", is_flag=True, help="show the changes without making them")
 @bootstrap_option
 def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str) -> None:
-    """Bring leadership back to a broker that was drained; no record is copied.
+    """Move leadership back to a drained broker; no record is copied.
 
-    The broker becomes the first choice again and is elected wherever it is in sync. Exits with 3 when a partition it
-    ought to lead cannot be led by it now; once it is in sync the periodic rebalance does that by itself.
+    The broker becomes the preferred leader again and is elected for every partition where it is in sync. Exits with 3
+    when it cannot lead such a partition yet; the periodic leader rebalance moves it once the broker is in sync.
     """
     with reported():
         from paceline_client import Admin
@@ -168,11 +168,11 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
 @broker.command()
 @click.argument("broker_ids", metavar="[ID]...", nargs=-1, type=BROKER_ID)
 @click.option("--topic", "topics", multiple=True, help="only replicas of this topic; may be repeated")
-@click.option("--replicas", "each", is_flag=True, help="one row per replica instead of one per directory")
+@click.option("--replicas", "each", is_flag=True, help="print a row per replica, not per directory")
 @output_option
 @bootstrap_option
 def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, output: str, bootstrap: str) -> None:
-    """Show log directories with what lies in them; exits with 3 when one has failed or a broker does not answer."""
+    """List log directories and their replicas; exits with 3 when a directory failed or a broker does not answer."""
     with reported(output):
         from paceline_client import Admin
 
@@ -212,7 +212,7 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
 
 
 def _carry_out(admin: "Admin", found: Drain | Undrain) -> None:
-    """Change the orders, then have the leaders elected; what could not be done is noted in ``stuck``."""
+    """Change the replica order, then elect the leaders; adds failures to ``stuck``."""
     for change in alter_moves(admin, found.order):
         if change.error is not None:
             found.stuck[change.topic_partition] = str(change.error)
@@ -221,17 +221,17 @@ def _carry_out(admin: "Admin", found: Drain | Undrain) -> None:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write a file that is not there yet: what an earlier drain has kept is all there is of the old order.
+    """Write a file that must not exist yet: an earlier file is the only copy of the replica order before that drain.
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: the file exists.
     """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise FileExistsError(
-            f"{path} is there already and may be what an earlier drain has kept; nothing was changed"
+            f"{path} exists already and may have the replica order of an earlier drain; nothing was changed"
         ) from None
 
 
@@ -247,8 +247,8 @@ def _which(context: click.Context, parameter: click.Parameter, text: str) -> int
 _which_broker = click.argument("which", metavar="ID|all", callback=_which)
 
 
-def _tell_not_live(admin: "Admin", which: int | None) -> None:
-    """Say it when a broker is not live: it may be one that is down, or an id that was mistyped."""
+def _warn_if_not_live(admin: "Admin", which: int | None) -> None:
+    """Warn when a broker is not live: it may be down, or its id may be mistyped."""
     if which is None:
         return
     live = [each.broker_id for each in admin.describe_cluster().brokers]
@@ -261,26 +261,26 @@ def _tell_not_live(admin: "Admin", which: int | None) -> None:
 @output_option
 @bootstrap_option
 def configs(which: int | None, output: str, bootstrap: str) -> None:
-    """Show what is set for a broker, or for all of them, while they run, each value with where it comes from."""
+    """Show the dynamic settings of a broker or of all brokers, each value with its source."""
     with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
             found = admin.describe_broker_configs([which])[which]
-            _tell_not_live(admin, which)
+            _warn_if_not_live(admin, which)
         show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
 
 
 @broker.command()
 @_which_broker
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="give a key a value; may be repeated")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="back to the default; may be repeated")
-@click.option("--validate-only", is_flag=True, help="check, change nothing")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set a key; may be repeated")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="restore the default; may be repeated")
+@click.option("--validate-only", is_flag=True, help="check without changing anything")
 @bootstrap_option
 def alter(
     which: int | None, sets: tuple[str, ...], deletes: tuple[str, ...], validate_only: bool, bootstrap: str
 ) -> None:
-    """Change what may be set for a broker, or for all of them, while they run; applied within moments."""
+    """Change dynamic settings of a broker or of all brokers; running brokers apply them within a second."""
     if not sets and not deletes:
         raise click.UsageError("give at least one of --set and --delete")
     pairs = [text.partition("=") for text in sets]
@@ -294,6 +294,6 @@ def alter(
         changes += [ConfigChange(key, "set", value) for key, _, value in pairs]
         with reached(bootstrap) as admin:
             admin.alter_broker_configs({which: changes}, validate_only=validate_only)
-            _tell_not_live(admin, which)
+            _warn_if_not_live(admin, which)
     said = "all brokers" if which is None else f"broker {which}"
     click.echo(f"{said} can be altered" if validate_only else f"altered {said}")

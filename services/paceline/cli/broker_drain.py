@@ -1,7 +1,8 @@
-"""Leadership off a broker that stays up, and back: which partitions change, and to whom. Pure.
+"""Plan which partitions change leader when a broker is drained or undrained. Pure.
 
-The broker becomes the last replica in every list it heads, so that it is no longer preferred and the periodic rebalance
-does not bring leaders back; no record is copied. Whoever is in sync and is preferred least often takes its place.
+A drained broker becomes the last replica in every list it heads, so that it is no longer the preferred leader and the
+periodic rebalance does not move leaders back; no record is copied. The in-sync replica that is preferred leader least
+often replaces it.
 """
 
 from collections import Counter
@@ -20,25 +21,25 @@ Partition = tuple[str, int]
 
 @dataclass(slots=True)
 class Drain:
-    """What to change, what it was, and what has to stay."""
+    """Changes that drain a broker, the state before, and the partitions that cannot change."""
 
     order: dict[Partition, tuple[int, ...]] = field(default_factory=dict)
-    """New order of replicas."""
+    """New replica order."""
     before: dict[Partition, tuple[int, ...]] = field(default_factory=dict)
-    """Old order of the same partitions."""
+    """Old replica order of the same partitions."""
     elect: list[Partition] = field(default_factory=list)
-    """Partitions that the broker leads and need not lead."""
+    """Partitions whose leadership can move to another replica."""
     stuck: dict[Partition, str] = field(default_factory=dict)
-    """Partitions it leads that nobody else can lead now, with the reason."""
+    """Partitions that the broker leads and no other replica can lead now, with the reason."""
     single: list[Partition] = field(default_factory=list)
-    """Partitions it leads that have no other replica: only a move can help them."""
+    """Partitions that have only this replica; only a reassignment can move them."""
 
 
 def refuse_unknown_broker(broker_id: int, live: Collection[int], topics: Sequence["TopicDescription"]) -> None:
-    """Check that a broker is live, or assigned something while it is down.
+    """Check that a broker is live or has replicas.
 
     Raises:
-        ValueError: nobody knows it; most likely its id was mistyped.
+        ValueError: the broker is unknown; its id is probably mistyped.
     """
     assigned = (broker_id in partition.replicas for topic in topics for partition in topic.partitions)
     if broker_id not in live and not any(assigned):
@@ -46,7 +47,7 @@ def refuse_unknown_broker(broker_id: int, live: Collection[int], topics: Sequenc
 
 
 def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Collection[tuple[str, int]]) -> Drain:
-    """Return how to take leadership off ``broker_id``; partitions of ``moving`` are left alone."""
+    """Return the changes that move leadership off ``broker_id``; partitions of ``moving`` are skipped."""
     preferred = Counter(
         partition.replicas[0] for topic in topics for partition in topic.partitions if partition.replicas
     )
@@ -68,7 +69,7 @@ def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Col
             ]
             if where in moving or not able:
                 if leads:
-                    drain.stuck[where] = "it is being moved" if where in moving else "no other replica is in sync"
+                    drain.stuck[where] = "it is being reassigned" if where in moving else "no other replica is in sync"
                 continue
             if heads or partition.replicas[0] not in able:
                 first = min(able, key=lambda replica: (preferred[replica], partition.replicas.index(replica)))
@@ -84,18 +85,18 @@ def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Col
 
 @dataclass(slots=True)
 class Undrain:
-    """What brings leadership back to a broker."""
+    """Changes that move leadership back to a broker."""
 
     order: dict[Partition, tuple[int, ...]] = field(default_factory=dict)
-    """New order of replicas; the broker comes first."""
+    """New replica order, with the broker first."""
     elect: list[Partition] = field(default_factory=list)
-    """Partitions that the broker shall lead and does not lead yet."""
+    """Partitions that the broker should lead and does not lead yet."""
     stuck: dict[Partition, str] = field(default_factory=dict)
-    """Partitions it ought to lead and cannot lead now, with the reason."""
+    """Partitions that it should lead and cannot lead now, with the reason."""
 
 
 def failed_elections(results: Iterable["ElectionResult"]) -> dict[Partition, str]:
-    """Return why partitions were not given their preferred leader; one that has it by now, by rebalance, was."""
+    """Return the partitions whose preferred leader was not elected, with the reason."""
     return {
         result.topic_partition: str(result.error)
         for result in results
@@ -109,10 +110,11 @@ def plan_undrain(
     moving: Collection[tuple[str, int]],
     before: Mapping[Partition, tuple[int, ...]] | None = None,
 ) -> Undrain:
-    """Return how to bring leadership back to ``broker_id``; partitions of ``moving`` are left alone.
+    """Return the changes that move leadership back to ``broker_id``; partitions of ``moving`` are skipped.
 
-    With ``before``, the orders a drain has saved, exactly those come back. Without, the broker takes its share: one
-    leadership of as many partitions it holds as each has replicas, first from whoever is preferred most.
+    With ``before``, the replica order saved by a drain, exactly that order is restored. Without it, the broker gets its
+    share: a partition with n replicas counts as 1/n of a leadership. Partitions are taken first from the brokers that
+    are preferred leader most often.
     """
     held = {
         (topic.name, partition.partition): partition
@@ -129,9 +131,9 @@ def plan_undrain(
     for where, order in wanted.items():
         known = held.get(where)
         if known is None or set(known.replicas) != set(order):
-            undrain.stuck[where] = "it has other replicas by now"
+            undrain.stuck[where] = "its replicas have changed"
         elif where in moving:
-            undrain.stuck[where] = "it is being moved"
+            undrain.stuck[where] = "it is being reassigned"
         elif known.replicas != order:
             undrain.order[where] = order
     for where, partition in held.items():
@@ -155,7 +157,7 @@ def _fair_share(
         if partition.replicas
     }
     preferred = Counter(replicas[0] for replicas in partitions.values())
-    # Thirds that are added up in floating point may be a little less than a whole.
+    # A sum of thirds in floating point may be slightly below the whole number.
     held = Counter(len(replicas) for replicas in partitions.values() if broker_id in replicas)
     share = int(sum(Fraction(count, replicas) for replicas, count in held.items()))
     free = {

@@ -1,4 +1,4 @@
-"""`paceline certs`: the certificate authority of a cluster and the certificates it issues."""
+"""`paceline certs`: the certificate authority of a cluster and its certificates."""
 
 import datetime
 from pathlib import Path
@@ -25,15 +25,15 @@ _out = click.option(
 
 @click.group()
 def certs() -> None:
-    """Certificates: every controller, broker and client of a secure cluster has one."""
+    """Create the certificates of controllers, brokers and clients of a secure cluster."""
 
 
 @certs.command()
 @_directory
-@click.option("--cluster-id", help="of an existing cluster, as paceline cluster info shows it [default: a new one]")
+@click.option("--cluster-id", help="id of an existing cluster, from paceline cluster info [default: a new id]")
 @click.option("--days", type=click.IntRange(1, 36_500), default=3_650, show_default=True, help="validity")
 def ca(directory: Path, cluster_id: str | None, days: int) -> None:
-    """Make the authority of a new cluster: ca.crt and ca.key in DIRECTORY."""
+    """Create the certificate authority of a cluster: ca.crt and ca.key in DIRECTORY."""
     certificates = _certificates()
     try:
         domain = trust_domain_of(cluster_id) if cluster_id else None
@@ -41,13 +41,13 @@ def ca(directory: Path, cluster_id: str | None, days: int) -> None:
     except (certificates.CertificateError, InvalidIdentityError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"authority of cluster {cluster_id_of(authority.trust_domain)}: {directory / 'ca.crt'}")
-    click.echo(f"keep {directory / 'ca.key'} away from the cluster: it makes identities", err=True)
+    click.echo(f"do not copy {directory / 'ca.key'} to cluster machines: it can issue any identity", err=True)
 
 
 @certs.command()
 @_directory
 @click.argument("node", metavar="broker/ID|controller/ID")
-@click.option("--host", "hosts", multiple=True, required=True, help="name or address others call it by; repeatable")
+@click.option("--host", "hosts", multiple=True, required=True, help="name or address of the node; repeatable")
 @_days
 @_out
 def node(directory: Path, node: str, hosts: tuple[str, ...], days: int, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The command's groups. Imports are lazy: `paceline --help` must not wait for gRPC."""
+"""Command groups. Imports are lazy: `paceline --help` must not wait for gRPC."""
 
 import importlib
 import re
@@ -10,25 +10,25 @@ from paceline import __version__
 from paceline.cli.main import INTERRUPTED
 
 _COMMANDS = {
-    "dev": ("paceline.cli.dev", "dev", "a cluster of real processes on this machine"),
-    "certs": ("paceline.cli.certs", "certs", "certificates of a secure cluster"),
+    "dev": ("paceline.cli.dev", "dev", "run a cluster of real processes on this machine"),
+    "certs": ("paceline.cli.certs", "certs", "create certificates for a secure cluster"),
     "topic": ("paceline.cli.topic", "topic", "create, list, describe, configure, grow and delete topics"),
-    "partition": ("paceline.cli.partition", "partition", "what a leader knows of its replicas; elections"),
+    "partition": ("paceline.cli.partition", "partition", "show replica progress; elect leaders"),
     "reassign": ("paceline.cli.reassign", "reassign", "move partitions to other brokers"),
-    "cluster": ("paceline.cli.cluster", "cluster", "brokers and the active controller"),
-    "broker": ("paceline.cli.broker", "broker", "what brokers hold and lead; leadership off a broker"),
-    "controller": ("paceline.cli.controller", "controller", "who is in office"),
+    "cluster": ("paceline.cli.cluster", "cluster", "show brokers and the active controller"),
+    "broker": ("paceline.cli.broker", "broker", "show partitions, log directories and settings of brokers; drain"),
+    "controller": ("paceline.cli.controller", "controller", "show the active controller"),
     "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
-    "group": ("paceline.cli.group", "group", "consumer groups: members, committed offsets, lag"),
-    "watch": ("paceline.cli.watch", "watch", "elections, ISR changes, brokers and topics, live"),
-    "pipeline": ("paceline.cli.pipeline", "pipeline", "Spark jobs over topics and over the cluster"),
-    "top": ("paceline.cli.top", "top", "log ends, high watermark, lag and ISR per partition, live"),
+    "group": ("paceline.cli.group", "group", "show consumer groups, committed offsets and lag; reset offsets"),
+    "watch": ("paceline.cli.watch", "watch", "follow elections, ISR changes, brokers and topics live"),
+    "pipeline": ("paceline.cli.pipeline", "pipeline", "run Spark jobs over topics and the cluster"),
+    "top": ("paceline.cli.top", "top", "show log end, high watermark, lag and ISR of partitions live"),
 }
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence, whole: click cuts what it picks by itself, and wraps what it is given."""
+    """Return the first sentence unabridged: click would shorten it, and wraps the full sentence itself."""
     return re.split(r"\.(?:\s|$)|; ", " ".join(text.split()), maxsplit=1)[0]
 
 
@@ -53,12 +53,12 @@ class _LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             if ctx.obj is not None:
-                ctx.obj()  # the entry point's own way to be interrupted ends here
+                ctx.obj()  # from here on Ctrl-C raises KeyboardInterrupt instead of running main's signal handler
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # before or after the part of a command that reports its errors
+        except KeyboardInterrupt:  # outside the part of a command that reports its errors
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
-        except OSError as error:  # the last lines of a command, which say what came of it
+        except OSError as error:  # from printing the result, after the part of a command that reports its errors
             from paceline.cli.failures import LOCAL_FAILURE, end_quietly, give_up_unwritten, os_error_text
 
             if isinstance(error, BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Where the cluster is: the flag, the environment, or the dev cluster that runs in this directory."""
+"""Bootstrap addresses: from the flag, the environment, or the dev cluster of this directory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,9 +35,10 @@ def default_bootstrap() -> str:
 
 @contextmanager
 def reached(bootstrap: str) -> "Iterator[Admin]":
-    """Give an `Admin` for changes: that nobody is there is found out as soon as by commands that only look.
+    """Yield an `Admin` for changes, after checking that a broker answers.
 
-    A change waits for a controller for as long as a failover may take; a mistyped address is not worth that.
+    A change waits for a controller as long as a failover may take; without the check a mistyped address would wait as
+    long.
 
     Raises:
         BootstrapError: no address answered.

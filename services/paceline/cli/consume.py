@@ -28,10 +28,10 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     default="start",
     show_default=True,
     metavar="start|end|OFFSET|TIME",
-    help="where to begin; TIME is 90s, 10m, 2h ago, or a moment such as 2026-11-21T17:00",
+    help="start position; TIME is 90s, 10m, 2h ago, or a time such as 2026-11-21T17:00",
 )
-@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after so many records")
-@click.option("-e", "--exit-at-end", is_flag=True, help="stop at the end the topic had when the command began")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many records")
+@click.option("-e", "--exit-at-end", is_flag=True, help="stop at the log end at the start of the command")
 @click.option(
     "-f",
     "--format",
@@ -41,8 +41,8 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     help="%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T timestamp in ms, %% percent",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "ndjson"]), default="text", show_default=True)
-@click.option("-g", "--group", help="join this consumer group: share the partitions and commit what was printed")
-@click.option("--rack", default="", help="read from a replica in this rack where there is one")
+@click.option("-g", "--group", help="join this consumer group, share its partitions and commit printed records")
+@click.option("--rack", default="", help="read from a replica in this rack if there is one")
 @bootstrap_option
 def consume(
     which: str,
@@ -55,9 +55,10 @@ def consume(
     rack: str,
     bootstrap: str,
 ) -> None:
-    """Print the records of a topic or of one partition until interrupted, or until --num or --exit-at-end.
+    """Print the records of a topic or partition until interrupted, or until --num or --exit-at-end.
 
-    With --group, reading begins at the group's committed offsets; --from start or end counts where there is none.
+    With --group, reading starts at the group's committed offsets; --from applies to partitions without a committed
+    offset.
     """
     topic, partition = parse_partition(which)
     if group is not None and (partition is not None or exit_at_end or start not in {"start", "end"}):
@@ -66,11 +67,11 @@ def consume(
     since_ms = None if start in {"start", "end"} or offset is not None else parse_moment(start)
     if start not in {"start", "end"} and offset is None and since_ms is None:
         raise click.BadParameter(
-            f"{start!r} is neither start, end, an offset, a time ago like 10m nor a moment like 2026-11-21T17:00",
+            f"{start!r} is neither start, end, an offset, a time ago like 10m nor a time like 2026-11-21T17:00",
             param_hint="--from",
         )
     if unknown := _unknown_escape(template):
-        raise click.BadParameter(f"{unknown} is no field; %% is a percent sign", param_hint="--format")
+        raise click.BadParameter(f"{unknown} is not a field; %% is a percent sign", param_hint="--format")
     for escape, character in _ESCAPES.items():
         template = template.replace(escape, character)
     printed = 0
@@ -96,7 +97,7 @@ def consume(
                 f"{topic}/{p.partition}" for p in found.partitions if p.leader is None and p.partition in indexes
             ]
             if waiting:
-                click.echo(f"no leader, waiting for one: {', '.join(waiting)}", err=True)
+                click.echo(f"waiting for a leader: {', '.join(waiting)}", err=True)
             ends = consumer.end_offsets(partitions) if exit_at_end or offset is not None else {}
             if offset is not None:
                 first = consumer.beginning_offsets(partitions)
@@ -130,7 +131,7 @@ def _consume_in_group(
     bootstrap: str,
     show: Callable[[Any, Any], None],
 ) -> None:
-    """Print records as a member of a group; only printed ones are committed."""
+    """Print records as a member of a group; commits only printed records."""
     from paceline_client import Consumer, TopicPartition
 
     reset: Literal["earliest", "latest"] = "earliest" if start == "start" else "latest"
@@ -150,26 +151,26 @@ def _print(template: str, output: str, tp: Any, record: Any) -> None:
 
 
 def _within(tp: Any, offset: int, first: int, end: int) -> int:
-    """Return where to begin; an offset that is not there is said, and never stands for records before it."""
+    """Return the offset limited to the log, with a warning when it is outside; never an offset before the requested."""
     if offset > end:
-        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} is beyond the end, reading on from {end}", err=True)
+        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} is beyond the end, continuing at {end}", err=True)
     elif offset < first:
-        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} was deleted, reading on from {first}", err=True)
+        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} was deleted, continuing at {first}", err=True)
     return min(max(offset, first), end)
 
 
 class _TopicWatch:
-    """Looks, while nothing comes, whether the topic is still there: a consumer waits for it to come back for ever."""
+    """Checks whether an idle topic still exists: a consumer would wait forever for a deleted topic to come back."""
 
     def __init__(self, admin: Any, topic: str) -> None:
         self._admin, self._topic = admin, topic
         self._quiet_polls = self._misses = 0
 
     def polled(self, found: bool) -> None:
-        """Note a poll.
+        """Record a poll.
 
         Raises:
-            UnknownTopicOrPartitionError: the topic is gone; one broker that does not know it is not believed.
+            UnknownTopicOrPartitionError: the topic was deleted; a single broker's answer is not enough evidence.
         """
         self._quiet_polls = 0 if found else self._quiet_polls + 1
         if self._quiet_polls < _QUIET_POLLS:
@@ -184,11 +185,11 @@ class _TopicWatch:
             if self._misses >= _MISSES:
                 raise
         except PacelineError:
-            pass  # nobody answers; the consumer goes on when somebody does
+            pass  # no broker answers; the consumer continues when a broker answers again
 
 
 def _unknown_escape(template: str) -> str:
-    """Return the first ``%`` of a template that stands for nothing, with the character behind it."""
+    """Return the first ``%`` escape of a template that is not defined, with its character."""
     position = 0
     while position < len(template):
         if template[position] != "%":
@@ -201,7 +202,7 @@ def _unknown_escape(template: str) -> str:
 
 
 def _render(template: str, tp: Any, record: Any) -> bytes:
-    """Return a record as the template has it; keys and values are the bytes they are, whatever these mean."""
+    """Return a record formatted by the template; keys and values are inserted as raw bytes."""
     values = {
         "%k": bytes(record.key or b""),
         "%v": bytes(record.value or b""),
@@ -240,7 +241,7 @@ def _as_json(tp: Any, record: Any) -> str:
 
 
 def _value(data: bytes | None) -> Any:
-    """Return text for UTF-8, else ``{"base64": ...}``, so that nothing is lost."""
+    """Return UTF-8 as text, other bytes as ``{"base64": ...}``, so that no byte is lost."""
     if data is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""`paceline controller`: who is in office."""
+"""`paceline controller`: the active controller."""
 
 import click
 
-from paceline.cli.active_controller import why_not_in_office
+from paceline.cli.active_controller import find_controller_problem
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import output_option, show
@@ -10,20 +10,20 @@ from paceline.cli.output import output_option, show
 
 @click.group()
 def controller() -> None:
-    """The active controller."""
+    """Show the active controller."""
 
 
 @controller.command()
 @output_option
 @bootstrap_option
 def describe(output: str, bootstrap: str) -> None:
-    """Show the active controller; exits with 3 when there is none, or the one that brokers know does not answer."""
+    """Show the active controller; exits with 3 when there is none or it does not answer."""
     with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
             found = admin.describe_cluster()
-        problem = why_not_in_office(found)
+        problem = find_controller_problem(found)
         row = {
             "controller": found.controller_id,
             "epoch": found.controller_epoch or None,

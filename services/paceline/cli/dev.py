@@ -1,4 +1,4 @@
-"""`paceline dev`: a cluster on loopback, everything below one directory."""
+"""`paceline dev`: a cluster on the loopback interface with all files in a single directory."""
 
 import shlex
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ _directory_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=DEV_DIRECTORY,
     show_default=True,
-    help="data, logs and process ids lie below it",
+    help="directory for data, logs and process ids",
 )
 
 
 @click.group()
 def dev() -> None:
-    """A cluster of real processes on this machine: embedded ZooKeeper, controllers and brokers."""
+    """Run a cluster of real processes on this machine: embedded ZooKeeper, controllers and brokers."""
 
 
 @dev.command()
@@ -30,13 +30,13 @@ def dev() -> None:
 @click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--controllers", type=click.IntRange(1, 9), default=2, show_default=True)
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="settings file")
-@click.option("--racks", metavar="A,B,...", help="racks of the brokers, in turn")
-@click.option("--secure", is_flag=True, help="TLS on every listener; prints the exports that clients need")
+@click.option("--racks", metavar="A,B,...", help="racks, assigned to the brokers in turn")
+@click.option("--secure", is_flag=True, help="use TLS on every listener; prints export commands for clients")
 @click.option(
     "--port-offset",
     type=click.IntRange(-1_000, 40_000),
     metavar="N",
-    help="add N to every documented port [default: ports of the last start, else documented ones, else free ones]",
+    help="add N to every documented port [default: the previous ports, else the documented ports, else free ports]",
 )
 def up(
     directory: Path,
@@ -47,9 +47,9 @@ def up(
     secure: bool,
     port_offset: int | None,
 ) -> None:
-    """Start a cluster and return when it serves.
+    """Start a cluster and return when it serves requests.
 
-    Data, settings and ports of an earlier start in the same directory are used again.
+    Reuses data, settings and ports of an earlier start in the same directory.
     """
     from dataclasses import astuple
 
@@ -63,14 +63,14 @@ def up(
     if any(alive(process["pid"], directory) for process in processes):
         ended = [node["name"] for node in processes[1:] if not alive(node["pid"], directory)]
         for name in ended:
-            click.echo(f"{name} has ended; {_verb('start', directory)} {name} starts it again", err=True)
-        raise click.ClickException(f"a cluster runs in {directory} already; {_verb('down', directory)} stops it")
+            click.echo(f"{name} is not running; start it with: {_verb('start', directory)} {name}", err=True)
+        raise click.ClickException(f"a cluster runs in {directory} already; stop it with: {_verb('down', directory)}")
     plan = None
     if port_offset is not None:
         plan = default_plan(controllers, brokers, port_offset)
         if busy := taken(plan.all()):
             ports = ", ".join(map(str, busy))
-            raise click.ClickException(f"--port-offset {port_offset} needs ports that are taken: {ports}")
+            raise click.ClickException(f"--port-offset {port_offset} needs ports that are in use: {ports}")
     few = _settings_of_few(brokers) if config is None else {}
     if few:
         click.echo("fewer than three brokers: " + ", ".join(f"{key}={value}" for key, value in few.items()), err=True)
@@ -83,7 +83,7 @@ def up(
         secure=secure,
         ports=plan,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
-        # `paceline pipeline analyse` works at once; a settings file of the user's own decides for itself.
+        # `paceline pipeline analyse` works at once; a user's own settings file decides itself.
         settings={} if config else {**events_topic_settings(brokers), **few},
     )
     try:
@@ -91,29 +91,29 @@ def up(
     except (LocalClusterError, OSError) as error:
         click.echo(str(error), err=True)
         if secure:
-            click.echo("false")  # the result of eval "$(paceline dev up --secure)"
+            click.echo("false")  # makes eval "$(paceline dev up --secure)" fail
         raise SystemExit(LOCAL_FAILURE) from None
     if cluster.ports not in (default_plan(controllers, brokers), plan):
-        click.echo("these are not the documented ports: choose them with --port-offset", err=True)
+        click.echo("not using the documented ports; choose ports with --port-offset", err=True)
     click.echo(f"up: bootstrap servers {cluster.bootstrap}", err=secure)
     if cluster.client_tls is not None:
         click.echo(f"export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}")
         for name, path in zip(FILE_VARIABLES, astuple(cluster.client_tls), strict=True):
             click.echo(f"export {name}={shlex.quote(str(path))}")
     if directory != DEV_DIRECTORY and not secure:
-        click.echo(f"other commands find it with: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
+        click.echo(f"for other commands: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
     click.echo(f"stop it with: {_verb('down', directory)}", err=True)
 
 
 def _settings_of_few(brokers: int) -> dict[str, str]:
-    """Return the settings without which topics of one or two brokers could not be created or written."""
+    """Return settings that let topics be created and written with only one or two brokers."""
     if brokers >= 3:
         return {}
     return {"default.replication.factor": str(brokers), "min.insync.replicas": "1"}
 
 
 def _verb(verb: str, directory: Path) -> str:
-    """Return a command about the cluster in a directory, as its user has to type it."""
+    """Return the command line for another command on the cluster in this directory."""
     where = "" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}"
     return f"paceline dev {verb}{where}"
 
@@ -132,7 +132,7 @@ def down(directory: Path) -> None:
 @_directory_option
 @output_option
 def status(directory: Path, output: str) -> None:
-    """Show which processes run; exits with 3 when one is gone or there is no cluster."""
+    """Show the processes; exits with 3 when a process has ended or there is no cluster."""
     from paceline.dev.detached_cluster import alive, read_state
 
     state = read_state(directory)
@@ -162,7 +162,7 @@ _node_argument = click.argument("name", metavar="NAME")
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn a failure into its message and exit code 1."""
+    """Print a failure as its message and exit with code 1."""
     from paceline.dev.detached_cluster import DetachedClusterError
 
     try:
@@ -175,7 +175,7 @@ def _one_line() -> Iterator[None]:
 @_node_argument
 @_directory_option
 def start(name: str, directory: Path) -> None:
-    """Start a stopped process, such as broker-1, with its ports and data, and return when it serves."""
+    """Start a stopped process, such as broker-1, with its ports and data; return when it serves requests."""
     from paceline.dev.detached_cluster import start_node
 
     with _one_line():
@@ -225,7 +225,7 @@ def restart(name: str, directory: Path) -> None:
 @_directory_option
 @click.option("--paused/--resumed", "paused", default=True, help="SIGSTOP, or SIGCONT with --resumed")
 def pause(name: str, directory: Path, paused: bool) -> None:
-    """Suspend a process without closing its connections, or let it continue with --resumed."""
+    """Suspend a process without closing its connections; --resumed continues it."""
     import signal
 
     from paceline.dev.detached_cluster import signal_node

@@ -1,4 +1,4 @@
-"""Exit codes: 0 ok, 1 local failure, 2 usage, 3 negative verdict, 64 + gRPC status of a call, 130 interrupted."""
+"""Exit codes: 0 ok, 1 local failure, 2 usage, 3 negative result, 64 + gRPC status of a call, 130 interrupted."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 
 
 @contextmanager
 def reported(output: str = "table") -> Iterator[None]:
-    """Turn errors into one clear line on stderr (an object with ``-o json``) and the exit code that belongs to them."""
+    """Print errors as a single line on stderr (an object with ``-o json``) and exit with their code."""
     try:
         yield
     except PacelineError as error:
@@ -46,7 +46,7 @@ def reported(output: str = "table") -> Iterator[None]:
 
 
 def _hint_at_addresses(error: PacelineError, output: str) -> None:
-    """Say how to name or start a cluster when no address answered."""
+    """Print how to name or start a cluster when no address answered."""
     from paceline_client.errors import BootstrapError
 
     if isinstance(error, BootstrapError) and output == "table":
@@ -54,20 +54,20 @@ def _hint_at_addresses(error: PacelineError, output: str) -> None:
 
 
 def os_error_text(error: OSError) -> str:
-    """Return the file and the reason of an error of the operating system, without its number."""
+    """Return file name and reason of an operating system error, without its number."""
     if error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
 
 
 def end_quietly() -> NoReturn:
-    """Exit with 0: whoever read the output has enough. What the flush at exit still has goes nowhere."""
+    """Exit with 0 because the reader closed the pipe; discard the output that is still buffered."""
     _write_nowhere()
     sys.exit(0)
 
 
 def give_up_unwritten() -> None:
-    """Have the flush at exit not fail once more, with a message and an exit code of its own."""
+    """Discard buffered output, so that the flush at exit does not fail with another message and exit code."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -79,13 +79,13 @@ def _write_nowhere() -> None:
 
 
 def check_partition(topic: str, indexes: Sequence[int], index: int | None) -> None:
-    """Refuse a partition that the topic does not have, in the client's words; None stands for all of them.
+    """Refuse a partition that the topic does not have; None stands for all partitions.
 
     Raises:
-        UnknownTopicOrPartitionError: there is no such partition.
+        UnknownTopicOrPartitionError: the partition does not exist.
     """
     if index is not None and index not in indexes:
-        raise UnknownTopicOrPartitionError(f"topic {topic} has {len(indexes)} partitions, none is {index}")
+        raise UnknownTopicOrPartitionError(f"topic {topic} has {len(indexes)} partitions, no partition {index}")
 
 
 def _tell(output: str, reason: str, message: str) -> None:

@@ -17,7 +17,7 @@ _LAG_COLUMNS: Final = ("group", "partition", "committed", "end", "lag", "member"
 
 @click.group()
 def group() -> None:
-    """Consumer groups: members, committed offsets and lag."""
+    """Show consumer groups with members, committed offsets and lag; reset offsets."""
 
 
 @group.command("list")
@@ -49,7 +49,7 @@ def list_(states: tuple[str, ...], output: str, bootstrap: str) -> None:
 @output_option
 @bootstrap_option
 def describe(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
-    """Show the members of groups and what each of them reads. Exits with 3 when a group does not exist."""
+    """Show the members of groups and their partitions. Exits with 3 when a group does not exist."""
     missing = []
     with reported(output):
         from paceline_client import Admin
@@ -100,7 +100,7 @@ def _members(one: Any) -> list[dict[str, Any]]:
 @output_option
 @bootstrap_option
 def lag(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
-    """Show how many records each group has not committed yet, partition by partition.
+    """Show the records that each group has not committed yet, by partition.
 
     Exits with 3 when a group does not exist.
     """
@@ -142,7 +142,7 @@ def _lag(admin: Any, consumer: Any, described: Any) -> list[dict[str, Any]]:
 
 
 def _ends(consumer: Any, partitions: list[Any]) -> dict[Any, int]:
-    """Return where partitions end; those of a topic that was deleted are left out."""
+    """Return the end offsets of partitions; partitions of deleted topics are omitted."""
     from paceline.model.errors import UnknownTopicOrPartitionError
 
     ends: dict[Any, int] = {}
@@ -163,13 +163,13 @@ def _ends(consumer: Any, partitions: list[Any]) -> dict[Any, int]:
     "target",
     required=True,
     metavar="start|end|OFFSET|+N|-N|@TIME",
-    help="first record, end, an offset, so many records on or back, or a time in ms or as 2026-01-31T12:00:00",
+    help="start, end, an offset, a shift as +N or -N, or a time @MS or @2026-01-31T12:00:00",
 )
-@click.option("--dry-run", is_flag=True, help="show what would be committed, commit nothing")
+@click.option("--dry-run", is_flag=True, help="show the offsets without committing them")
 @output_option
 @bootstrap_option
 def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output: str, bootstrap: str) -> None:
-    """Commit other offsets for a group without members; without topics, for every partition it has an offset for."""
+    """Set the committed offsets of a group without members; without topics, for every partition with an offset."""
     kind, number = _target(target)
     with reported(output):
         from paceline_client import Admin, Consumer, TopicPartition
@@ -200,7 +200,7 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
 
 
 def _target(text: str) -> tuple[str, int]:
-    """Return what ``--to`` means: (start, end, offset, shift or time; its number)."""
+    """Parse ``--to`` into its kind (start, end, offset, shift or time) and its number."""
     if text in ("start", "end"):
         return text, 0
     if text.startswith("@"):
@@ -209,7 +209,7 @@ def _target(text: str) -> tuple[str, int]:
             try:
                 number = int(time.mktime(time.strptime(text[1:], "%Y-%m-%dT%H:%M:%S")) * 1000)
             except ValueError:
-                raise click.BadParameter(f"{text[1:]!r} is no time", param_hint="--to") from None
+                raise click.BadParameter(f"{text[1:]!r} is not a time", param_hint="--to") from None
         return "time", number
     if re.fullmatch(r"[+-]\d{1,18}", text):
         return "shift", int(text)
@@ -220,7 +220,7 @@ def _target(text: str) -> tuple[str, int]:
 
 
 def _targets(consumer: Any, partitions: list[Any], committed: Any, kind: str, number: int) -> dict[Any, int]:
-    """Return the offset for each partition, never before its first record or beyond its end."""
+    """Return the offset for each partition, limited to the range from its first record to its end."""
     first, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     if kind == "start":
         return dict(first)

@@ -1,7 +1,7 @@
 """Entry point of the ``paceline`` command.
 
-Everything else is imported after Ctrl-C has got an answer of its own: in the first tenth of a second there is nothing
-to clean up, and a traceback of half-made imports helps nobody.
+All other modules are imported after Ctrl-C has a handler: in the first tenth of a second there is nothing to clean up,
+and a traceback from a half-finished import is of no use.
 """
 
 import os
@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 INTERRUPTED = 130
-"""As in `failures.py`, which is not imported here because gRPC comes with it."""
+"""Same value as in `failures.py`, which is not imported here because it imports gRPC."""
 
 
 def main(*arguments: Any) -> None:
@@ -17,7 +17,7 @@ def main(*arguments: Any) -> None:
     before = signal.signal(signal.SIGINT, _end)
     from paceline.cli.commands import cli
 
-    # From here on an interrupt is an exception: commands close what they have opened.
+    # From here on an interrupt raises an exception, so that commands close their resources.
     cli(*arguments, obj=lambda: signal.signal(signal.SIGINT, before))
 
 

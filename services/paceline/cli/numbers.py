@@ -1,4 +1,4 @@
-"""Numbers as the contract has room for them: what does not fit is refused before anything is asked."""
+"""Number parameters with the ranges of the protocol, so that a value out of range is refused before any call."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ OFFSET = click.IntRange(0, MAX_INT64)
 
 
 class _Seconds(click.FloatRange):
-    """A time that ends: neither ``nan``, which is in every range, nor ``inf``."""
+    """A finite number of seconds: refuses ``inf``, and ``nan``, which click accepts in every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
@@ -29,15 +29,15 @@ INTERVAL_S = _Seconds(0.2, 3_600)
 
 
 def parse_number(text: str, largest: int = MAX_INT32) -> int | None:
-    """Return a number of 0 or more in decimal digits, None for any other text.
+    """Parse a non-negative decimal number; return None for any other text.
 
     Raises:
-        click.BadParameter: it is larger than ``largest``.
+        click.BadParameter: the number is larger than ``largest``.
     """
     if not (text.isascii() and text.isdecimal()):
         return None
     digits = text.lstrip("0") or "0"
-    # Python itself refuses to read thousands of digits.
+    # Python refuses to convert thousands of digits.
     if len(digits) > len(str(largest)) or int(digits) > largest:
         raise click.BadParameter(f"{text[:40]} is too large, the largest is {largest}")
     return int(digits)

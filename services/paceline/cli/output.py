@@ -1,4 +1,4 @@
-"""One way to print rows: a table for people, JSON or NDJSON for programs."""
+"""Print rows as a table for people, or as JSON or NDJSON for programs."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +11,12 @@ Row = Mapping[str, Any]
 _WIDE = 100_000
 
 output_option: Callable[[Any], Any] = click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="form of the output"
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="output format"
 )
 
 
 def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None, title: str | None = None) -> None:
-    """Print rows; ``columns`` picks and orders those of the table, JSON always has every key."""
+    """Print rows; ``columns`` selects and orders the columns of the table, JSON always has every key."""
     if output == "json":
         click.echo(json.dumps(list(rows), indent=2))
         return
@@ -39,9 +39,9 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
         table.add_column(name.replace("_", " "), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    # A row is one line also on a narrow terminal: a name that is broken over lines cannot be copied.
+    # Keep a row on a single line even on a narrow terminal: a name that is wrapped cannot be copied.
     console = Console(highlight=False, width=_WIDE)
-    # Rich ends the process by itself when the reader has gone; `click.echo` raises, as for every other form.
+    # Rich would exit the process when the reader closes the pipe; `click.echo` raises, as for the other formats.
     with console.capture() as captured:
         console.print(table)
     text = captured.get()

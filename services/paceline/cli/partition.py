@@ -1,4 +1,4 @@
-"""`paceline partition`: what a leader knows of each replica, and who shall lead."""
+"""`paceline partition`: replica progress as the leader knows it, and leader elections."""
 
 import time
 from dataclasses import replace
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 
 @click.group()
 def partition() -> None:
-    """What a leader knows of its replicas; elections."""
+    """Show replica progress; elect leaders."""
 
 
 @partition.command()
@@ -41,10 +41,10 @@ def partition() -> None:
 @output_option
 @bootstrap_option
 def describe(which: str, output: str, bootstrap: str) -> None:
-    """Show log end offset (LEO), high watermark (HW) and ISR, replica by replica, as the leader sees them.
+    """Show log end offset (LEO), high watermark (HW) and ISR of each replica, as reported by the leader.
 
-    A partition without a leader is shown as the metadata has it. Exits with 3 when there is one, or a leader does not
-    answer.
+    A partition without a leader is shown from the metadata. Exits with 3 when a partition has no leader or its leader
+    does not answer.
     """
     topic, index = parse_partition(which)
     with reported(output):
@@ -70,11 +70,11 @@ def describe(which: str, output: str, bootstrap: str) -> None:
 
 
 def _look(admin: Any, topic: str, index: int | None) -> tuple[list[Any], dict[tuple[str, int], Any]]:
-    """Return the partitions, and what their leaders say; one that has a leader is asked for until it answers."""
+    """Return the partitions and the answers of their leaders; retries until every leader answers or time is up."""
     deadline = time.monotonic() + _LEADERS_S
     views: dict[tuple[str, int], Any] = {}
     while True:
-        (described,) = admin.describe_topics([topic])  # a topic that is not there is said so at once
+        (described,) = admin.describe_topics([topic])  # reports a topic that does not exist at once
         check_partition(topic, [each.partition for each in described.partitions], index)
         partitions = [each for each in described.partitions if index in (None, each.partition)]
         missing = tuple(each for each in partitions if (topic, each.partition) not in views)
@@ -111,7 +111,7 @@ def _seen_by_leader(topic: str, view: Any) -> list[dict[str, Any]]:
 
 
 def _in_metadata(topic: str, partition: Any) -> list[dict[str, Any]]:
-    """Return rows of a partition nobody answers for, with the same keys."""
+    """Return rows from the metadata, with the same keys, for a partition whose leader does not answer."""
     nothing = ("leo", "hw", "lag", "last_caught_up_ms", "last_fetch_ms", "hw_told", "broker_epoch", "log_start")
     return [
         {
@@ -133,10 +133,10 @@ def _in_metadata(topic: str, partition: Any) -> list[dict[str, Any]]:
 @partition.command()
 @click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
 @click.option("--preferred", is_flag=True, help="the first assigned replica, if it is in sync")
-@click.option("--unclean", is_flag=True, help="whoever is online: records may be lost for good")
+@click.option("--unclean", is_flag=True, help="any replica that is online: may lose records permanently")
 @click.option("--all", "everything", is_flag=True, help="every partition that needs such an election")
 @click.option("--yes", is_flag=True, help="do not ask before an unclean election")
-@click.option("--dry-run", is_flag=True, help="show who would be elected, elect nobody")
+@click.option("--dry-run", is_flag=True, help="show the leaders without electing them")
 @output_option
 @bootstrap_option
 def elect(
@@ -149,11 +149,11 @@ def elect(
     output: str,
     bootstrap: str,
 ) -> None:
-    """Elect leaders and return when they have acknowledged; a partition that needs no election is left alone."""
+    """Elect leaders and return when they have acknowledged; skips partitions that need no election."""
     if preferred and unclean:
-        raise click.UsageError("say --preferred or --unclean, not both")
+        raise click.UsageError("give either --preferred or --unclean, not both")
     if not (preferred or unclean):
-        raise click.UsageError("say which election: --preferred or --unclean")
+        raise click.UsageError("choose an election: --preferred or --unclean")
     election: Literal["preferred", "unclean"] = "unclean" if unclean else "preferred"
     if bool(which) == everything:
         raise click.UsageError("name partitions, or give --all")
@@ -185,7 +185,7 @@ def elect(
 
 
 def _elect_what_was_agreed_to(admin: Any, named: list[tuple[str, int]] | None) -> "list[ElectionResult]":
-    """Show what an unclean election would do, ask, and elect those leaders alone; nothing is asked where nothing is."""
+    """Show the effect of an unclean election, ask for confirmation, and elect only these leaders."""
     forecast = elect_leaders(admin, "unclean", named, validate_only=True)
     agreed = [each.topic_partition for each in forecast if each.error is None]
     if not agreed:
@@ -197,7 +197,7 @@ def _elect_what_was_agreed_to(admin: Any, named: list[tuple[str, int]] | None) -
 
 
 def _expanded(admin: Any, wanted: list[tuple[str, int | None]]) -> list[tuple[str, int]]:
-    """Return the partitions named; a bare topic stands for all of its own."""
+    """Return the partitions; a bare topic stands for all of its partitions."""
     found: list[tuple[str, int]] = []
     for topic, index in wanted:
         if index is not None:
@@ -209,7 +209,7 @@ def _expanded(admin: Any, wanted: list[tuple[str, int | None]]) -> list[tuple[st
 
 
 def _warn(admin: Any, results: Any, done: bool = False) -> None:
-    """Say what an unclean election loses, partition by partition."""
+    """Warn about the records that an unclean election loses, by partition."""
     lossy = [each for each in results if each.unclean]
     if not lossy:
         return
@@ -221,6 +221,6 @@ def _warn(admin: Any, results: Any, done: bool = False) -> None:
         where = f"{each.topic_partition.topic}/{each.topic_partition.partition}"
         click.echo(
             f"{where}: broker {each.leader} {'leads now' if done else 'would lead'}; every record it had not copied"
-            f"{' from ' + ', '.join(gone) if gone else ''} is lost for good, acknowledged ones included",
+            f"{' from ' + ', '.join(gone) if gone else ''} is lost permanently, acknowledged records included",
             err=True,
         )

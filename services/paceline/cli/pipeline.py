@@ -25,7 +25,7 @@ def pipeline() -> None:
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where Spark runs."""
+    """Add the options that select the Spark master and its settings."""
     for option in (
         click.option("--master", help="Spark master [default: that of spark-submit, else local[*]]"),
         click.option("--remote", help="Spark Connect server, sc://host:port, instead of a master"),
@@ -38,7 +38,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def spark_session(name: str, spark: Mapping[str, Any]) -> Iterator[Any]:
-    """Give the session that the options ask for."""
+    """Yield the Spark session for the options."""
     from paceline.model.errors import InvalidConfigError
     from paceline.pipeline.jobs.sessions import open_session
 
@@ -54,7 +54,7 @@ def spark_session(name: str, spark: Mapping[str, Any]) -> Iterator[Any]:
 
 
 class ConsoleListener:
-    """Shows steps on stderr: a progress bar on a terminal, a line per step elsewhere."""
+    """Shows progress on stderr: a progress bar on a terminal, otherwise a line per step."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -75,7 +75,7 @@ class ConsoleListener:
             self._bar.stop()
 
     def step(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Show a step; ``done`` and ``left`` records, or the like, move the bar."""
+        """Show a step; the progress bar compares ``done`` with ``left``."""
         if self._bar is None or "left" not in facts:
             said = " ".join(f"{key}={_short(value)}" for key, value in facts.items())
             click.echo(f"{name} {said}".rstrip(), err=True)
@@ -95,14 +95,14 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and the first Ctrl-C set; the second Ctrl-C interrupts."""
+    """Yield an event that SIGTERM and the first Ctrl-C set; the second Ctrl-C interrupts."""
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        click.echo("stopping after this batch; once more to interrupt", err=True)
+        click.echo("stopping after this batch; press Ctrl-C again to interrupt", err=True)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -113,7 +113,7 @@ def stopping() -> Iterator[threading.Event]:
 
 
 def finish(result: "JobResult", output: str, err: bool = False) -> None:
-    """Print the summary, on stderr when stdout has the result itself, and end with the job's exit code."""
+    """Print the summary, on stderr when stdout has the result, and exit with the job's exit code."""
     if output == "table":
         for name, value in result.summary.items():
             if name == "details":
@@ -128,9 +128,9 @@ def finish(result: "JobResult", output: str, err: bool = False) -> None:
 
 @pipeline.command()
 @spark_options
-@click.option("--tasks", default=4, help="how many tasks look")
+@click.option("--tasks", default=4, help="number of tasks that run the check")
 def doctor(tasks: int, output: str, **spark: Any) -> None:
-    """Check inside tasks that the workers have what the jobs need; exit code 3 if not."""
+    """Check that Spark workers have the packages that the jobs need; exits with 3 when they do not."""
     with reported(output):
         from paceline.pipeline.jobs import doctor as job
 
@@ -151,30 +151,30 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
     default="raw",
     help="value format",
 )
-@click.option("--columns", default="", help='of JSON values: "id:long, name:string?"; ? marks optional fields')
+@click.option("--columns", default="", help='for JSON values: "id:long, name:string?"; ? marks optional fields')
 @click.option(
-    "--descriptors", type=click.Path(exists=True, dir_okay=False), help="of protobuf values: a descriptor set"
+    "--descriptors", type=click.Path(exists=True, dir_okay=False), help="for protobuf values: a descriptor set"
 )
-@click.option("--message", default="", help="of protobuf: full name of the message")
-@click.option("--allow-unknown-fields", is_flag=True, help="keep protobuf messages with fields the schema lacks")
+@click.option("--message", default="", help="for protobuf values: full name of the message")
+@click.option("--allow-unknown-fields", is_flag=True, help="accept protobuf fields that are not in the schema")
 @click.option("--dead-letters", default="", help="directory of the dead-letter table [default: TABLE_dead_letters]")
-@click.option("--from-latest", "start_at_latest", is_flag=True, help="begin new partitions at their end")
-@click.option("--allow-data-loss", is_flag=True, help="go past records that were deleted before they were copied")
-@click.option("--once/--continuous", "once", default=True, help="copy what there is, or until stopped")
-@click.option("--interval", "interval_s", type=float, default=10.0, help="seconds between batches when continuous")
-@click.option("--batch-bytes", "max_batch_bytes", type=int, default=1 << 30, help="stored bytes of one commit, about")
-@click.option("--file-bytes", "target_file_bytes", type=int, default=256 << 20, help="size at which files roll")
+@click.option("--from-latest", "start_at_latest", is_flag=True, help="start new partitions at their end")
+@click.option("--allow-data-loss", is_flag=True, help="skip records that were deleted before they were copied")
+@click.option("--once/--continuous", "once", default=True, help="copy the present records, or run until stopped")
+@click.option("--interval", "interval_s", type=float, default=10.0, help="seconds between continuous batches")
+@click.option("--batch-bytes", "max_batch_bytes", type=int, default=1 << 30, help="approximate bytes per commit")
+@click.option("--file-bytes", "target_file_bytes", type=int, default=256 << 20, help="target size of a file")
 @click.option(
-    "--compression", type=click.Choice(["zstd", "snappy", "lz4", "none"]), default="zstd", help="of the files"
+    "--compression", type=click.Choice(["zstd", "snappy", "lz4", "none"]), default="zstd", help="codec of the files"
 )
-@click.option("--tasks", "max_tasks", type=int, default=0, help="tasks of one batch; 0: as many as cores")
+@click.option("--tasks", "max_tasks", type=int, default=0, help="tasks per batch; 0: the number of cores")
 @spark_options
 def ingest(
     bootstrap: str, topics: tuple[str, ...], descriptors: str | None, once: bool, output: str, **options: Any
 ) -> None:
     """Copy TOPICS into a Parquet or Delta table, every record exactly once.
 
-    Run it again to continue: the table knows how far it is. Values that do not parse go to the dead-letter table.
+    Run it again to continue: the table stores its offsets. Values that cannot be parsed go to the dead-letter table.
     """
     with reported(output):
         from paceline.pipeline.jobs.ingest import job
@@ -196,19 +196,19 @@ def ingest(
 
 @pipeline.command()
 @click.option("--topic", "topics", multiple=True, help="topic to place; may be repeated [default: all]")
-@click.option("--empty", "empty_brokers", multiple=True, type=int, help="broker that shall hold nothing; repeatable")
-@click.option("--sample-seconds", type=float, default=10.0, help="time over which bytes in and out are measured")
-@click.option("--threshold", type=float, default=0.10, help="how far a broker may be from its share")
-@click.option("--seed", type=int, default=0, help="the same seed and load give the same plan")
-@click.option("--seeds", type=int, default=1, help="try so many seeds in Spark; the fewest copied bytes win")
-@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="where to [default: stdout]")
+@click.option("--empty", "empty_brokers", multiple=True, type=int, help="broker to move all replicas off; repeatable")
+@click.option("--sample-seconds", type=float, default=10.0, help="duration of the traffic measurement")
+@click.option("--threshold", type=float, default=0.10, help="allowed deviation of a broker from its share")
+@click.option("--seed", type=int, default=0, help="random seed; the same seed and load give the same plan")
+@click.option("--seeds", type=int, default=1, help="number of seeds to try in Spark; the plan with least copying wins")
+@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="output [default: stdout]")
 @bootstrap_option
 @spark_options
 def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) -> None:
     """Plan a reassignment from measured load: racks, replicas, disk, bytes in and out, leaders.
 
-    Nothing is changed: give the file to `paceline reassign start`. Exits with 3 when racks or an emptied broker cannot
-    be had.
+    Changes nothing: give the file to `paceline reassign start`. Exits with 3 when racks cannot be respected or a broker
+    cannot be emptied.
     """
     with reported(output):
         from contextlib import nullcontext
@@ -231,7 +231,7 @@ def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) ->
 
 @pipeline.command()
 @click.option("--topic", default="__cluster_events", help="topic of the events")
-@click.option("--since-ms", type=int, help="only events since this time, milliseconds since 1970")
+@click.option("--since-ms", type=int, help="skip events before this time, milliseconds since 1970")
 @bootstrap_option
 @spark_options
 def analyse(bootstrap: str, topic: str, since_ms: int | None, output: str, **spark: Any) -> None:
@@ -247,13 +247,13 @@ def analyse(bootstrap: str, topic: str, since_ms: int | None, output: str, **spa
 
 @pipeline.command()
 @click.option("--topic", "topics", multiple=True, help="topic to verify; may be repeated [default: all]")
-@click.option("--tasks", "max_tasks", type=int, default=8, help="tasks that share the partitions")
+@click.option("--tasks", "max_tasks", type=int, default=8, help="number of parallel tasks")
 @bootstrap_option
 @spark_options
 def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str, **spark: Any) -> None:
-    """Compare what all replicas have stored; exit code 3 when they differ.
+    """Compare the stored records of all replicas; exits with 3 when they differ.
 
-    Brokers send digests and no records. Compacted topics are left out.
+    Brokers send digests, not records. Compacted topics are skipped.
     """
     with reported(output):
         from paceline.pipeline.jobs.verify import job
@@ -265,12 +265,12 @@ def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str,
 
 
 @pipeline.command()
-@click.option("--to", "page", default="build/report.html", help="file of the page")
-@click.option("--verify", "with_verify", is_flag=True, help="compare replicas as well; reads every log once")
+@click.option("--to", "page", default="build/report.html", help="output file")
+@click.option("--verify", "with_verify", is_flag=True, help="also compare replicas; reads every log once")
 @bootstrap_option
 @spark_options
 def report(bootstrap: str, page: str, with_verify: bool, output: str, **spark: Any) -> None:
-    """Write one HTML page about the cluster, with plots, readable without a network."""
+    """Write an HTML report about the cluster, with plots, readable offline."""
     with reported(output):
         from paceline.pipeline.jobs.report import job
 

@@ -1,4 +1,4 @@
-"""`paceline produce`: lines of stdin become records."""
+"""`paceline produce`: write each line of stdin as a record."""
 
 import sys
 import time
@@ -13,24 +13,24 @@ from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
 from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
 
 _ACKS: Final[Mapping[str, Literal[-1, 0, 1]]] = {"all": -1, "leader": 1, "none": 0, "-1": -1, "1": 1, "0": 0}
-"""Words and Kafka's numbers."""
+"""Names and Kafka's numbers."""
 _PATIENCE_S: Final = 3.0
 _LAST_MOMENT_S: Final = 2.0
 _LONGEST_S: Final = 150.0
-"""The producer gives every record an outcome before that."""
+"""Longer than the producer's delivery timeout, after which every record has a result."""
 _MAX_BLOCK_MS: Final = 15_000
-"""A person waits at a terminal: a cluster that does not answer is reported as soon as by the other commands."""
+"""Timeout when the cluster does not answer, as short as that of the other commands."""
 
 _MAX_RECORD_BYTES: Final = 1_000_000
 _MAX_LINE_BYTES: Final = _MAX_RECORD_BYTES + len(b"\r\n")
 _ENDLESS_BYTES: Final = 64 << 20
-"""A line that is longer is not skipped: the input is not text, and may never end."""
+"""Longest line that is skipped; a longer line ends the input, because it is probably binary and may never end."""
 
 
 @click.command()
 @click.argument("which", metavar="TOPIC[/PARTITION]")
 @click.option("-k", "--key", help="key of every record")
-@click.option("--key-separator", metavar="TEXT", help="a line is KEY, this text, VALUE")
+@click.option("--key-separator", metavar="TEXT", help="split each line into KEY, this text, VALUE")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="header of every record")
 @click.option("--acks", type=click.Choice(["all", "leader", "none", "-1", "1", "0"]), default="all", show_default=True)
 @click.option(
@@ -50,15 +50,15 @@ def produce(
     compression: str,
     bootstrap: str,
 ) -> None:
-    """Write each line of stdin as one record and say where they went; lines that are too large are left out.
+    """Write each line of stdin as a record and print the records per partition; skips lines that are too large.
 
-    Ends with the input. Ctrl-C ends it too: what was read by then is written, if that takes no longer than a moment.
+    Ends with the input. Ctrl-C also ends it, after writing the lines read so far, if that takes only a moment.
     """
     topic, partition = parse_partition(which)
     if key_separator == "":
-        raise click.BadParameter("it needs at least one character", param_hint="--key-separator")
+        raise click.BadParameter("must have at least one character", param_hint="--key-separator")
     if sys.stdin is None:
-        raise click.UsageError("there is no stdin to read from")
+        raise click.UsageError("stdin is closed")
     pairs = [_header(text) for text in headers]
     counts: dict[int, int] = {}
     failures: list[str] = []
@@ -73,7 +73,7 @@ def produce(
     with reported():
         from paceline_client import Admin, Producer
 
-        with Admin(bootstrap) as admin:  # a producer would wait some seconds for a topic that may be on its way
+        with Admin(bootstrap) as admin:  # fails at once for an unknown topic, unlike a producer
             (found,) = admin.describe_topics([topic])
             check_partition(topic, [each.partition for each in found.partitions], partition)
         try:
@@ -114,9 +114,9 @@ def produce(
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Yield each line, None in place of one that no record can hold: its bytes are read and dropped.
+    """Yield each line; yield None for a line that is too large for a record, whose bytes are dropped.
 
-    The input ends with a line of more than `_ENDLESS_BYTES`.
+    Ends the input at a line of more than `_ENDLESS_BYTES`.
     """
     while line := stream.readline(_MAX_LINE_BYTES + 1):
         if len(line) <= _MAX_LINE_BYTES:
@@ -127,7 +127,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
         while line and not line.endswith(b"\n"):
             dropped_bytes += len(line)
             if dropped_bytes > _ENDLESS_BYTES:
-                click.echo(f"reading ended in a line of more than {_ENDLESS_BYTES} bytes", err=True)
+                click.echo(f"input ended at a line of more than {_ENDLESS_BYTES} bytes", err=True)
                 return
             line = stream.readline(_MAX_LINE_BYTES + 1)
 
@@ -141,7 +141,7 @@ def _key_and_value(line: bytes, key: str | None, separator: str | None) -> tuple
 
 
 def _wait(producer: Any) -> None:
-    """Return when every record has an outcome, and say meanwhile what the producer waits for."""
+    """Wait until every record has a result, and print what the producer waits for."""
     said = ""
     deadline = time.monotonic() + _LONGEST_S
     while time.monotonic() < deadline:

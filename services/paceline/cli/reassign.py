@@ -1,4 +1,4 @@
-"""`paceline reassign`: partitions to other brokers, from plan to done."""
+"""`paceline reassign`: move partitions to other brokers: plan, start, status, cancel."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _WATCH_EVERY_S = 1.0
 _NO_SPEED = Speed(None, None, None)
 _GONE = "gone"
 _AT_REST = ("done", "not started", _GONE)
-_preserve_option = click.option("--preserve-throttles", is_flag=True, help="leave throttles as they are")
+_preserve_option = click.option("--preserve-throttles", is_flag=True, help="keep existing throttles")
 _plan_argument = click.argument("plan_file", metavar="PLAN.json", type=click.Path(dir_okay=False, path_type=Path))
 
 
@@ -37,8 +37,8 @@ def reassign() -> None:
 @reassign.command()
 @click.option("--topic", "topics", multiple=True, required=True, help="topic to place; may be repeated")
 @click.option("--brokers", help="brokers to use, such as 1,2,4 [default: every live broker]")
-@click.option("--replication-factor", type=COUNT, help="replicas wanted [default: as many as now]")
-@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="where to [default: stdout]")
+@click.option("--replication-factor", type=COUNT, help="replicas per partition [default: the present number]")
+@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="output [default: stdout]")
 @bootstrap_option
 def plan(
     topics: tuple[str, ...],
@@ -47,9 +47,9 @@ def plan(
     plan_file: Path | None,
     bootstrap: str,
 ) -> None:
-    """Work out an even placement with few moves, spread over racks; nothing is changed.
+    """Print an even placement with few moves, spread over racks; changes nothing.
 
-    A replica stays where it is unless its broker is not to be used, holds more than its share, or crowds a rack.
+    A replica stays unless its broker is not in --brokers, has more than its share, or its rack has too many replicas.
     """
     with reported():
         from paceline_client import Admin
@@ -70,27 +70,27 @@ def plan(
 
 @reassign.command()
 @_plan_argument
-@click.option("--validate-only", is_flag=True, help="check, move nothing")
+@click.option("--validate-only", is_flag=True, help="check without moving anything")
 @click.option(
     "--throttle",
     "bytes_per_second",
     type=LONG_COUNT,
     metavar="BYTES",
-    help="let no broker give or take more than so many bytes a second for these moves",
+    help="limit in bytes per second for replication of these moves, per broker and direction",
 )
 @bootstrap_option
 def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bootstrap: str) -> None:
-    """Start the moves of a plan; they go on by themselves. A newer wish for a partition replaces an older one.
+    """Start the moves of a plan, which then run without the CLI. A new target for a partition replaces an older target.
 
-    Replicas in sync never wait for a throttle. It stays until `reassign status PLAN.json` finds the moves done, or
-    `reassign cancel` ends the last one. With a plan that is running already, --throttle changes the rate.
+    The throttle never delays in-sync replicas. It stays until `reassign status PLAN.json` finds all moves complete, or
+    `reassign cancel` cancels the last move. For a plan that is already running, --throttle changes the rate.
     """
     with reported():
         moves = read_plan(plan_file)
         throttled = False
         with reached(bootstrap) as admin:
             if bytes_per_second is not None:
-                # Refused moves leave no throttle behind, and none runs a moment without it.
+                # Set the throttle before the moves, so that no move runs unthrottled; remove it when all are refused.
                 checked = alter_moves(admin, moves, validate_only=True)
                 fine: set[Partition] = {each.topic_partition for each in checked if each.error is None}
                 able = {where: target for where, target in moves.items() if where in fine}
@@ -99,15 +99,15 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bo
         accepted = sum(result.error is None for result in results)
         pace = "" if bytes_per_second is None else f", at {bytes_per_second} bytes a second"
         if pace and not throttled:
-            pace = "; nothing has to be copied, no throttle was set"
+            pace = "; no records to copy, no throttle set"
         click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}")
         _tell_failures(results)
 
 
 @reassign.command()
 @click.argument("plan_file", metavar="[PLAN.json]", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--watch", is_flag=True, help="show every change until all moves are done")
-@click.option("--timeout", "timeout_s", type=SECONDS, help="seconds to watch; then the exit code is 3")
+@click.option("--watch", is_flag=True, help="print every change until all moves are complete")
+@click.option("--timeout", "timeout_s", type=SECONDS, help="stop watching after this many seconds, with exit code 3")
 @_preserve_option
 @output_option
 @bootstrap_option
@@ -119,10 +119,11 @@ def status(
     output: str,
     bootstrap: str,
 ) -> None:
-    """Show running moves, bytes left, speed and what each waits for; with a plan, also which of its moves are done.
+    """Show running moves, bytes left, speed and awaited replicas; with a plan, also its completed moves.
 
-    When all moves of the plan are done and no other runs, the throttle of its topics and of all brokers is lifted.
-    A partition that is gone has nothing left to move. Exits with 3 when a move is stuck, or one of the plan not done.
+    When all moves of the plan are complete and no other move runs, removes the throttle of its topics and of all
+    brokers. A deleted partition counts as complete. Exits with 3 when a move is stuck, or a move of the plan is not
+    complete.
     """
     with reported(output):
         from paceline_client import Admin
@@ -149,16 +150,16 @@ def status(
 
 @reassign.command()
 @click.argument("which", nargs=-1, metavar="[TOPIC/PARTITION]...")
-@click.option("--plan", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="cancel what it has started")
+@click.option("--plan", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="cancel the moves of a plan")
 @click.option("--all", "everything", is_flag=True, help="cancel every running move")
 @_preserve_option
 @bootstrap_option
 def cancel(
     which: tuple[str, ...], plan_file: Path | None, everything: bool, preserve_throttles: bool, bootstrap: str
 ) -> None:
-    """Stop moves: replicas that were being added go, the others stay. What is done already is not undone.
+    """Cancel moves: removes the replicas being added and keeps the others. Completed moves are not undone.
 
-    When no move is left running, the throttle of these topics and of all brokers is lifted.
+    When no move is running any more, removes the throttle of these topics and of all brokers.
     """
     if sum([bool(which), plan_file is not None, everything]) != 1:
         raise click.UsageError("name partitions, or give --plan, or --all")
@@ -173,7 +174,7 @@ def cancel(
                 named = [move.topic_partition for move in moves]
             results = alter_moves(admin, dict.fromkeys(named))
             if not preserve_throttles and not admin.list_partition_reassignments():
-                # Those that have died since were throttled too, and keep their rate until they come back.
+                # Include brokers that died meanwhile: they were throttled too and keep their rate until they return.
                 involved = [broker for move in moves for broker in (*move.replicas, *move.target)]
                 involved += [broker for target in planned.values() for broker in target]
                 _lift(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
@@ -196,7 +197,7 @@ def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
 
 
 def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
-    """Return where partitions are, or are on their way to."""
+    """Return the present replicas of partitions, or the target while they are being reassigned."""
     running = {move.topic_partition: move.target for move in admin.list_partition_reassignments()}
     return {
         (topic.name, partition.partition): running.get((topic.name, partition.partition), partition.replicas)  # type: ignore[call-overload]
@@ -208,7 +209,7 @@ def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[i
 def _throttle(
     admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_per_second: int, validate_only: bool
 ) -> bool:
-    """Set the throttle of moves; return whether they need one: a broker that has the records copies nothing."""
+    """Set the throttle of moves; return False when no move copies records, so that no throttle is needed."""
     adding: dict[Partition, tuple[int, ...]] = {
         move.topic_partition: move.adding for move in admin.list_partition_reassignments()
     }
@@ -226,7 +227,7 @@ def _throttle(
 
 
 def _after_status(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], rows: Sequence[Row]) -> None:
-    """Lift the throttle of a plan that is done; say that there is one when nothing moves and there is no plan."""
+    """Remove the throttle of a completed plan; without a plan, warn about a throttle while no move runs."""
     if any(row["state"] not in ("done", _GONE) for row in rows) or admin.list_partition_reassignments():
         return
     if wanted:
@@ -235,13 +236,13 @@ def _after_status(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], r
     slowed = throttled_brokers(admin)
     if slowed:
         brokers = ", ".join(map(str, slowed))
-        click.echo(f"nothing moves, and brokers {brokers} are throttled: reassign status PLAN.json lifts it", err=True)
+        click.echo(f"no move runs but brokers {brokers} are throttled: run reassign status PLAN.json", err=True)
 
 
 def _lift(admin: "Admin", topics: Iterable[str], brokers: Iterable[int]) -> None:
     lifted = lift_throttle(admin, topics, brokers)
     if lifted is not None:
-        click.echo(f"throttle lifted from {lifted}", err=True)
+        click.echo(f"throttle removed from {lifted}", err=True)
 
 
 def _look(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -> dict[Partition, Speed]:
@@ -260,7 +261,7 @@ def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], pr
     moves = list_moves(admin, list(wanted) or None)
     speeds = _look(admin, moves, progress)
     if moves and all(speed.bytes_per_second is None for speed in speeds.values()):
-        # A speed takes two looks.
+        # A speed needs two measurements.
         time.sleep(_WATCH_EVERY_S)
         moves = list_moves(admin, list(wanted) or None)
         speeds = _look(admin, moves, progress)
@@ -276,7 +277,7 @@ def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], pr
 
 
 def _where_they_are(admin: "Admin", topics: set[str]) -> dict[Partition, "PartitionDescription"]:
-    """Return the partitions of those of the topics that exist."""
+    """Return the partitions of the topics that exist."""
     try:
         found = admin.describe_topics(sorted(topics), from_controller=True)
     except UnknownTopicOrPartitionError:
@@ -285,11 +286,11 @@ def _where_they_are(admin: "Admin", topics: set[str]) -> dict[Partition, "Partit
 
 
 def _row_at_rest(where: Partition, target: tuple[int, ...], known: "PartitionDescription | None") -> dict[str, Any]:
-    """Return the row of a partition of the plan that is not being moved."""
+    """Return the row of a partition of the plan that has no running reassignment."""
     done = known is not None and tuple(known.replicas) == target
     state, reason = "done" if done else "not started", None
     if known is None:
-        state, reason = _GONE, "there is no such partition"
+        state, reason = _GONE, "the partition does not exist"
     elif not done:
         reason = f"replicas are {','.join(map(str, known.replicas))}"
     return {
@@ -312,7 +313,7 @@ def _row(move: "Reassignment", speed: Speed, throttled: Mapping[int, int]) -> di
     rates = [throttled[broker] for broker in move.replicas if broker in throttled]
     reasons = [replica.message for replica in move.waiting_for]
     if speed.bytes_per_second == 0 and speed.bytes_left:
-        reasons.append("nothing was copied since the last look")
+        reasons.append("no bytes were copied since the last measurement")
     state = "stuck" if move.is_stuck else "copying" if move.waiting_for else "finishing"
     return {
         "partition": f"{move.topic_partition.topic}/{move.topic_partition.partition}",
@@ -338,7 +339,7 @@ def _partition(text: str) -> Partition:
 
 
 def _tell_failures(results: Sequence[Any]) -> None:
-    """Say every failure but the last, and raise that one: its code is the exit code."""
+    """Print every failure but the last, and raise the last: its code becomes the exit code."""
     failed = [result for result in results if result.error is not None]
     for result in failed[:-1]:
         click.echo(f"{result.error.code.name}: {result.topic_partition}: {result.error}", err=True)

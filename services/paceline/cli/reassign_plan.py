@@ -1,13 +1,15 @@
-"""Plans of moves: where replicas should go, as a pure function, and the file they are kept in.
+"""Compute the placement of replicas, as a pure function, and read and write its file.
 
 The rule, in this order:
 
 1. Racks, when every broker has one, share a partition's replicas evenly.
-2. A replica that rule 1 allows stays; what is missing goes to the broker with the fewest replicas, then the lowest id.
-3. A broker with more than its share of replicas, rounded up, hands on the surplus, as far as rule 1 allows.
-4. A broker that is the preferred leader of more than its share hands on those leaderships; the others stay.
+2. A replica that rule 1 allows stays; a missing replica goes to the broker with the fewest replicas, then the lowest
+id.
+3. A broker with more than its share of replicas, rounded up, gives the surplus away, as far as rule 1 allows.
+4. A broker that is the preferred leader of more than its share gives those leaderships away; the others stay.
 
-The file is the one of Kafka's ``kafka-reassign-partitions``: ``{"version":1,"partitions":[{"topic":"t","partition":0,
+The file has the format of Kafka's ``kafka-reassign-partitions``:
+``{"version":1,"partitions":[{"topic":"t","partition":0,
 "replicas":[1,2]}]}``.
 """
 
@@ -26,12 +28,12 @@ Placement = Mapping[Partition, Sequence[int]]
 def plan_moves(
     current: Placement, racks: Mapping[int, str], replication_factor: int | None = None
 ) -> dict[Partition, tuple[int, ...]]:
-    """Return where the replicas of each partition should be, the preferred leader first.
+    """Return the new replicas of each partition, the preferred leader first.
 
     Args:
-        current: replicas now, per partition.
-        racks: brokers to use, with their rack, empty when there is none.
-        replication_factor: replicas wanted; None keeps each partition's number.
+            current: present replicas of each partition.
+            racks: brokers to use, with their rack, empty for a broker without a rack.
+            replication_factor: new number of replicas; None keeps each partition's number.
 
     Raises:
         ValueError: fewer brokers than replicas.
@@ -51,7 +53,7 @@ def plan_moves(
 
 
 def differences(current: Placement, planned: Placement) -> dict[Partition, tuple[int, ...]]:
-    """Return the partitions whose replicas, or their order, change."""
+    """Return the partitions whose replicas or replica order change."""
     return {
         partition: tuple(replicas)
         for partition, replicas in planned.items()
@@ -60,7 +62,7 @@ def differences(current: Placement, planned: Placement) -> dict[Partition, tuple
 
 
 def copies(current: Placement, planned: Placement) -> int:
-    """Return how many replicas have to be copied to a broker that has none."""
+    """Return the number of replicas that must be copied to a broker without them."""
     return sum(len(set(replicas) - set(current[partition])) for partition, replicas in planned.items())
 
 
@@ -79,7 +81,7 @@ def read_plan(path: Path) -> dict[Partition, tuple[int, ...]]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not a plan; the message says where.
+        ValueError: it is not a plan; the message has the position.
     """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +134,7 @@ def _best_addition(replicas: Sequence[int], count: int, racks: Mapping[int, str]
 def _level(
     current: Placement, placed: Mapping[Partition, list[int]], racks: Mapping[int, str], load: Counter[int]
 ) -> None:
-    """Take replicas off brokers with more than their share, first where that costs no copy."""
+    """Remove replicas from brokers with more than their share, preferring moves that cost no copy."""
     share = _share(sum(load.values()), len(racks))
     for may_copy in (False, True):
         changed = True
@@ -165,7 +167,7 @@ def _may_swap(replicas: Sequence[int], source: int, target: int, racks: Mapping[
 
 
 def _crowds_rack(broker: int, replicas: Sequence[int], count: int, racks: Mapping[int, str]) -> bool:
-    """Whether the broker's rack has its share of the partition already; without racks no rack is crowded."""
+    """Whether the broker's rack already has its share of the partition; always False without racks."""
     if not all(racks.values()):
         return False
     there = sum(racks[other] == racks[broker] for other in replicas)
@@ -193,7 +195,7 @@ def _with_leaders(
 def _share_leaders(
     placed: Mapping[Partition, list[int]], leaders: dict[Partition, int], leads: Counter[int], share: int
 ) -> None:
-    """Hand leaders on, along chains of brokers where one step is not enough, until nobody has more than the share."""
+    """Move preferred leaders, along chains of brokers where needed, until no broker has more than its share."""
     for source in sorted(leads):
         while leads[source] > share:
             came_by: dict[int, Partition] = {}

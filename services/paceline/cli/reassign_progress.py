@@ -1,7 +1,7 @@
-"""How far moves are: bytes left, speed and the time that may take. Pure; the clock is handed in.
+"""Progress of moves: bytes left, speed and estimated time. Pure; the clock is passed in.
 
-What is left is what the leader has and the new replicas have not, as their log directories say. The speed is that of
-the new replicas' growth between two looks.
+The bytes left are the leader's bytes minus those of the new replicas, from their log directories. The speed is the
+growth of the new replicas between two measurements.
 """
 
 import math
@@ -19,18 +19,18 @@ Sizes = Mapping[tuple[str, int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Where one move stands."""
+    """Progress of a move."""
 
     bytes_left: int | None
-    """None while a broker that has to know does not answer."""
+    """None while a broker whose sizes are needed does not answer."""
     bytes_per_second: int | None
-    """None at the first look."""
+    """None at the first measurement."""
     eta_s: int | None
-    """None when nobody can tell, also when nothing moves."""
+    """None when it cannot be estimated, for example when no bytes are being copied."""
 
 
 def sizes_of(brokers: Iterable["BrokerLogDirs"]) -> dict[tuple[str, int, int], int]:
-    """Return the size of every replica in an answer of `Admin.describe_log_dirs`."""
+    """Return the size of every replica in the result of `Admin.describe_log_dirs`."""
     return {
         (replica.topic_partition.topic, replica.topic_partition.partition, broker.broker_id): replica.size_bytes
         for broker in brokers
@@ -41,14 +41,14 @@ def sizes_of(brokers: Iterable["BrokerLogDirs"]) -> dict[tuple[str, int, int], i
 
 
 class Progress:
-    """Compares looks at the same moves."""
+    """Compares successive measurements of the same moves."""
 
     def __init__(self) -> None:
         self._before: dict[Partition, int] = {}
         self._at_s: float | None = None
 
     def look(self, moves: Iterable["Reassignment"], sizes: Sizes, now_s: float) -> dict[Partition, Speed]:
-        """Return where each move stands; ``now_s`` is any clock's that does not jump."""
+        """Return the progress of each move; ``now_s`` must come from a monotonic clock."""
         found: dict[Partition, Speed] = {}
         copied_now: dict[Partition, int] = {}
         passed_s = None if self._at_s is None else now_s - self._at_s

@@ -1,4 +1,4 @@
-"""Moves and elections of any number: the contract bounds one request, and every partition is answered by itself."""
+"""Split moves and elections of any number into requests of limited size; each partition has its own result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 Partition = tuple[str, int]
 
 PARTITIONS_PER_REQUEST = 1_000
-"""Far below what one request may hold: the controller takes some milliseconds for each, and the call has a deadline."""
+"""Far below the limit of a request: the controller needs some milliseconds per partition, within the deadline."""
 
 
 def alter_moves(
     admin: "Admin", targets: Mapping[Partition, Sequence[int] | None], validate_only: bool = False
 ) -> "list[ReassignmentResult]":
-    """Ask for moves, or with None for their cancellation; errors are in the results.
+    """Start moves, or cancel them for the target None; errors are in the results.
 
     Raises:
-        PacelineError: a request failed as a whole; what had been answered before it stands, and is said.
+        PacelineError: a whole request failed; the message counts the partitions that were answered before.
     """
 
     def ask(part: Sequence[Partition]) -> "list[ReassignmentResult]":
@@ -38,10 +38,10 @@ def elect_leaders(
     partitions: Sequence[Partition] | None,
     validate_only: bool = False,
 ) -> "list[ElectionResult]":
-    """Elect leaders for partitions, None for all that need it; errors are in the results.
+    """Elect leaders for partitions, None for all partitions that need an election; errors are in the results.
 
     Raises:
-        PacelineError: a request failed as a whole; what had been answered before it stands, and is said.
+        PacelineError: a whole request failed; the message counts the partitions that were answered before.
     """
 
     def ask(part: Sequence[Partition] | None) -> "list[ElectionResult]":
@@ -51,7 +51,7 @@ def elect_leaders(
 
 
 def list_moves(admin: "Admin", among: Sequence[Partition] | None = None) -> "list[Reassignment]":
-    """Return the running moves among these partitions, None for all; many are picked from the list of all."""
+    """Return the running moves of these partitions, None for all; a long list is filtered on the client."""
     if among is None or len(among) <= PARTITIONS_PER_REQUEST:
         return admin.list_partition_reassignments(among)
     wanted = set(among)
@@ -60,7 +60,7 @@ def list_moves(admin: "Admin", among: Sequence[Partition] | None = None) -> "lis
 
 def _in_parts(partitions: Sequence[Partition], ask: "Callable[[Sequence[Partition]], list[Result]]") -> "list[Result]":
     results: list[Result] = []
-    # An empty request is sent as well: it tells whether anybody answers.
+    # Send an empty request too: it checks that a controller answers.
     for start in range(0, max(1, len(partitions)), PARTITIONS_PER_REQUEST):
         try:
             results += ask(partitions[start : start + PARTITIONS_PER_REQUEST])
@@ -69,7 +69,7 @@ def _in_parts(partitions: Sequence[Partition], ask: "Callable[[Sequence[Partitio
                 accepted = sum(result.error is None for result in results)
                 click.echo(
                     f"{len(results)} of {len(partitions)} partitions were answered before this, {accepted} of them"
-                    " without an error; the same command may be given again",
+                    " without an error; repeat the same command",
                     err=True,
                 )
             raise

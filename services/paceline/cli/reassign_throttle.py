@@ -1,7 +1,7 @@
-"""The throttle of a reassignment, as Kafka's tool sets it: lists per topic, a rate per broker; and its end.
+"""Set and remove the throttle of a reassignment as Kafka's tool does: replica lists per topic, a rate per broker.
 
-Whoever may have to give records of a moving partition is listed as a throttled leader, whoever receives them as a
-throttled follower. In-sync replicas never wait for it (KIP-73).
+Replicas that may send records of a moving partition are listed as throttled leaders, replicas that receive them as
+throttled followers. The throttle never delays in-sync replicas (KIP-73).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,16 +21,16 @@ LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.t
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """What a throttle consists of."""
+    """Settings of a throttle."""
 
     topics: Mapping[str, tuple[str, str]]
-    """Per topic the list of leaders and that of followers."""
+    """Throttled leaders and throttled followers by topic."""
     brokers: tuple[int, ...]
-    """Brokers that get a rate."""
+    """Brokers that get a rate limit."""
 
 
 def plan_throttle(present: Mapping[Partition, Sequence[int]], targets: Mapping[Partition, Sequence[int]]) -> Throttle:
-    """Return the throttle of moves; ``present`` has the replicas that hold the records now. Pure."""
+    """Return the throttle of moves; ``present`` has the replicas that hold the records at present. Pure."""
     lists: dict[str, tuple[list[str], list[str]]] = {}
     brokers: set[int] = set()
     for (topic, index), target in sorted(targets.items()):
@@ -49,7 +49,7 @@ def plan_throttle(present: Mapping[Partition, Sequence[int]], targets: Mapping[P
 
 
 def set_throttle(admin: "Admin", throttle: Throttle, bytes_per_second: int) -> None:
-    """Set lists and rates; entries of lists that are there already stay."""
+    """Set replica lists and rates; existing list entries stay."""
     from paceline_client import ConfigChange
 
     if not throttle.topics:
@@ -69,9 +69,9 @@ def set_throttle(admin: "Admin", throttle: Throttle, bytes_per_second: int) -> N
 
 
 def lift_throttle(admin: "Admin", topics: Iterable[str], brokers: Iterable[int]) -> str | None:
-    """Take lists and rates away and return what was lifted, None when there was no throttle.
+    """Remove replica lists and rates; return a description of the removed throttle, or None without a throttle.
 
-    Rates are taken from ``brokers`` and from every live one, as Kafka's tool does.
+    Removes the rates of ``brokers`` and of all live brokers, as Kafka's tool does.
     """
     listed = [topic for topic in dict.fromkeys(topics) if _has_lists(admin, topic)]
     if listed:
@@ -85,7 +85,7 @@ def lift_throttle(admin: "Admin", topics: Iterable[str], brokers: Iterable[int])
 
 
 def throttled_brokers(admin: "Admin", also: Iterable[int] = ()) -> dict[int, int]:
-    """Return the lowest rate of every broker that has one of its own, live ones and those of ``also``."""
+    """Return the lowest rate limit of each throttled broker, for live brokers and those of ``also``."""
     wanted = sorted({*(broker.broker_id for broker in admin.describe_cluster().brokers), *also})
     found = {}
     for broker, entries in admin.describe_broker_configs(wanted).items():

@@ -1,4 +1,4 @@
-"""Moments as a person types them: a time ago, or a date and time in this machine's time zone."""
+"""Parse times as a person types them: a time ago, or a date and time in this machine's time zone."""
 
 import datetime
 import re

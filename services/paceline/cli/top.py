@@ -1,4 +1,4 @@
-"""`paceline top`: where every replica stands, live."""
+"""`paceline top`: offsets and lag of every replica, live."""
 
 import json
 import sys
@@ -21,8 +21,8 @@ _WORST: Final = {"offline": 0, "under-min-isr": 1, "under-replicated": 2, "unkno
 @click.command()
 @click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
 @click.option("--sort", type=click.Choice(["lag", "partition"]), default="lag", show_default=True)
-@click.option("--under-replicated", "troubled", is_flag=True, help="only partitions that are not as they should be")
-@click.option("-n", "--num", type=click.IntRange(min=1), help="show so many rows [default: what fits, else all]")
+@click.option("--under-replicated", "troubled", is_flag=True, help="show only partitions with problems")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="maximum number of rows [default: the terminal height]")
 @click.option("--interval", type=INTERVAL_S, default=1.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="print once and stop")
 @click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
@@ -39,8 +39,9 @@ def top(
 ) -> None:
     """Show log end (LEO), high watermark (HW), lag and ISR of partitions.
 
-    Lag is of the follower that is furthest behind, in records; behind_ms is how long ago it had everything. Partitions
-    in trouble come first. Without a terminal each round is printed below the one before.
+    Lag is the number of records that the slowest follower lacks; behind_ms is the time since it was caught up.
+    Partitions
+    with problems come first. Without a terminal each round is printed below the previous round.
     """
     wanted = [parse_partition(text) for text in which]
     with reported(output):
@@ -62,7 +63,7 @@ def top(
 
 
 def _rows(admin: Any, wanted: list[tuple[str, int | None]]) -> list[dict[str, Any]]:
-    """Return a row per partition; one whose leader does not answer has what the metadata says."""
+    """Return a row per partition; falls back to the metadata when the leader does not answer."""
     topics = admin.describe_topics(dict.fromkeys(topic for topic, _ in wanted) or None)
     chosen = [
         replace(topic, partitions=tuple(each for each in topic.partitions if _is_named(topic.name, each, wanted)))
@@ -120,7 +121,7 @@ def _chosen(rows: list[dict[str, Any]], sort: str, troubled: bool) -> list[dict[
     if troubled:
         rows = [row for row in rows if row["state"]]
     if sort == "lag":
-        # Trouble first, then by lag; where nothing lags the order of topics stays.
+        # Problems first, then by lag; without lag the order of topics stays.
         rows = sorted(rows, key=lambda row: (_WORST[row["state"]], -(row["lag"] or 0)))
     return rows
 
@@ -157,13 +158,13 @@ def _live(rows: Any, num: int | None, interval_s: float) -> None:
 
 
 def screen(rows: list[dict[str, Any]], num: int, note: str) -> Any:
-    """Return what the terminal shows."""
+    """Return the text for the terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     trouble = sum(1 for row in rows if row["state"])
-    head = f"{time.strftime('%H:%M:%S')}  {len(rows)} partitions, {trouble} not as they should be"
+    head = f"{time.strftime('%H:%M:%S')}  {len(rows)} partitions, {trouble} with problems"
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in _COLUMNS:
         justify: Any = "right" if name in {"epoch", "leo", "hw", "lag", "behind_ms"} else "left"

@@ -31,7 +31,7 @@ topic.add_command(trim)
 @click.option("--partitions", type=COUNT, help="number of partitions [default: num.partitions of the controller]")
 @click.option("--replication-factor", type=COUNT, help="replicas of each [default: default.replication.factor]")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="topic configuration; may be repeated")
-@click.option("--validate-only", is_flag=True, help="check, create nothing")
+@click.option("--validate-only", is_flag=True, help="check without creating anything")
 @bootstrap_option
 def create(
     name: str,
@@ -44,7 +44,7 @@ def create(
     """Create a topic and return when every partition has a leader."""
     pairs = dict(_key_value(text) for text in configs)
     if len(pairs) < len(configs):
-        raise click.UsageError("a key is given to --config more than once")
+        raise click.UsageError("a key is given more than once in --config")
     with reported():
         from paceline_client import NewTopic
 
@@ -57,7 +57,7 @@ def create(
 
 
 def _tell_unwritable(admin: "Admin", made: "TopicResult") -> None:
-    """Say it when a topic has fewer replicas than a write with acks=all needs in sync; Kafka makes such topics, too."""
+    """Warn when a topic has fewer replicas than acks=all writes need in sync; Kafka allows such topics, too."""
     with suppress(PacelineError):
         (entry,) = admin.describe_configs(made.name, [_MIN_ISR])[made.name]
         fewest = min(map(len, made.assignments), default=None)
@@ -124,11 +124,11 @@ def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--key", "keys", multiple=True, help="only this key; may be repeated")
+@click.option("--key", "keys", multiple=True, help="show only this key; may be repeated")
 @output_option
 @bootstrap_option
 def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> None:
-    """Show the configuration in effect, each value with where it comes from."""
+    """Show the effective configuration, each value with its source."""
     with reported(output):
         from paceline_client import Admin
 
@@ -143,11 +143,11 @@ def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> No
 
 @topic.command()
 @click.argument("name")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="give a key a value; may be repeated")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="back to the default; may be repeated")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set a key; may be repeated")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="restore the default; may be repeated")
 @click.option("--append", "appends", multiple=True, metavar="KEY=VALUE,...", help="add members to a list")
-@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE,...", help="take members out of a list")
-@click.option("--validate-only", is_flag=True, help="check, change nothing")
+@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE,...", help="remove members from a list")
+@click.option("--validate-only", is_flag=True, help="check without changing anything")
 @bootstrap_option
 def alter(
     name: str,
@@ -158,7 +158,7 @@ def alter(
     validate_only: bool,
     bootstrap: str,
 ) -> None:
-    """Change single keys of a topic's configuration; running brokers apply them within moments."""
+    """Change single keys of a topic's configuration; running brokers apply them within a second."""
     pairs = {
         operation: [_key_value(text) for text in texts]
         for operation, texts in (("set", sets), ("append", appends), ("subtract", subtracts))
@@ -178,11 +178,11 @@ def alter(
 
 @topic.command("add-partitions")
 @click.argument("name")
-@click.option("--count", type=COUNT, required=True, help="number of partitions afterwards")
-@click.option("--validate-only", is_flag=True, help="check, change nothing")
+@click.option("--count", type=COUNT, required=True, help="new number of partitions")
+@click.option("--validate-only", is_flag=True, help="check without changing anything")
 @bootstrap_option
 def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -> None:
-    """Add partitions and return when each has a leader. Keys map to other partitions from then on."""
+    """Add partitions and return when each has a leader. This changes the mapping of keys to partitions."""
     with reported(), reached(bootstrap) as admin:
         (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
     added = f"{result.first_partition} to {count - 1}"
@@ -191,10 +191,10 @@ def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
-    """Delete topics and everything in them."""
+    """Delete topics with all their records."""
     names = tuple(dict.fromkeys(names))
     if not yes:
         click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`paceline topic trim`: records at the beginning of partitions are deleted for good."""
+"""`paceline topic trim`: permanently delete records at the beginning of partitions."""
 
 import click
 
@@ -11,10 +11,10 @@ from paceline.model.errors import OffsetOutOfRangeError
 
 @click.command()
 @click.argument("which", nargs=-1, required=True, metavar="TOPIC[/PARTITION]...")
-@click.option("--before-offset", type=OFFSET, help="the first offset that stays")
-@click.option("--all", "everything", is_flag=True, help="everything that is committed")
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="show what would be deleted, delete nothing")
+@click.option("--before-offset", type=OFFSET, help="first offset to keep")
+@click.option("--all", "everything", is_flag=True, help="delete all committed records")
+@click.option("--yes", is_flag=True, help="do not ask for confirmation")
+@click.option("--dry-run", is_flag=True, help="show the records without deleting them")
 @output_option
 @bootstrap_option
 def trim(
@@ -26,9 +26,9 @@ def trim(
     output: str,
     bootstrap: str,
 ) -> None:
-    """Delete the records before an offset, and return when every live replica has; there is no way back."""
+    """Permanently delete the records before an offset; returns when every live replica has deleted them."""
     if (before_offset is None) != everything:
-        raise click.UsageError("say --before-offset N or --all")
+        raise click.UsageError("give --before-offset N or --all")
     with reported(output):
         from paceline_client import Admin
 
@@ -42,8 +42,8 @@ def trim(
                     end = view.high_watermark if before_offset is None else before_offset
                     if end > view.high_watermark:
                         raise OffsetOutOfRangeError(
-                            f"{topic}/{view.partition} is committed up to {view.high_watermark}, {end} is not within;"
-                            " nothing was deleted"
+                            f"{topic}/{view.partition}: offset {end} is beyond the high watermark"
+                            f" {view.high_watermark}; nothing was deleted"
                         )
                     if (topic, view.partition) in targets:
                         continue
@@ -61,7 +61,7 @@ def trim(
                 return
             if not yes:
                 lost = sum(int(str(row["records"])) for row in rows)
-                click.confirm(f"delete {lost} records of {len(rows)} partitions for good?", abort=True, err=True)
+                click.confirm(f"permanently delete {lost} records of {len(rows)} partitions?", abort=True, err=True)
             results = admin.delete_records(targets, raise_errors=False)
         outcome = [
             {

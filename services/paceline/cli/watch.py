@@ -1,4 +1,4 @@
-"""`paceline watch`: what happens in the cluster, as it happens."""
+"""`paceline watch`: follow events or metadata of the cluster live."""
 
 import datetime
 import json
@@ -36,12 +36,12 @@ _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
     "kinds",
     multiple=True,
     metavar="KIND",
-    help=f"only these: {', '.join(_GROUPS)}, or a kind as shown; may be repeated",
+    help=f"show only these: {', '.join(_GROUPS)}, or a kind as printed; may be repeated",
 )
-@click.option("--since", metavar="10m|all|TIME", help="begin in the past: 90s, 10m, 2h, all, 2026-11-21T17:00")
-@click.option("--broker", "broker_id", type=BROKER_ID, help="a broker's own events, not the controller's")
-@click.option("--metadata", is_flag=True, help="brokers, leaders and in-sync sets as they become, not events")
-@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after so many lines")
+@click.option("--since", metavar="10m|all|TIME", help="start in the past: 90s, 10m, 2h, all, 2026-11-21T17:00")
+@click.option("--broker", "broker_id", type=BROKER_ID, help="show events of a broker instead of the controller")
+@click.option("--metadata", is_flag=True, help="show changes of brokers, leaders and ISR instead of events")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many lines")
 @click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
 @bootstrap_option
 def watch(
@@ -56,11 +56,11 @@ def watch(
 ) -> None:
     """Follow elections, ISR changes, brokers and topics live, until interrupted.
 
-    The active controller tells, and the next one after a failover; a broker tells what its own replicas lived through,
-    with their offsets. Ordinary steps of single replicas are left out unless --kind state asks for them.
+    The events come from the active controller, and from the next controller after a failover; with --broker from that
+    broker, with offsets of its own replicas. Normal transitions of single replicas are shown only with --kind state.
     """
     if metadata and (kinds or since):
-        raise click.UsageError("--kind and --since are for events, not for --metadata")
+        raise click.UsageError("--metadata cannot be combined with --kind or --since")
     wanted = [parse_partition(text) for text in topics]
     with reported(output):
         from paceline_client import Admin
@@ -97,21 +97,21 @@ def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | 
 def _event_lines(
     items: Any, wanted: list[tuple[str, int | None]], with_replica_steps: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each event as a row and as a line; notes for people have no row."""
+    """Yield each event as a row and as a line; notes for people have an empty row."""
     address = ""
     for item in items:
         if item.address != address:
-            yield {}, f"{'watching' if not address else 'goes on at'} {item.address}"
+            yield {}, f"{'watching' if not address else 'continuing at'} {item.address}"
             address = item.address
         if item.gap is not None and not item.gap.other_process:
-            yield {}, f"{item.gap.lost_count} events were not kept for so slow a reader"
+            yield {}, f"{item.gap.lost_count} events were dropped because this watcher was too slow"
         for change in item.events:
             if _is_wanted(change, wanted) and (with_replica_steps or not _is_replica_step(change)):
                 yield state_change_fields(change), event_line(change)
 
 
 def _is_replica_step(change: StateChange) -> bool:
-    """Whether a single replica moved on its ordinary way; one that goes offline may have left the ISR by that."""
+    """Whether a replica made a normal transition; a replica that goes offline may thereby have left the ISR."""
     is_step = change.kind is StateChangeKind.TRANSITION and change.replica is not None
     return is_step and change.to_state != _REPLICA_OFFLINE
 
@@ -124,7 +124,7 @@ def _is_wanted(change: StateChange, wanted: list[tuple[str, int | None]]) -> boo
 
 
 def event_line(change: StateChange) -> str:
-    """Return one line for people: when (with the day, unless it is today), who, what, where, and what came of it."""
+    """Return a line for people: time (with the date, unless it is today), source, kind, subject and details."""
     where = "-"
     if change.topic_partition is not None:
         where = f"{change.topic_partition.topic}/{change.topic_partition.partition}"
@@ -173,13 +173,13 @@ def _kinds(texts: tuple[str, ...]) -> list[StateChangeKind]:
 
 
 def _since_ms(text: str | None) -> int | None:
-    """Return milliseconds since 1970 of ``10m``, ``all`` or a date and time; None stands for now."""
+    """Return milliseconds since 1970 of ``10m``, ``all`` or a date and time; None stands for the present."""
     if text is None:
         return None
     since_ms = 0 if text == "all" else parse_moment(text)
     if since_ms is None:
         raise click.BadParameter(
-            f"{text!r} is neither a time ago like 10m, nor all, nor a moment like 2026-11-21T17:00",
+            f"{text!r} is neither a time ago like 10m, nor all, nor a time like 2026-11-21T17:00",
             param_hint="--since",
         )
     return since_ms
@@ -189,14 +189,14 @@ def _since_ms(text: str | None) -> int | None:
 
 
 def _metadata_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield what differs from what was printed before, so that a move to another process repeats nothing."""
+    """Yield changes since the last printed state, so that a switch to another server repeats nothing."""
     address = ""
     brokers: Any = None
     known: dict[tuple[str, int], Any] = {}
     fresh: set[str] | None = None
     for item in items:
         if item.address != address:
-            yield {}, f"{'watching' if not address else 'goes on at'} {item.address}"
+            yield {}, f"{'watching' if not address else 'continuing at'} {item.address}"
             address = item.address
         if item.snapshot:
             fresh = set()

@@ -72,7 +72,7 @@ def test_an_election_cannot_be_of_both_kinds(elections: tuple[str, str]) -> None
 def test_an_election_without_its_kind_is_asked_for_it() -> None:
     ended = CliRunner().invoke(cli, ["partition", "elect", "--yes", "t/0", *NOBODY])
     assert ended.exit_code == USAGE
-    assert "say which election: --preferred or --unclean" in ended.stderr and "both" not in ended.stderr
+    assert "choose an election: --preferred or --unclean" in ended.stderr and "both" not in ended.stderr
 
 
 def test_a_key_cannot_be_given_two_values() -> None:
@@ -101,13 +101,13 @@ def test_input_that_is_closed_is_said_in_words() -> None:
 @pytest.mark.parametrize(("template", "named"), [("%x", "%x"), ("%v %", "%"), ("%%%k%q", "%q")])
 def test_an_unknown_field_of_a_format_is_named(template: str, named: str) -> None:
     ended = CliRunner().invoke(cli, ["consume", "t", "-f", template, *NOBODY])
-    assert (ended.exit_code, f"{named} is no field" in ended.stderr) == (USAGE, True), ended.stderr
+    assert (ended.exit_code, f"{named} is not a field" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 @pytest.mark.parametrize("start", ["soon", "-5m", "2026-13-01"])
 def test_consume_begins_at_an_offset_or_a_moment_only(start: str) -> None:
     ended = CliRunner().invoke(cli, ["consume", "t", "--from", start, *NOBODY])
-    assert (ended.exit_code, "nor a moment like" in ended.stderr) == (USAGE, True), ended.stderr
+    assert (ended.exit_code, "nor a time like" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 def test_a_plan_that_is_not_there_is_named_without_a_python_class(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_cannot_be_led_by_anybody_else_stays() -> None:
     assert drain.stuck == {
         ("t", 0): "no other replica is in sync",
         ("t", 1): "no other replica is in sync",
-        ("t", 3): "it is being moved",
+        ("t", 3): "it is being reassigned",
     }
     assert drain.single == [("t", 2)]
     assert (drain.order, drain.elect) == ({}, [])

@@ -23,7 +23,7 @@ def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(
             state = {"zookeeper": {"connect": "127.0.0.1:2181", "pid": process.pid}, "nodes": []}
             (directory / "cluster.json").write_text(json.dumps(state))
             refused = CliRunner().invoke(cli, ["dev", "up", "--directory", str(directory)])
-            shown = re.search(r"already; paceline (.*) stops it", refused.stderr)
+            shown = re.search(r"stop it with: paceline (.*)", refused.stderr)
             assert shown is not None, refused.stderr
             stopped = CliRunner().invoke(cli, shlex.split(shown[1]))
             assert (stopped.exit_code, stopped.stdout) == (0, "stopped: zookeeper\n")

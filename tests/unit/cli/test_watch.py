@@ -84,7 +84,7 @@ def test_a_move_and_a_gap_are_said() -> None:
         WatchedEvents((change(),), "b:2", EventGap(17, other_process=False)),
     ]
     said = texts(items, [])
-    assert said[:3] == ["watching a:1", "goes on at b:2", "17 events were not kept for so slow a reader"]
+    assert said[:3] == ["watching a:1", "continuing at b:2", "17 events were dropped because this watcher was too slow"]
     assert len(said) == 4
 
 
@@ -198,5 +198,5 @@ def test_the_screen_shows_what_fits_and_says_how_much_does_not() -> None:
     with console.capture() as shown:
         console.print(screen(rows, 3, "BROKER_NOT_AVAILABLE: nobody"))
     text = shown.get()
-    assert "10 partitions, 0 not as they should be" in text and "BROKER_NOT_AVAILABLE" in text
+    assert "10 partitions, 0 with problems" in text and "BROKER_NOT_AVAILABLE" in text
     assert "t2/0" in text and "t3/0" not in text and "7 more" in text
