@@ -1,9 +1,9 @@
 """The Python client of Paceline: `Producer`, `Consumer` and `Admin`.
 
-Read `producer.py` first, then `accumulator.py` for how order and "exactly once" are kept, then `consumer.py`. The pure
+Read `producer.py` first, then `accumulator.py` for ordering and exactly-once delivery, then `consumer.py`. The pure
 modules (`record_buffer`, `accumulator`, `partition_queue`, `metadata`, `partitioner`, `codec`, `wire`, `subscription`,
-`fetch_session`) do no I/O and have no clock, so another front can share them; `sender`, `fetcher` and
-`metadata_refresher` hold the threads.
+`fetch_session`) do no I/O and read no clock, so other front ends can share them; `sender`, `fetcher` and
+`metadata_refresher` own the threads.
 """
 
 from importlib import import_module
@@ -191,7 +191,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, so that a command that only describes does not load the record codec."""
+    """Import a name on first use, so that a command that only describes does not load the record codec."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

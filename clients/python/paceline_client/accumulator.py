@@ -1,26 +1,27 @@
-"""Batches waiting for their leader: what may be sent when, with which sequence, and what a failure leads to.
+"""Decides which batches may be sent, with which sequence number, and how a failure is handled.
 
-Pure: no I/O, no threads, no clock. `now_ms` is handed in, and whoever owns the accumulator holds a lock around it.
+Pure: no I/O, no threads, no clock. The caller passes `now_ms` and holds a lock around every call.
 
-How order and "exactly once" are kept for an idempotent producer, per partition:
+Rules that keep order and exactly-once delivery for an idempotent producer, per partition:
 
-* A batch gets its sequence when it is first drained and keeps it, and its bytes, in every retry
+* A batch gets its sequence number when it is first drained and keeps it, and its bytes, in every retry
   (docs/protocol/clients.md#sequences-survive-retries).
-* From the oldest batch without outcome on, at most five have a sequence, answered ones included (answers may overtake
-  each other). The broker remembers five, so a retry of a batch that is in the log is always recognised, and
-  OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
-* Until the leader has acknowledged a first batch of this producer id, only one is in flight: a broker that does not
-  know the id accepts any sequence, and would take the second batch before the first
+* From the oldest batch without a result, at most five batches have a sequence number, including answered batches
+  (answers may arrive out of order). The broker remembers five batches, so it always recognises a retry of a batch that
+  is in the log, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
+* Until the leader has acknowledged a first batch of this producer id, only one batch is in flight: a broker that does
+  not know the producer id accepts any sequence number, and would append the second batch before the first
   (docs/protocol/clients.md#first-batch-alone).
-* A batch names the topic id that metadata showed when it got its sequence. A leader with another topic of that name
-  refuses it: then it is surely not in the log. Once metadata shows the other topic, whose log lacks what this one's has
-  acknowledged, that is a gap in the sequence, too.
-* After a retriable failure only the oldest batch without outcome is sent, one at a time, until all have been resent.
-  Later batches that overtook it on the way come back OUT_OF_ORDER and wait for their turn.
-* A batch that fails for good leaves a gap in the sequence. Batches behind it which are surely not in the log are
-  renumbered under a new producer id; one whose fate is unknown is asked about with its old number first, and fails
-  when the broker does not have it. Nothing that might be in the log is ever sent under another number.
-* OUT_OF_ORDER for a batch that was sent with nothing before it in flight, and without a gap of our own making, cannot
+* A batch carries the topic id that the metadata had when the batch got its sequence number. A leader of a re-created
+  topic refuses it, so the batch is not in that log. When the metadata shows the re-created topic, whose log lacks the
+  acknowledged batches of the deleted topic, this counts as a gap in the sequence, too.
+* After a retriable failure only the oldest batch without a result is sent, and then the next, until all have been
+  resent. Later batches that were already on the wire are answered OUT_OF_ORDER and wait until they are the oldest.
+* A batch that fails finally leaves a gap in the sequence. Later batches that are definitely not in the log are
+  renumbered under a new producer id. A batch whose result is unknown is first resent with its old number, and fails
+  when the broker does not have it. A batch that might be in the log is never sent under another number.
+* OUT_OF_ORDER for a batch that was sent with no earlier batch in flight, and without a gap made by this producer, is
+  fatal: acknowledged data was lost.
   be cured: acknowledged data was lost. That is fatal.
 """
 
@@ -50,14 +51,14 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class ReadyCheck(NamedTuple):
-    """Which partitions have something to send now, and when (in ms from now) to look again at the latest."""
+    """Partitions with a batch to send now, and the longest time until the next check, in ms."""
 
     partitions: list[TopicPartition]
     next_check_ms: int
 
 
 class Accumulator(RecordBuffer):
-    """All partitions of one producer; see the module's text for the rules. Not safe to share without a lock."""
+    """All partitions of a producer; the module docstring has the rules. Callers must hold a lock."""
 
     def __init__(self, config: AccumulatorConfig) -> None:
         super().__init__(config)
@@ -73,7 +74,7 @@ class Accumulator(RecordBuffer):
     # Sending ---------------------------------------------------------------------------------------------------
 
     def needs_producer_id(self) -> bool:
-        """Return whether some partition waits for a producer id it has not had."""
+        """Return whether a partition waits for a new producer id."""
         if not self.config.enable_idempotence or self.fatal is not None:
             return False
         return any(self._waits_for_new_id(queue) for queue in self._active.values())
@@ -86,7 +87,7 @@ class Accumulator(RecordBuffer):
         return queue.producer_id is None and self._producer_id is None and bool(queue.pending)
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Use a fresh producer id for partitions that have none or whose sequence has a gap; others keep theirs."""
+        """Use a new producer id for partitions without an id or with a gap in their sequence; others keep their id."""
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
 
@@ -107,7 +108,7 @@ class Accumulator(RecordBuffer):
         return ReadyCheck(partitions, soonest)
 
     def _wait_ms(self, queue: PartitionQueue, now_ms: int) -> int | None:
-        """How long until the partition may be drained; 0 now, None when an event has to come first."""
+        """Return the time until the partition may be drained; 0 for now, None when it first needs another event."""
         if self.fatal is not None:
             return None
         if self.config.enable_idempotence:
@@ -138,15 +139,15 @@ class Accumulator(RecordBuffer):
         return queue.acknowledged or not queue.unresolved
 
     def locate(self, topic_partition: TopicPartition, topic_id: str) -> None:
-        """The topic of this name has this id at present; empty when that is not known."""
+        """Set the present topic id of a topic name; empty when it is not known."""
         queue = self._queues[topic_partition]
         if topic_id and queue.topic_id != topic_id:
             queue.belong_to(topic_id)
 
     def drain(self, partitions: Iterable[TopicPartition], max_bytes: int, now_ms: int) -> list[ProducerBatch]:
-        """Take at most one batch per partition, together at most ``max_bytes`` unless the first alone is larger.
+        """Take at most one batch per partition, in total at most ``max_bytes`` unless the first batch alone is larger.
 
-        The batches are on the wire from now on; each attempt ends in `complete` or `fail`.
+        The caller sends the batches and reports each attempt with `complete` or `fail`.
         """
         drained: list[ProducerBatch] = []
         total = 0
@@ -190,10 +191,10 @@ class Accumulator(RecordBuffer):
         batch.base_sequence = queue.next_sequence
         queue.next_sequence = (queue.next_sequence + batch.count) & _SEQUENCE_MASK
 
-    # Outcomes --------------------------------------------------------------------------------------------------
+    # Results ---------------------------------------------------------------------------------------------------
 
     def complete(self, batch: ProducerBatch, base_offset: int | None, log_append_time_ms: int | None) -> None:
-        """The broker has the batch, now or since an earlier attempt."""
+        """Resolve a batch that the broker has appended, in this attempt or an earlier attempt."""
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
         queue.unresolved.remove(batch)
@@ -202,13 +203,13 @@ class Accumulator(RecordBuffer):
         self._resolve(batch, base_offset, log_append_time_ms, None)
 
     def fail(self, batch: ProducerBatch, error: PacelineError, now_ms: int, answered: bool = True) -> bool:
-        """An attempt failed; decide between another attempt and the end. Returns whether it will be sent again.
+        """Handle a failed attempt: retry or fail the batch. Returns whether it will be sent again.
 
         Args:
             batch: the batch.
-            error: why, with the broker named.
+            error: the failure, naming the broker.
             now_ms: the time.
-            answered: False when no broker said so itself (a lost connection), so the batch may be in the log.
+            answered: False when no broker answered (a lost connection), so that the batch may be in the log.
         """
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
@@ -235,13 +236,13 @@ class Accumulator(RecordBuffer):
         return True
 
     def retry_now(self, topic_partition: TopicPartition) -> None:
-        """The leader moved and is known: do not wait for the back-off."""
+        """Retry without back-off because the new leader is known."""
         queue = self._queues.get(topic_partition)
         if queue is not None:
             queue.retry_at_ms = 0
 
     def note_obstacle(self, topic_partition: TopicPartition, error: PacelineError) -> None:
-        """Remember why a partition cannot be sent to, so that batches expiring meanwhile can say so."""
+        """Remember why a partition cannot be sent to, for the error of batches that expire meanwhile."""
         queue = self._queues.get(topic_partition)
         if queue is not None:
             queue.last_error = error
@@ -265,7 +266,7 @@ class Accumulator(RecordBuffer):
             self._give_up(queue, batch, error)
             return False
         if not batch.was_oldest:
-            # It overtook an earlier batch on the way, which may have arrived since; sent alone it will tell.
+            # It overtook an earlier batch, which may have arrived since; the result of sending it alone is definite.
             return True
         return self._fail_fatally(batch, error)
 
@@ -274,7 +275,7 @@ class Accumulator(RecordBuffer):
         return False
 
     def fail_all(self, error: PacelineError) -> None:
-        """End everything: every record without outcome gets ``error``; a fatal one also refuses later appends."""
+        """Fail every record without a result with ``error``; after a fatal error also refuse later appends."""
         if isinstance(error, ProducerFatalError):
             self.fatal = self.fatal or error
         for batch in list(self._incomplete.values()):
@@ -290,13 +291,13 @@ class Accumulator(RecordBuffer):
         return error
 
     def obstacle(self) -> str:
-        """Return what keeps some partition's batches from being delivered, in words; empty when nothing is known to."""
+        """Return why batches of some partition cannot be delivered, as text; empty when no reason is known."""
         causes = (queue.last_error for queue in self._active.values() if queue.last_error is not None)
         cause = next(causes, None)
         return "" if cause is None else f"; {in_words(cause)}"
 
     def expire(self, now_ms: int) -> None:
-        """Fail what is older than the delivery timeout, attempts in flight included."""
+        """Fail batches older than the delivery timeout, including batches in flight."""
         limit = now_ms - self.config.delivery_timeout_ms
         for queue in list(self._active.values()):
             for batch in list(queue.unresolved):
@@ -305,7 +306,7 @@ class Accumulator(RecordBuffer):
                 if not batch.on_wire:
                     self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
                 else:
-                    # The attempt goes on; what it answers still decides whether the sequence has a gap.
+                    # The attempt is still in flight; its answer decides whether the sequence has a gap.
                     batch.maybe_appended = True
                     self._resolve(batch, None, None, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             while queue.pending and queue.pending[0].created_ms <= limit:

@@ -1,4 +1,4 @@
-"""Bootstrap addresses: parsing them and saying what is wrong with them."""
+"""Parse bootstrap addresses."""
 
 from collections.abc import Iterable
 
@@ -6,15 +6,15 @@ from paceline.model.errors import InvalidRequestError
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[str]:
-    """Return ``host:port`` addresses, in order and without repetition, from ``"a:1,b:2"`` or a list of such.
+    """Return ``host:port`` addresses, in order and without duplicates, from ``"a:1,b:2"`` or a list of such strings.
 
     Raises:
-        InvalidRequestError: nothing is given, or an address has no port.
+        InvalidRequestError: there is no address, or an address has no port.
     """
     texts = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
     addresses = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     if not addresses:
-        raise InvalidRequestError("no bootstrap address is given; expected host:port,host:port")
+        raise InvalidRequestError("no bootstrap address; expected host:port,host:port")
     for address in addresses:
         host, separator, port = address.rpartition(":")
         if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
@@ -23,5 +23,5 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[str]:
 
 
 def address_of(host: str, port: int) -> str:
-    """Return ``host:port`` as gRPC takes it; an IPv6 host gets its brackets."""
+    """Return ``host:port`` in gRPC's format; an IPv6 host gets brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

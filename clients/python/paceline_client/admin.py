@@ -1,8 +1,8 @@
-"""`Admin`: everything an operator asks of a cluster.
+"""`Admin`: administration of a cluster.
 
-Topics, the cluster and the leaders' view of replicas are here; `admin_partitions.py` has partitions, moves and
-elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_watch.py` what happens,
-`admin_connection.py` who is asked and what is retried.
+This module has topics, cluster and replica descriptions; `admin_partitions.py` has partitions, reassignments and
+elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_watch.py` event streams,
+`admin_connection.py` the choice of server and retries.
 """
 
 import contextlib
@@ -54,13 +54,13 @@ class NewTopic:
     partitions: int | None = None
     replication_factor: int | None = None
     assignments: Sequence[Sequence[int]] = ()
-    """Manual placement: broker ids per partition, the preferred leader first. Then the two numbers stay None."""
+    """Manual placement: broker ids per partition, the preferred leader first. The other two numbers must be None."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic of a request; ``error`` is None on success."""
+    """Result for one topic of a request; ``error`` is None on success."""
 
     name: str
     error: PacelineError | None = None
@@ -70,7 +70,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as one process knows it."""
+    """The cluster in the metadata of one process."""
 
     cluster_id: str
     brokers: tuple[Broker, ...]
@@ -85,7 +85,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """What a leader knows of one replica; None where it does not know yet in this leader epoch."""
+    """A leader's knowledge of one replica; None for a value that is not known in this leader epoch."""
 
     broker_id: int
     log_end_offset: int | None
@@ -94,7 +94,7 @@ class ReplicaDescription:
     last_fetch_ago_ms: int | None
     in_sync: bool
     high_watermark: int | None = None
-    """What it was last told."""
+    """High watermark last sent to the replica."""
     lag_records: int | None = None
     broker_epoch: int | None = None
     online: bool = True
@@ -121,17 +121,17 @@ class PartitionReplicasDescription:
     min_insync_replicas: int = 1
     under_replicated: bool = False
     bytes_in: int = 0
-    """Bytes that producers have appended since this broker was told to host the partition; starts over with it."""
+    """Bytes that producers have appended since this broker began to host the partition; restarts from 0 with it."""
     bytes_out: int = 0
-    """Bytes that consumers have read there, counted in the same way."""
+    """Bytes that consumers have read from this broker, counted in the same way."""
 
 
 class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
-    """Administration. Safe to share between threads; close it, or use it with ``with``. Has no threads of its own.
+    """Administration client. Thread-safe; close it, or use it with ``with``. Starts no threads.
 
-    ``bootstrap`` may name brokers or controllers. Calls that change something find the active controller and follow it
-    when it moves. A change that was sent is not sent again when its outcome is unknown: the error says so
-    (``definite`` is False), and describing shows what happened.
+    ``bootstrap`` may list brokers or controllers. Calls that change something find the active controller and follow it
+    after a failover. A change whose result is unknown is not sent again: the error has ``definite`` False, and a
+    describe call shows the present state.
     """
 
     # Changing ----------------------------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
 
         Args:
             topics: `NewTopic`s, or ``{name: (partitions, replication factor[, configs])}``.
-            validate_only: check, create nothing.
-            timeout_ms: longest wait; a topic whose time ran out exists, and its creation goes on.
+            validate_only: check without creating anything.
+            timeout_ms: longest wait; after a timeout the topic exists, and its creation continues.
             raise_errors: raise the first topic's error; False returns errors in the results.
 
         Raises:
             TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError,
-            InvalidConfigError, PolicyViolationError: why a topic was refused.
-            RequestTimedOutError: not finished in time.
+            InvalidConfigError, PolicyViolationError: the topic was refused.
+            RequestTimedOutError: not completed in time.
             BootstrapError: no address answered.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
@@ -182,12 +182,12 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
     def delete_topics(
         self, topics: Iterable[str], *, timeout_ms: int | None = None, raise_errors: bool = True
     ) -> list[TopicResult]:
-        """Delete topics; returns when they are gone.
+        """Delete topics; returns when they are deleted.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic.
+            UnknownTopicOrPartitionError: the topic does not exist.
             TopicDeletionDisabledError: ``delete.topic.enable`` is false.
-            RequestTimedOutError: not finished in time; the deletion goes on.
+            RequestTimedOutError: not completed in time; the deletion continues.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
@@ -211,7 +211,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
         """
         answer = self._anywhere(describe_cluster_once, timeout_ms, names_anybody)
         if not answer.brokers and answer.controller_host:
-            # A standby controller knows who is active, and nothing else.
+            # A standby controller only knows the active controller.
             limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
             answer = self._on_controller(describe_cluster_once, limit_ms, only_reads=True)
         return _cluster(answer)
@@ -225,11 +225,11 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
     ) -> list[TopicDescription]:
         """Return topics with their partitions; all, sorted by name, when ``topics`` is None.
 
-        Brokers may be some moments behind; with ``from_controller`` the active controller is asked, which also knows
-        the replicas that running moves add and remove. It is asked in any case before a topic is called unknown.
+        Metadata of brokers may be out of date; ``from_controller`` reads from the active controller, which also knows
+        adding and removing replicas of reassignments. A topic unknown to brokers is always looked up at the controller.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic.
+            UnknownTopicOrPartitionError: the topic does not exist.
             BootstrapError: no address answered.
         """
         names = None if topics is None else _names(topics)
@@ -251,7 +251,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
         else:
             answer = self._anywhere(call, timeout_ms, lambda found: bool(found.topics))
             if any(int(wire.error.code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for wire in answer.topics):
-                # Brokers hear of a new topic a moment after its creation was answered; the controller knows.
+                # Brokers may learn of a new topic a moment after its creation was answered; the controller knows it.
                 with contextlib.suppress(PacelineError):
                     answer = self._on_controller(call, limit_ms, only_reads=True)
         found = []
@@ -264,10 +264,10 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
     def describe_replicas(
         self, topic: str, partitions: Iterable[int] | None = None, timeout_ms: int | None = None
     ) -> list[PartitionReplicasDescription]:
-        """Return what the leaders of a topic know of its replicas, by partition.
+        """Return the replica progress reported by the leaders of a topic, by partition.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic or partition.
+            UnknownTopicOrPartitionError: the topic or partition does not exist.
             LeaderNotAvailableError: a partition has no leader.
         """
         timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
@@ -281,13 +281,13 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
     def describe_leaders(
         self, topics: Iterable[TopicDescription], timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReplicasDescription]:
-        """Return what leaders know of the replicas of many topics, with few calls; it asks each leader once.
+        """Return the replica progress of many topics with a single call to each leader.
 
-        For watching a whole cluster: a partition that has no leader, or whose leader does not answer or does not lead
-        it any more, is left out.
+        Meant for monitoring a whole cluster: omits a partition without a leader, or whose leader does not answer or no
+        longer leads it.
 
         Args:
-            topics: as `describe_topics` has returned them; leave out partitions that are not wanted.
+            topics: result of `describe_topics`; remove partitions that are not needed.
             timeout_ms: longest wait for one leader.
 
         Raises:
@@ -345,7 +345,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
 
 
 class _NoSuchPartitionError(UnknownTopicOrPartitionError):
-    """Seen in the metadata: asking again in a moment finds it no more than now."""
+    """The metadata shows that the partition does not exist, so that a retry is useless."""
 
     retriable = False
 
@@ -396,7 +396,7 @@ def _chosen(topic: TopicDescription, wanted: list[int] | None) -> list[Partition
     by_index = {partition.partition: partition for partition in topic.partitions}
     missing = [index for index in wanted if index not in by_index]
     if missing:
-        raise _NoSuchPartitionError(f"topic {topic.name} has {len(by_index)} partitions, none is {missing[0]}")
+        raise _NoSuchPartitionError(f"topic {topic.name} has {len(by_index)} partitions, no partition {missing[0]}")
     return [by_index[index] for index in wanted]
 
 

@@ -1,4 +1,4 @@
-"""The part of `Admin` about configuration: what is in effect, why, and how to change single keys."""
+"""The part of `Admin` for configuration: effective values, their sources, and changes of single keys."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _OPERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One key with the value in effect."""
+    """One key with its effective value."""
 
     key: str
     value: str
@@ -43,13 +43,13 @@ class ConfigEntry:
     type: str = ""
     """``boolean``, ``integer``, ``double``, ``string`` or ``list``."""
     default_value: str = ""
-    """Value in effect when the key is set nowhere."""
+    """Default value, which applies when the key is not set at any level."""
     documentation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Change of one key; ``append`` and ``subtract`` are for lists and take a comma list."""
+    """Change of one key; ``append`` and ``subtract`` are for lists and take a comma-separated list."""
 
     key: str
     operation: Literal["set", "delete", "append", "subtract"] = "set"
@@ -59,10 +59,10 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
-    """What became of the changes to one topic or broker: all were made, or, with an ``error``, none."""
+    """Result of the changes to one topic or broker: all were made, or, with an ``error``, none of them."""
 
     topic: str
-    """Whose: the topic's name, or of a broker its id, empty for all of them."""
+    """Topic name, or broker id; empty for all brokers."""
     error: PacelineError | None = None
 
 
@@ -72,16 +72,16 @@ class ConfigAdmin(AdminConnection):
     def describe_configs(
         self, topics: str | Iterable[str], keys: Iterable[str] = (), *, timeout_ms: int | None = None
     ) -> dict[str, list[ConfigEntry]]:
-        """Return the configuration in effect per topic, each value with its source.
+        """Return the effective configuration of topics, each value with its source.
 
         Args:
             topics: one name or several.
-            keys: keys wanted; none means all.
+            keys: keys to return; empty means all keys.
             timeout_ms: longest wait.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic.
-            InvalidConfigError: there is no such key.
+            UnknownTopicOrPartitionError: the topic does not exist.
+            InvalidConfigError: the key does not exist.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         return self._describe_configs([_topic(name) for name in names], keys, timeout_ms)
@@ -89,10 +89,10 @@ class ConfigAdmin(AdminConnection):
     def describe_broker_configs(
         self, brokers: Iterable[int | None], keys: Iterable[str] = (), *, timeout_ms: int | None = None
     ) -> dict[int | None, list[ConfigEntry]]:
-        """Return what is set for brokers while they run, each value with its source; None stands for all brokers.
+        """Return the dynamic settings of brokers, each value with its source; None stands for all brokers.
 
         Raises:
-            InvalidConfigError: there is no such key, or it is set in the settings file only.
+            InvalidConfigError: the key does not exist, or can only be set in the settings file.
         """
         found = self._describe_configs([_broker(broker) for broker in brokers], keys, timeout_ms)
         return {int(name) if name else None: entries for name, entries in found.items()}
@@ -139,17 +139,17 @@ class ConfigAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[ConfigResult]:
-        """Change single keys of topics and leave the others alone; running brokers apply it within moments.
+        """Change single keys of topics and keep all other keys; running brokers apply the changes within a second.
 
         Args:
             changes: per topic `ConfigChange` objects, or ``{key: value}``, where None removes the topic's own value.
-            validate_only: check, change nothing.
+            validate_only: check without changing anything.
             timeout_ms: longest wait.
             raise_errors: raise the first topic's error; False returns errors in the results.
 
         Raises:
-            InvalidConfigError: a key is not known, or a value not acceptable; nothing of that topic was changed.
-            UnknownTopicOrPartitionError: there is no such topic.
+            InvalidConfigError: a key is unknown or a value is not valid; no key of that topic was changed.
+            UnknownTopicOrPartitionError: the topic does not exist.
         """
         wanted = [(_topic(name), _changes(given)) for name, given in changes.items()]
         return self._alter_configs(wanted, validate_only, timeout_ms, raise_errors)
@@ -162,12 +162,12 @@ class ConfigAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[ConfigResult]:
-        """Change what may be set for brokers while they run; None as a broker stands for all of them.
+        """Change dynamic settings of brokers; the key None stands for all brokers.
 
-        A broker's own value wins over that of all. Arguments as of `alter_configs`.
+        A value set for a single broker overrides the value for all brokers. Arguments as for `alter_configs`.
 
         Raises:
-            InvalidConfigError: a key is not known or set in the settings file only, or a value is not acceptable.
+            InvalidConfigError: a key is unknown or can only be set in the settings file, or a value is not valid.
         """
         wanted = [(_broker(broker), _changes(given)) for broker, given in changes.items()]
         return self._alter_configs(wanted, validate_only, timeout_ms, raise_errors)

@@ -1,6 +1,6 @@
-"""Who answers an `Admin`: any process for what is only read, the active controller for what changes.
+"""Choose the server for `Admin` calls: any process for reads, the active controller for changes.
 
-One rule for retries: a change that was sent is not sent again when its outcome is unknown.
+Retry rule: a change whose result is unknown is not sent again.
 """
 
 import time
@@ -33,13 +33,13 @@ DEFAULT_TIMEOUT_MS: Final = 60_000
 DESCRIBE_TIMEOUT_MS: Final = 15_000
 ONE_CALL_S: Final = 5.0
 _WORTH_A_SHARE: Final = 3
-"""So many addresses share the time of a call; where more than that hang, the last ones get less."""
+"""Number of addresses that share the time of a call; when more of them hang, the last addresses get less time."""
 _ADMIN_GRACE_S: Final = 2.0
-"""An admin call may take its own timeout at the controller; ours ends this much later."""
+"""The controller may use the whole timeout of an admin call; the RPC deadline is this much later."""
 
 
 class AdminConnection:
-    """Finds who answers, follows the controller when it moves, and retries what may be retried."""
+    """Finds a server that answers, follows the active controller, and retries calls where that is safe."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class AdminConnection:
         describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
         tls: TlsFiles | None = None,
     ) -> None:
-        """Make an admin client; it connects with the first call.
+        """Create an admin client; it connects on the first call.
 
         Args:
             bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead ones are skipped.
             default_timeout_ms: longest wait of calls that change something.
-            describe_timeout_ms: longest wait of calls that only look.
-            tls: certificate files; by default those that ``PACELINE_SSL_CA_FILE`` and the like name, else plaintext.
+            describe_timeout_ms: longest wait of read-only calls.
+            tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
 
         Raises:
             InvalidRequestError: the addresses cannot be parsed, or a certificate file cannot be used.
@@ -74,9 +74,9 @@ class AdminConnection:
         timeout_ms: int | None,
         knows: Callable[[T], bool] = lambda _answer: True,
     ) -> T:
-        """Make a read-only call to each address in turn; return the first answer that ``knows``, else the first.
+        """Send a read-only call to each address in turn; return the first answer for which ``knows``, else the first.
 
-        A broker that is starting, or that no controller reaches, knows no other process and no topic.
+        A broker that is starting, or that no controller has reached, has no brokers and no topics in its metadata.
         """
         limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         with wait_notice(f"an answer from {', '.join(self._addresses())}") as wait:
@@ -98,7 +98,7 @@ class AdminConnection:
             addresses = self._addresses()
             deadline = time.monotonic() + (left_s or ONE_CALL_S)
             for index, address in enumerate(addresses):
-                # One that hangs leaves time to the next ones.
+                # Limit the time of each address, so that a server that hangs leaves time for the next.
                 share_s = max(0.001, deadline - time.monotonic()) / min(len(addresses) - index, _WORTH_A_SHARE)
                 try:
                     answer = call(self._channel(address), min(share_s, ONE_CALL_S))
@@ -118,7 +118,7 @@ class AdminConnection:
         return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses, on_retry=wait.failed)
 
     def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool = False) -> T:
-        """Make a call to the active controller, wherever it is; one that only reads may be repeated in any case."""
+        """Send a call to the active controller and follow it; a read-only call is always safe to repeat."""
         with wait_notice("the active controller") as wait:
             return self._follow_controller(call, timeout_ms, only_reads, wait)
 
@@ -135,7 +135,7 @@ class AdminConnection:
             except BootstrapError:
                 if nobody is None:
                     raise
-                raise nobody from None  # Somebody did answer; the time left was too short for another answer.
+                raise nobody from None  # A controller did answer; the time left was too short for another call.
             try:
                 return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
             except grpc.RpcError as failure:
@@ -146,7 +146,7 @@ class AdminConnection:
                     self._controller = error.metadata.get("address", "")
                     raise error from failure
                 if isinstance(error, ConnectionBrokenError) and not only_reads:
-                    raise RequestTimedOutError(f"{error}; whether the change was made is not known") from failure
+                    raise RequestTimedOutError(f"{error}; it is unknown whether the change was made") from failure
                 raise error from failure
 
         def again(error: BaseException) -> bool:
@@ -158,7 +158,7 @@ class AdminConnection:
         answer = self._ask_each(describe_cluster_once, int(timeout_s * 1000), _names_controller, wait)
         self._known = [address_of(info.host, info.port) for info in answer.brokers]
         if not _names_controller(answer):
-            raise NotControllerError("no controller is active at the moment")
+            raise NotControllerError("no controller is active")
         self._controller = address_of(answer.controller_host, answer.controller_port)
         return self._controller
 
@@ -180,7 +180,7 @@ class AdminConnection:
 
 
 def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResponse:
-    """Ask one process for the cluster."""
+    """Read the cluster description from one process."""
     answer: DescribeClusterResponse = MetadataServiceStub(channel).DescribeCluster(
         DescribeClusterRequest(), timeout=timeout_s
     )
@@ -188,7 +188,7 @@ def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResp
 
 
 def names_anybody(answer: DescribeClusterResponse) -> bool:
-    """Return whether an answer names a broker or the controller."""
+    """Return whether an answer has a broker or the active controller."""
     return bool(answer.brokers) or _names_controller(answer)
 
 
@@ -197,7 +197,7 @@ def _names_controller(answer: DescribeClusterResponse) -> bool:
 
 
 def named(who: str, failure: grpc.RpcError) -> PacelineError:
-    """Return the error behind a failed call, with who was asked in its message."""
+    """Return the error of a failed call, with the server's name in its message."""
     error = from_rpc_error(failure)
     named = type(error)(f"{who}: {error}").with_metadata(**error.metadata)
     named.__cause__ = failure
@@ -205,18 +205,18 @@ def named(who: str, failure: grpc.RpcError) -> PacelineError:
 
 
 class Result(Protocol):
-    """One entry of an answer."""
+    """An entry of an answer."""
 
     @property
     def error(self) -> PacelineError | None:
-        """Why it failed, None on success."""
+        """Error of the entry, None on success."""
 
 
 R = TypeVar("R", bound=Result)
 
 
 def checked(results: list[R], raise_errors: bool) -> list[R]:
-    """Return the results, or raise the first one's error."""
+    """Return the results, or raise the first error."""
     if raise_errors:
         for result in results:
             if result.error is not None:

@@ -1,4 +1,4 @@
-"""The part of `Admin` about consumer groups: listing, describing, offsets, deletion."""
+"""The part of `Admin` for consumer groups: list, describe, offsets, delete."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -49,15 +49,15 @@ _COME_AGAIN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group of a list."""
+    """An entry of the list of groups."""
 
     group_id: str
     state: str
-    """For example "Stable" or "Empty", as Kafka's tools say it."""
+    """State as named by Kafka's tools, for example "Stable" or "Empty"."""
     protocol_type: str
     member_count: int
     coordinator: int
-    """Broker that coordinates it."""
+    """Broker id of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group with its members; one that does not exist has the state "Dead"."""
+    """A group with its members; the state of a group that does not exist is "Dead"."""
 
     group_id: str
     state: str
@@ -98,11 +98,11 @@ class GroupAdmin(AdminConnection):
     """Consumer groups; use `Admin`."""
 
     def list_groups(self, states: Iterable[str] = (), timeout_ms: int | None = None) -> list[GroupListing]:
-        """Return the groups of all brokers by name, those in one of these states or all.
+        """Return the groups of all brokers sorted by name, optionally only groups in these states.
 
         Raises:
             BootstrapError: no address answered.
-            PacelineError: a broker did not answer, or was still loading groups when the time was over.
+            PacelineError: a broker did not answer, or was still loading groups at the deadline.
         """
         request = ListGroupsRequest(states=[_state_number(state) for state in states])
 
@@ -146,7 +146,7 @@ class GroupAdmin(AdminConnection):
         return found
 
     def group_offsets(self, group_id: str, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return every offset that a group has committed."""
+        """Return every committed offset of a group."""
 
         def call(stub: GroupServiceStub, _broker: int, left_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
             found = read_committed(stub.FetchOffsets(FetchOffsetsRequest(group_id=group_id), timeout=left_s))
@@ -185,7 +185,7 @@ class GroupAdmin(AdminConnection):
 
         Raises:
             NonEmptyGroupError: the group has members.
-            GroupIdNotFoundError: there is no such group.
+            GroupIdNotFoundError: the group does not exist.
         """
         results = []
         for group_id in _names(group_ids):
@@ -222,7 +222,7 @@ class GroupAdmin(AdminConnection):
         self._on_coordinator(group_id, call, None)
 
     def _on_coordinator(self, group_id: str, call: Any, timeout_ms: int | None) -> Any:
-        """Make a call to the coordinator of a group, wherever it is."""
+        """Send a call to the coordinator of a group and follow it when it moves."""
 
         def attempt(left_s: float | None) -> Any:
             limit_s = min(left_s or ONE_CALL_S, ONE_CALL_S)

@@ -1,4 +1,4 @@
-"""The part of `Admin` about log directories: what lies in them, and where a replica shall lie."""
+"""The part of `Admin` for log directories: their replicas, and the directory of a replica."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class ReplicaOnDisk:
     topic_partition: TopicPartition
     size_bytes: int
     offset_lag: int
-    """Records its leader had committed, when it last said so, that are not there yet."""
+    """Records below the leader's last known high watermark that this replica lacks."""
     is_future: bool = False
-    """Whether it is a copy being made in another directory of the same broker."""
+    """Whether the replica is a copy for a move between directories of this broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The log directories of one broker; with an ``error`` it could not be asked."""
+    """The log directories of one broker; with an ``error`` the broker did not answer."""
 
     broker_id: int
     error: PacelineError | None
@@ -49,7 +49,7 @@ class BrokerLogDirs:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLogDirResult:
-    """What became of one wish; ``error`` is None when the replica lies there."""
+    """Result for one replica; ``error`` is None when it is in the requested directory."""
 
     broker_id: int
     topic_partition: TopicPartition
@@ -66,11 +66,11 @@ class LogDirAdmin(AdminConnection):
         *,
         timeout_ms: int | None = None,
     ) -> list[BrokerLogDirs]:
-        """Return what lies in the log directories of brokers; None as brokers means every live one.
+        """Return the log directories of brokers with their replicas; None as brokers means every live broker.
 
         Args:
-            brokers: broker ids. One that is not live, or does not answer in time, has an ``error`` in the result.
-            partitions: only these replicas; None means all of them.
+            brokers: broker ids. A broker that is not live, or does not answer in time, has an ``error`` in the result.
+            partitions: list only these replicas; None means all.
             timeout_ms: longest wait.
         """
         named = None if brokers is None else list(dict.fromkeys(brokers))
@@ -107,17 +107,17 @@ class LogDirAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[ReplicaLogDirResult]:
-        """Say in which log directory of its broker a replica shall lie; brokers of this version do not move any.
+        """Assign replicas to log directories; brokers of this version cannot move a replica between directories.
 
         Args:
             wishes: path per ``(topic, partition, broker)``.
             timeout_ms: longest wait.
-            raise_errors: raise the first wish's error; False returns errors in the results.
+            raise_errors: raise the first replica's error; False returns errors in the results.
 
         Raises:
             LogDirNotFoundError: the broker has no such directory.
             ReplicaNotAvailableError: the broker has no such replica.
-            PolicyViolationError: the replica lies in another directory and would have to be moved.
+            PolicyViolationError: the replica is in another directory and would have to be moved.
             KafkaStorageError: the directory has failed.
             BrokerNotAvailableError: the broker is not live.
         """

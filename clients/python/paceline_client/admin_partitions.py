@@ -1,4 +1,4 @@
-"""The part of `Admin` about partitions: more of them, on other brokers, with other leaders."""
+"""The part of `Admin` for partitions: adding partitions, reassignments, elections."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,29 +20,29 @@ _REASON_PREFIX: Final = "AWAITED_REASON_"
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """How many partitions a topic is to have."""
+    """New number of partitions of a topic."""
 
     topic: str
     count: int
-    """Afterwards, the present ones included."""
+    """New total, including the present partitions."""
     assignments: Sequence[Sequence[int]] = ()
-    """Manual placement of the new ones: broker ids, the preferred leader first. Empty: the controller places them."""
+    """Manual placement of the new partitions: broker ids, the preferred leader first. Empty: automatic."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPartitionsResult:
-    """What became of one topic; ``error`` is None on success."""
+    """Result for one topic; ``error`` is None on success."""
 
     topic: str
     error: PacelineError | None = None
     first_partition: int = 0
     assignments: tuple[tuple[int, ...], ...] = ()
-    """Where the new partitions are, lowest number first."""
+    """Replicas of the new partitions, lowest index first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentResult:
-    """Whether the move of one partition was accepted; ``error`` is None when it was."""
+    """Result for one partition; ``error`` is None when the reassignment was accepted."""
 
     topic_partition: TopicPartition
     error: PacelineError | None = None
@@ -50,7 +50,7 @@ class ReassignmentResult:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedReplica:
-    """A replica that a move waits for."""
+    """A replica that a reassignment waits for."""
 
     broker_id: int
     reason: str
@@ -60,11 +60,11 @@ class AwaitedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """One partition on its way to other brokers."""
+    """A partition with a running reassignment."""
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
-    """The target first, then what goes when it is done."""
+    """Target replicas first, then the replicas to be removed."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     isr: tuple[int, ...]
@@ -73,30 +73,30 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Replicas after the move."""
+        """Target replicas."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it waits for something that patience alone will not bring."""
+        """Whether it waits for a condition that needs an operator, such as a dead broker."""
         return any(replica.reason != "NOT_CAUGHT_UP" for replica in self.waiting_for)
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
-    """What became of one partition; ``error`` is None on success."""
+    """Result for one partition; ``error`` is None on success."""
 
     topic_partition: TopicPartition
     error: PacelineError | None = None
     leader: int | None = None
-    """The leader elected, or with ``validate_only`` the one who would be."""
+    """The elected leader, or with ``validate_only`` the leader that would be elected."""
     leader_epoch: int | None = None
     unclean: bool = False
-    """Whether it comes from outside the in-sync replicas: records may be lost."""
+    """Whether the leader was not in the ISR: records may be lost."""
 
 
 class PartitionAdmin(AdminConnection):
-    """Partitions, moves and elections; use `Admin`."""
+    """Partitions, reassignments and elections; use `Admin`."""
 
     def create_partitions(
         self,
@@ -106,20 +106,20 @@ class PartitionAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[NewPartitionsResult]:
-        """Add partitions to topics; returns when each new one has a leader. Keys may map to other partitions then.
+        """Add partitions to topics; returns when each has a leader. This changes the mapping of keys to partitions.
 
         Args:
-            topics: `NewPartitions`, or ``{name: number of partitions afterwards}``.
-            validate_only: check, change nothing.
-            timeout_ms: longest wait; partitions whose time ran out exist, and their creation goes on.
+            topics: `NewPartitions`, or ``{name: new number of partitions}``.
+            validate_only: check without changing anything.
+            timeout_ms: longest wait; after a timeout the partitions exist, and their creation continues.
             raise_errors: raise the first topic's error; False returns errors in the results.
 
         Raises:
-            InvalidPartitionsError: the topic has as many already.
-            ReassignmentInProgressError: a partition of the topic is being moved.
+            InvalidPartitionsError: the topic already has as many partitions.
+            ReassignmentInProgressError: a partition of the topic is being reassigned.
             UnknownTopicOrPartitionError, InvalidTopicError, InvalidReplicaAssignmentError,
-            InvalidReplicationFactorError: why a topic was refused.
-            RequestTimedOutError: not finished in time.
+            InvalidReplicationFactorError: the topic was refused.
+            RequestTimedOutError: not completed in time.
         """
         wanted = (
             [NewPartitions(topic, count) for topic, count in topics.items()]
@@ -162,18 +162,18 @@ class PartitionAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[ReassignmentResult]:
-        """Move partitions to other brokers; returns when the moves are accepted, not when they are done.
+        """Start or cancel reassignments; returns when they are accepted, not when they are complete.
 
         Args:
-            targets: per ``(topic, partition)`` the brokers wanted, the preferred leader first; None cancels.
-            validate_only: check, change nothing.
+            targets: target brokers per ``(topic, partition)``, the preferred leader first; None cancels.
+            validate_only: check without changing anything.
             timeout_ms: longest wait.
             raise_errors: raise the first partition's error; False returns errors in the results.
 
         Raises:
             InvalidReplicaAssignmentError: the target is not possible, or a cancellation would lose records.
-            NoReassignmentInProgressError: there is nothing to cancel.
-            UnknownTopicOrPartitionError: there is no such partition.
+            NoReassignmentInProgressError: there is no reassignment to cancel.
+            UnknownTopicOrPartitionError: the partition does not exist.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
@@ -205,7 +205,7 @@ class PartitionAdmin(AdminConnection):
     def list_partition_reassignments(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_ms: int | None = None
     ) -> list[Reassignment]:
-        """Return the running moves, by topic and partition, and what each waits for; None means all of them."""
+        """Return running reassignments and their awaited replicas, by partition; None means all partitions."""
         named = None if partitions is None else _wire_partitions(partitions)
         if named == []:
             return []
@@ -232,21 +232,22 @@ class PartitionAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[ElectionResult]:
-        """Elect leaders; returns when each has acknowledged.
+        """Elect leaders; returns when each leader has acknowledged.
 
         Args:
-            election: ``"preferred"``: the first assigned replica, nothing is lost. ``"unclean"``: whoever is online;
-                records that it has not copied are lost for good.
-            partitions: ``(topic, partition)`` pairs; None means every partition that needs it.
-            validate_only: say who would be elected, change nothing.
-            timeout_ms: longest wait; a leader that has not acknowledged by then is elected all the same.
+            election: ``"preferred"``: the first assigned replica; no record is lost. ``"unclean"``: an online replica
+            even
+                outside the ISR; records that it has not copied are lost permanently.
+            partitions: ``(topic, partition)`` pairs; None means every partition that needs the election.
+            validate_only: return the leaders that would be elected, without electing them.
+            timeout_ms: longest wait; a leader that has not acknowledged by then is elected nevertheless.
             raise_errors: raise the first partition's error, `ElectionNotNeededError` excepted; False returns errors in
                 the results.
 
         Raises:
-            PreferredLeaderNotAvailableError: the preferred broker is not online, or not in sync.
+            PreferredLeaderNotAvailableError: the preferred replica is not online or not in sync.
             EligibleLeadersNotAvailableError: no replica is online.
-            UnknownTopicOrPartitionError: there is no such partition.
+            UnknownTopicOrPartitionError: the partition does not exist.
             RequestTimedOutError: not acknowledged in time.
         """
         if election not in _ELECTIONS:

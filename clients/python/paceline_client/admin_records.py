@@ -1,4 +1,4 @@
-"""The part of `Admin` about records: deleting those at the beginning of partitions."""
+"""The part of `Admin` that deletes records at the beginning of partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,21 +31,21 @@ from paceline_client.admin_connection import (
 from paceline_client.errors import sendable
 
 _GRACE_S = 2.0
-"""The leader answers when its own time is over; the call ends this much later."""
+"""The leader answers at the requested timeout; the RPC deadline is this much later."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """What became of one partition; ``error`` is None on success."""
+    """Result for one partition; ``error`` is None on success."""
 
     topic_partition: TopicPartition
     error: PacelineError | None = None
     low_watermark: int | None = None
-    """First offset that any live replica still has."""
+    """Lowest log start offset of all live replicas."""
 
 
 class RecordAdmin(AdminConnection):
-    """Records at the beginning of partitions; use `Admin`."""
+    """Deletion of records at the beginning of partitions; use `Admin`."""
 
     def delete_records(
         self,
@@ -54,18 +54,18 @@ class RecordAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[DeletedRecords]:
-        """Delete what lies before an offset, for good; returns when every live replica has deleted it.
+        """Permanently delete the records before an offset; returns when every live replica has deleted them.
 
         Args:
-            before: per ``(topic, partition)`` the first offset that stays; None deletes everything committed now.
-            timeout_ms: longest wait. Records may be deleted although the time is over.
+            before: first offset to keep per ``(topic, partition)``; None deletes all records committed at present.
+            timeout_ms: longest wait. After a timeout the records may nevertheless be deleted.
             raise_errors: raise the first partition's error; False returns errors in the results.
 
         Raises:
-            OffsetOutOfRangeError: the offset is negative, or beyond what is committed.
+            OffsetOutOfRangeError: the offset is negative, or beyond the high watermark.
             PolicyViolationError: the topic is only compacted.
-            UnknownTopicOrPartitionError: there is no such partition.
-            RequestTimedOutError: not every replica has deleted in time, or a leader did not answer.
+            UnknownTopicOrPartitionError: the partition does not exist.
+            RequestTimedOutError: not every replica has deleted the records in time, or a leader did not answer.
         """
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
@@ -91,7 +91,7 @@ class RecordAdmin(AdminConnection):
         found: dict[TopicPartition, DeletedRecords],
         left_s: float,
     ) -> None:
-        """Ask every leader once, and settle what need not be asked again; raise why the rest has to be."""
+        """Call every leader once and store final results; raise the cause when some partitions need another attempt."""
         problem: PacelineError | None = None
         calls = []
         for leader, topic_partitions in self._by_leader(open_partitions, found, left_s).items():
@@ -107,8 +107,8 @@ class RecordAdmin(AdminConnection):
                 problem = named(f"broker at {leader}", failure)
                 for tp in topic_partitions:
                     if not open_partitions[tp].HasField("before_offset") and not problem.definite:
-                        # "Everything committed" means more the second time.
-                        unknown = RequestTimedOutError(f"{problem}; whether records were deleted is not known")
+                        # A second attempt for "all committed records" would delete more records.
+                        unknown = RequestTimedOutError(f"{problem}; it is unknown whether records were deleted")
                         found[tp] = DeletedRecords(tp, unknown)
                 continue
             for result in answer.partitions:
@@ -124,7 +124,7 @@ class RecordAdmin(AdminConnection):
         for tp in found:
             open_partitions.pop(tp, None)
         if open_partitions:
-            raise problem or LeaderNotAvailableError(f"no leader is known of {', '.join(map(str, open_partitions))}")
+            raise problem or LeaderNotAvailableError(f"unknown leader of {', '.join(map(str, open_partitions))}")
 
     def _by_leader(
         self,
@@ -132,9 +132,9 @@ class RecordAdmin(AdminConnection):
         found: dict[TopicPartition, DeletedRecords],
         left_s: float,
     ) -> dict[str, list[TopicPartition]]:
-        """Return the partitions by the address of their leader, whose epoch the requests then carry.
+        """Group partitions by leader address, with the leader epoch for the request.
 
-        Partitions that do not exist are settled.
+        Stores the error of partitions that do not exist.
         """
         topic_partitions = list(open_partitions)
         budget_ms = int(min(left_s, ONE_CALL_S) * 1000)
@@ -160,7 +160,7 @@ class RecordAdmin(AdminConnection):
         by_leader: dict[str, list[TopicPartition]] = {}
         for tp in topic_partitions:
             if tp not in leaders:
-                found[tp] = DeletedRecords(tp, UnknownTopicOrPartitionError(f"there is no partition {tp}"))
+                found[tp] = DeletedRecords(tp, UnknownTopicOrPartitionError(f"partition {tp} does not exist"))
             elif leaders[tp] in addresses:
                 by_leader.setdefault(addresses[leaders[tp]], []).append(tp)
         return by_leader

@@ -1,4 +1,4 @@
-"""Following a cluster: its events and its metadata, live, from one process to the next when the controller moves."""
+"""Watch events and metadata of a cluster live, following the controller from process to process."""
 
 import threading
 import time
@@ -29,43 +29,43 @@ from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_
 from paceline_client.wait_notice import Wait, wait_notice
 
 STREAM_S: Final = 30.0
-"""A stream is begun anew this often, at its cursor: a process that hangs is left after no longer than this."""
+"""Longest life of a stream, which is then re-opened at its cursor, so that a server that hangs is left in time."""
 PATIENCE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class EventGap:
-    """Events are missing, or may be."""
+    """Events are missing, or may be missing."""
 
     lost_count: int | None
-    """How many; None when that cannot be known."""
+    """Number of dropped events; None when it is not known."""
     other_process: bool
-    """Whether the watch goes on at another process, which has events of its own."""
+    """Whether the watch continues at another process, which has its own events."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedEvents:
-    """Some events in the order they happened at one process."""
+    """Events in the order in which they happened at one process."""
 
     events: tuple[StateChange, ...]
     address: str
     """``host:port`` of that process."""
     gap: EventGap | None = None
-    """Present when events are missing before these."""
+    """Set when events before these are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedMetadata:
-    """What changed; state, not history."""
+    """Changes of the metadata; state, not history."""
 
     address: str
     snapshot: bool
-    """Whether this begins anew: everything known before is to be forgotten."""
+    """Whether a full snapshot begins: discard all earlier state."""
     topics: tuple[TopicDescription, ...]
-    """New or changed topics, whole."""
+    """New or changed topics, complete."""
     removed_topics: tuple[str, ...]
     more: bool
-    """Whether more is waiting already; until this is False the picture has holes."""
+    """Whether more changes follow at once; until this is False the state is incomplete."""
     brokers: tuple[Broker, ...] | None = None
     """None when brokers and controller have not changed."""
     controller_id: int | None = None
@@ -73,7 +73,7 @@ class WatchedMetadata:
 
 
 class WatchAdmin(AdminConnection):
-    """The part of `Admin` that watches. Both methods are iterators without an end; `close` them, or the `Admin`."""
+    """The part of `Admin` that watches. Both methods return endless iterators; `close` them, or the `Admin`."""
 
     def watch_events(
         self,
@@ -84,20 +84,20 @@ class WatchAdmin(AdminConnection):
         broker_id: int | None = None,
         patience_ms: int = PATIENCE_MS,
     ) -> Iterator[WatchedEvents]:
-        """Yield what happens, as it happens: the active controller's events, wherever it moves, or one broker's.
+        """Yield events live: those of the active controller, following failovers, or those of one broker.
 
         The first item comes with the connection and may be empty; later ones have events, or a gap.
 
         Args:
-            since_ms: begin with events of this moment, milliseconds since the epoch, as far as they are kept; None
-                begins now.
-            topics: events about these topics only; none means events about any topic and about none.
-            kinds: events of these kinds only; none means all.
+            since_ms: start with retained events of this time or later, milliseconds since the epoch; None starts with
+                future events.
+            topics: only events about these topics; empty also includes events that are not about a topic.
+            kinds: only events of these kinds; empty means all.
             broker_id: a broker to watch instead of the controller.
-            patience_ms: how long nobody may answer before the watch is given up.
+            patience_ms: give up when no process has answered for this long.
 
         Raises:
-            BootstrapError, NotControllerError, BrokerNotAvailableError: nobody to watch for ``patience_ms``.
+            BootstrapError, NotControllerError, BrokerNotAvailableError: no process answered for ``patience_ms``.
             PacelineError: the watch was refused.
         """
         with sendable():
@@ -116,7 +116,7 @@ class WatchAdmin(AdminConnection):
             batch: EventBatch = message.batch
             cursor = batch.cursor
             events = tuple(event_from_proto(event) for event in batch.events)
-            # After a move only what the next process saw since is of interest.
+            # After a failover, skip events of the new process from before the switch.
             last_ms = max([last_ms or began_ms, *(event.wall_ms for event in events)])
             gap = _gap(batch) if batch.HasField("gap") else None
             if events or gap or address != before:
@@ -126,15 +126,15 @@ class WatchAdmin(AdminConnection):
     def watch_metadata(
         self, topics: Collection[str] = (), *, broker_id: int | None = None, patience_ms: int = PATIENCE_MS
     ) -> Iterator[WatchedMetadata]:
-        """Yield the metadata of brokers and topics, then what changes of it.
+        """Yield the metadata of brokers and topics, then its changes.
 
         Args:
-            topics: these topics only; none means all.
-            broker_id: a broker whose view to watch instead of the active controller's.
-            patience_ms: how long nobody may answer before the watch is given up.
+            topics: only these topics; empty means all.
+            broker_id: a broker to watch instead of the active controller.
+            patience_ms: give up when no process has answered for this long.
 
         Raises:
-            BootstrapError, NotControllerError, BrokerNotAvailableError: nobody to watch for ``patience_ms``.
+            BootstrapError, NotControllerError, BrokerNotAvailableError: no process answered for ``patience_ms``.
             PacelineError: the watch was refused.
         """
         cursor = ""
@@ -153,7 +153,7 @@ class WatchAdmin(AdminConnection):
     def _messages(
         self, ask: Callable[[Any, float], Any], broker_id: int | None, patience_ms: int
     ) -> Iterator[tuple[str, Any]]:
-        """Yield (address, message) of one stream after the other."""
+        """Yield (address, message) from successive streams."""
         policy = RetryPolicy(deadline_ms=patience_ms)
         while True:
             address, call, first = self._open(ask, broker_id, policy)
@@ -181,7 +181,7 @@ class WatchAdmin(AdminConnection):
     def _opened(
         self, ask: Callable[[Any, float], Any], broker_id: int | None, left_s: float | None, wait: Wait
     ) -> tuple[str, Any, Any]:
-        """Open a stream and wait for its first message, which servers send at once."""
+        """Open a stream and wait for its first message, which servers send immediately."""
         wait_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
         address = self._watched(broker_id, wait_s, wait)
         call = ask(MetadataServiceStub(self._channel(address)), STREAM_S)
@@ -215,9 +215,9 @@ class WatchAdmin(AdminConnection):
         raise BrokerNotAvailableError(f"broker {broker_id} is not alive")
 
     def _left(self, address: str, failure: grpc.RpcError) -> PacelineError:
-        """Return why a stream ended; raise it when another one would end the same way."""
+        """Return why a stream ended; raise it when another stream would end with the same error."""
         error = named(address, failure)
-        if isinstance(error, RequestTimedOutError):  # its time was up
+        if isinstance(error, RequestTimedOutError):  # the stream reached its maximum life
             return error
         self._controller = error.metadata.get("address", "") if isinstance(error, NotControllerError) else ""
         if not error.retriable:

@@ -1,7 +1,7 @@
-"""One batch of records on its way to one partition, and the futures that share it.
+"""A batch of records for one partition, and the futures of its records.
 
-A record costs no future of its own until somebody asks: `RecordFuture` is a pair (batch, index), and the batch is
-delivered or fails as a whole.
+A record has no future object until the application asks for it: `RecordFuture` is a pair (batch, index), and the batch
+is delivered or fails as a whole.
 """
 
 import threading
@@ -14,25 +14,25 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.codec import BatchEncoder
 
 DeliveryCallback = Callable[["RecordMetadata | None", PacelineError | None], None]
-"""Called once per record with its place in the log, or with what prevented it."""
+"""Called for each record with its metadata, or with the error."""
 
 _EVENT_LOCK = threading.Lock()
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is in the log; ``offset`` is None with acks NONE, when the broker does not say."""
+    """Position of a record in the log; ``offset`` is None with acks NONE, when the broker does not return it."""
 
     topic: str
     partition: int
     offset: int | None
     timestamp_ms: int | None
-    """The broker's append time on topics that keep it, else None: the record has the producer's timestamp."""
+    """The broker's append time on topics with LogAppendTime, else None: the record has the producer's timestamp."""
 
 
 class ProducerBatch:
-    """Records of one partition, encoded; `Accumulator` moves it from state to state.
+    """Encoded records of one partition; `Accumulator` changes its state.
 
-    The outcome (``error``, ``base_offset``, then ``done``) is written once; readers need no lock.
+    The result (``error``, ``base_offset``, then ``done``) is written once; readers need no lock.
     """
 
     __slots__ = (
@@ -69,22 +69,22 @@ class ProducerBatch:
         self.charged_bytes = 0
         self.callbacks: list[tuple[int, DeliveryCallback]] | None = None
         self.sealed = False
-        """No record may be added any more."""
+        """No more records may be added."""
         self.data: bytes | bytearray | None = None
-        """The finished batch, kept for retries, so every attempt sends the same bytes."""
+        """The finished batch, kept so that every retry sends the same bytes."""
         self.base_sequence: int | None = None
         self.number = 0
-        """How many batches of the partition were drained before this one."""
+        """Number of batches of the partition that were drained before this batch."""
         self.topic_id = ""
-        """The topic that the last attempt was for, empty when metadata does not show ids."""
+        """Topic id of the last attempt, empty when the metadata has no topic ids."""
         self.on_wire = False
         self.was_oldest = False
-        """No earlier batch of the partition was without outcome when the last attempt was sent."""
+        """Whether all earlier batches of the partition had a result when the last attempt was sent."""
         self.attempts = 0
         self.maybe_appended = False
-        """Some attempt ended without a definite answer."""
+        """Whether an attempt ended without a definite answer."""
         self.renumber = False
-        """Surely not in the log, and its sequence can never be continued: waits for a new producer id."""
+        """Definitely not in the log, and its sequence cannot be continued: waits for a new producer id."""
         self.last_error: PacelineError | None = None
         self.done = False
         self.error: PacelineError | None = None
@@ -94,7 +94,7 @@ class ProducerBatch:
         self._event: threading.Event | None = None
 
     def resolve(self, base_offset: int | None, log_append_time_ms: int | None, error: PacelineError | None) -> None:
-        """Set the outcome, once; `announce` follows when the callbacks have run."""
+        """Set the result, once; call `announce` after the callbacks have run."""
         assert not self.done
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
@@ -103,18 +103,18 @@ class ProducerBatch:
 
     @property
     def announced(self) -> bool:
-        """Whether the outcome is known and the callbacks have run."""
+        """Whether the result is known and the callbacks have run."""
         return self._announced
 
     def announce(self) -> None:
-        """Wake who waits for the outcome."""
+        """Wake the threads that wait for the result."""
         self._announced = True
         event = self._event
         if event is not None:
             event.set()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until the outcome is known and the callbacks have run; False when the time passed first.
+        """Wait until the result is known and the callbacks have run; return False after the timeout.
 
         Without a timeout this still ends: every batch is delivered or fails within the delivery timeout.
         """
@@ -126,24 +126,24 @@ class ProducerBatch:
                 event = self._event
                 if event is None:
                     event = self._event = threading.Event()
-        # `announce` writes before it looks at the event, so one of the two sides sees the other.
+        # `announce` sets the flag before it checks for an event, so either it or this thread sees the other's change.
         return self._announced or event.wait(timeout_s)
 
     def metadata(self, index: int) -> RecordMetadata:
-        """Return where record ``index`` of this delivered batch is."""
+        """Return the metadata of record ``index`` of this delivered batch."""
         topic, partition = self.topic_partition
         offset = None if self.base_offset is None else self.base_offset + index
         return RecordMetadata(topic, partition, offset, self.log_append_time_ms)
 
     def add_callback(self, index: int, callback: DeliveryCallback) -> None:
-        """Have ``callback`` called for record ``index``; only before the outcome is known."""
+        """Register ``callback`` for record ``index``; allowed only before the result is known."""
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append((index, callback))
 
 
 class RecordFuture:
-    """The outcome of one `Producer.send`."""
+    """The result of a `Producer.send`."""
 
     __slots__ = ("_batch", "_index")
 
@@ -152,15 +152,15 @@ class RecordFuture:
         self._index = index
 
     def done(self) -> bool:
-        """Return whether the outcome is known."""
+        """Return whether the result is known."""
         return self._batch.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the outcome and return where the record is.
+        """Wait for the result and return the record's metadata.
 
         Raises:
-            RequestTimedOutError: ``timeout_s`` passed first; the record may still be delivered.
-            DeliveryFailedError: not delivered within the delivery timeout; ``cause`` says why.
+            RequestTimedOutError: ``timeout_s`` expired; the record may still be delivered.
+            DeliveryFailedError: not delivered within the delivery timeout; ``cause`` has the reason.
             PacelineError: the broker refused the record.
         """
         error = self.exception(timeout_s)
@@ -169,44 +169,44 @@ class RecordFuture:
         return self._batch.metadata(self._index)
 
     def exception(self, timeout_s: float | None = None) -> PacelineError | None:
-        """Wait for the outcome and return the error, None when the record was delivered.
+        """Wait for the result and return the error, None when the record was delivered.
 
         Raises:
-            RequestTimedOutError: ``timeout_s`` passed first.
+            RequestTimedOutError: ``timeout_s`` expired.
         """
-        # In a delivery callback the outcome is known before it is announced; waiting there would never end.
+        # In a delivery callback the result is known but not announced; waiting for the announcement would deadlock.
         if not self._batch.done and not self._batch.wait(timeout_s):
-            raise RequestTimedOutError(f"no outcome for a record of {self._batch.topic_partition} in {timeout_s} s")
+            raise RequestTimedOutError(f"no result for a record of {self._batch.topic_partition} in {timeout_s} s")
         return self._batch.error
 
 
 class BulkFuture:
-    """The outcome of one `Producer.send_many`."""
+    """The result of a `Producer.send_many`."""
 
     __slots__ = ("_batches", "count")
 
     def __init__(self, batches: list[ProducerBatch], count: int) -> None:
         self._batches = batches
         self.count = count
-        """How many records were sent."""
+        """Number of records that were sent."""
 
     def done(self) -> bool:
-        """Return whether every outcome is known."""
+        """Return whether every result is known."""
         return all(batch.done for batch in self._batches)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for every outcome; return False when ``timeout_s`` passed first."""
+        """Wait for every result; return False when ``timeout_s`` expired."""
         return wait_for_all(self._batches, timeout_s)
 
     def result(self, timeout_s: float = 300.0) -> int:
-        """Wait until every record is delivered and return how many there were.
+        """Wait until every record is delivered and return the number of records.
 
         Raises:
-            RequestTimedOutError: ``timeout_s`` passed first.
-            PacelineError: the error of the first batch that failed; others may have been delivered.
+            RequestTimedOutError: ``timeout_s`` expired.
+            PacelineError: the error of the first batch that failed; other batches may have been delivered.
         """
         if not self.wait(timeout_s):
-            raise RequestTimedOutError(f"no outcome for all of {self.count} records in {timeout_s} s")
+            raise RequestTimedOutError(f"no result for all of {self.count} records in {timeout_s} s")
         for batch in self._batches:
             if batch.error is not None:
                 raise batch.error
@@ -214,6 +214,6 @@ class BulkFuture:
 
 
 def wait_for_all(batches: list[ProducerBatch], timeout_s: float) -> bool:
-    """Wait for the outcome of every batch; return False when ``timeout_s`` passed first."""
+    """Wait for the result of every batch; return False when ``timeout_s`` expired."""
     deadline_s = time.monotonic() + timeout_s
     return all(batch.wait(max(0.0, deadline_s - time.monotonic())) for batch in batches)

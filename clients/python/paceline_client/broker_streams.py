@@ -1,4 +1,4 @@
-"""The streams that requests of one kind go over: one to a broker, which keeps the order of what is in flight."""
+"""Streams for one RPC method, one stream per broker, which preserves the order of requests in flight."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ from paceline.rpc.channels import ChannelCache
 from paceline.rpc.streams.stream_client import StreamClient
 
 IDLE_S: Final = 60.0
-"""A stream that was not used for so long is ended: it takes a place at the broker."""
+"""Idle time after which a stream is closed, because it occupies a stream slot of the broker."""
 ASK_AGAIN_S: Final = 60.0
-"""A broker that had no stream for us is tried again after this: maybe it only had no room for another."""
+"""Pause before another attempt after a broker refused a stream; it may only have reached its stream limit."""
 _JOIN_S: Final = 5.0
 
 
 class BrokerStreams:
-    """Streams by broker address, made on demand; safe to use from several threads."""
+    """Streams by broker address, opened on demand; thread-safe."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class BrokerStreams:
         clock: Callable[[], float] = time.monotonic,
         one_at_a_time: bool = False,
     ) -> None:
-        """Make none yet.
+        """Create the container without opening a stream.
 
         Args:
-            channels: where streams are opened.
-            method: the full name.
-            name: begins the names of the threads that read answers.
-            clock: tells seconds.
+            channels: gRPC channels for the streams.
+            method: the full method name.
+            name: prefix of the names of reader threads.
+            clock: time in seconds.
             one_at_a_time: see `StreamClient`.
         """
         self._channels = channels
@@ -43,12 +43,12 @@ class BrokerStreams:
         self._lock = threading.Lock()
         self._callers: dict[str, StreamClient] = {}
         self._unknown: dict[str, float] = {}
-        """Until when a broker is not asked for a stream."""
+        """Time until which no stream to the broker is attempted."""
         self._made = 0
         self._closed = False
 
     def get(self, address: str) -> StreamClient | None:
-        """Return the stream to a broker; None where there is none to be had at present."""
+        """Return the stream to a broker; None when it cannot have a stream at present."""
         caller = self._callers.get(address)
         if caller is not None and address not in self._unknown:
             return caller
@@ -66,17 +66,17 @@ class BrokerStreams:
             return caller
 
     def are_unknown(self, address: str) -> None:
-        """The broker there has no such method, or no room for a stream: `get` returns None for a while."""
+        """Record that a broker lacks the method or a stream slot: `get` returns None for a while."""
         with self._lock:
             self._unknown[address] = self._clock() + ASK_AGAIN_S
 
     def expire(self) -> None:
-        """Give up overdue requests and end idle streams; to be called several times a second while requests are out."""
+        """Fail overdue requests and close idle streams; the caller repeats this several times a second."""
         for caller in list(self._callers.values()):
             caller.expire(IDLE_S)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """End the streams to all other addresses, and their threads: no broker is there any more."""
+        """Close the streams to all other addresses, which no longer belong to a broker, and end their threads."""
         with self._lock:
             gone = [self._callers.pop(address) for address in self._callers.keys() - addresses]
             for address in self._unknown.keys() - addresses:
@@ -85,7 +85,7 @@ class BrokerStreams:
             caller.close()
 
     def close(self) -> None:
-        """End every stream and join its thread; requests without an answer end with an error."""
+        """Close every stream and join its thread; unanswered requests end with an error."""
         with self._lock:
             self._closed = True
         callers = list(self._callers.values())

@@ -1,4 +1,4 @@
-"""What a failed call to a broker means, with the broker named; the producer and the consumer say it alike."""
+"""Convert a failed call into an error that names the broker, for the producer and the consumer."""
 
 from typing import Final
 
@@ -12,10 +12,11 @@ _REFUSALS: Final = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMEN
 
 
 def named_error(broker: Broker, failure: BaseException) -> PacelineError:
-    """Return the error behind a failed call, or a request on a stream, with the broker named.
+    """Return the error of a failed call, or of a failed request on a stream, with the broker's name.
 
-    Statuses that gRPC makes itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as just that, so they
-    are retried; the ones that would only come again are not.
+    Statuses that gRPC sets itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as connection errors
+    and
+    are retried; statuses that would only repeat are not.
     """
     if not isinstance(failure, grpc.RpcError):
         if isinstance(failure, PacelineError):

@@ -1,8 +1,8 @@
-"""Daemon threads that make blocking calls, as many as are under way at once.
+"""Daemon threads for blocking calls, as many as calls in flight.
 
-gRPC's own future starts a thread whenever none of the channel's calls is under way, so a producer that sends one
-record at a time started a thread per record: 0.2 ms and a page fault each. A blocking call on a thread that stays
-costs half (docs/decisions/0008).
+gRPC's own futures start a thread whenever the channel has no call in flight, so that a producer with single records
+started a thread per record: 0.2 ms and a page fault each. A blocking call on a kept thread costs half
+(docs/decisions/0008).
 """
 
 import queue
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class CallThreads:
-    """Runs work at once, on a thread that is free or a new one; the user limits how much is under way."""
+    """Runs work immediately, on an idle thread or a new thread; the caller limits the number of calls in flight."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -24,7 +24,7 @@ class CallThreads:
 
     @property
     def free(self) -> int:
-        """How many threads wait for work."""
+        """Return the number of idle threads."""
         return self._free
 
     def submit(self, work: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class CallThreads:
         self._work.put(work)
 
     def close(self) -> None:
-        """Let every thread end when its present work is done; closing the channel ends a call under way."""
+        """End every thread after its present work; closing the channel aborts a call in flight."""
         with self._lock:
             self._closed = True
             count = len(self._threads)
@@ -47,7 +47,7 @@ class CallThreads:
             self._work.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for at most ``timeout_s`` until every thread has ended; call `close` first, and close the channels."""
+        """Wait at most ``timeout_s`` for every thread to end; first call `close`, and close the channels."""
         deadline = time.monotonic() + timeout_s
         for thread in list(self._threads):
             if thread is not threading.current_thread():
@@ -56,7 +56,7 @@ class CallThreads:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            del work  # it holds a request's bytes
+            del work  # it references the bytes of a request
             with self._lock:
                 if self._closed:
                     return

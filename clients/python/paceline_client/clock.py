@@ -1,4 +1,4 @@
-"""The clock of the client: linger, back-off and time-outs are measured with it, never with the wall clock."""
+"""Monotonic clock for linger, back-off and timeouts; never the wall clock."""
 
 import time
 

@@ -1,7 +1,7 @@
-"""Record batches as the producer writes them: one encoder per batch, records encoded while they are appended.
+"""Encode record batches for the producer: each record is encoded when it is appended.
 
-Reading is in `paceline.log.record_batch`; `records.py` uses it. Appending is all that one record costs here (0.15
-microseconds in the compiled codec); compression and checksum happen once per batch, in `finish`.
+`paceline.log.record_batch` decodes, used by `records.py`. Appending is the only cost per record (0.15 microseconds in
+the compiled codec); compression and checksum are computed once per batch, in `finish`.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from paceline.model.errors import InvalidRequestError
 Headers = Sequence[tuple[str, bytes | None]]
 
 RECORD_OVERHEAD_BYTES: Final = 21
-"""Most that one record adds to its key, value and headers."""
+"""Maximum overhead of a record beyond its key, value and headers."""
 
 _COUNT_AT: Final = 57
 _INT32 = Struct(">i")
 
 
 class AppendedRecord(Protocol):
-    """What the encoder says about a record it took."""
+    """The encoder's result for an appended record."""
 
     offset: int
     size: int
@@ -43,16 +43,16 @@ class BatchEncoder(Protocol):
         headers: list[tuple[str, bytes | None]],
         /,
     ) -> AppendedRecord | None:
-        """Encode record number ``offset``; None when it would make the batch too large (the first is always taken).
+        """Append record number ``offset``; return None when the batch would be too large (the first always fits).
 
-        A missing timestamp becomes the wall clock's. A key or value that is not bytes raises TypeError.
+        A missing timestamp is set to the wall clock. A key or value that is not bytes raises TypeError.
         """
 
     def size(self) -> int:
         """Return the bytes encoded so far."""
 
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, /) -> None:
-        """Set who wrote the batch and the sequence of its first record."""
+        """Set producer id, epoch and the sequence number of the first record."""
 
     def build(self) -> bytes | bytearray:
         """Return the batch with its header."""
@@ -62,23 +62,23 @@ def codec_named(name: str | None) -> Codec:
     """Return the codec for a setting: None, "none", "gzip", "snappy", "lz4" or "zstd".
 
     Raises:
-        InvalidRequestError: no such codec.
+        InvalidRequestError: the codec does not exist.
     """
     try:
         return Codec[(name or "none").upper()]
     except KeyError:
         known = ", ".join(codec.name.lower() for codec in Codec)
-        raise InvalidRequestError(f"compression {name!r} is not known; there are {known}") from None
+        raise InvalidRequestError(f"compression {name!r} is unknown; known are {known}") from None
 
 
 def new_encoder(batch_bytes: int) -> BatchEncoder:
-    """Return an encoder for one batch of at most ``batch_bytes``, uncompressed."""
+    """Return an encoder for a batch of at most ``batch_bytes``, uncompressed."""
     encoder: BatchEncoder = DefaultRecordBatchBuilder(MAGIC, 0, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_bytes)
     return encoder
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the largest size one record can have in a batch.
+    """Return the maximum size of a record in a batch.
 
     Raises:
         TypeError: key, value or a header is of the wrong type.
@@ -93,7 +93,7 @@ def finish(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes | bytearray:
-    """Return the batch: compressed when that makes it smaller, stamped with the producer's state, checksum set."""
+    """Return the batch with producer state and checksum, compressed if that makes it smaller."""
     encoder.set_producer_state(producer_id, producer_epoch, base_sequence)
     plain: Any = encoder.build()
     if codec is Codec.NONE:
@@ -103,5 +103,5 @@ def finish(
 
 
 def record_count(batch: bytes | bytearray) -> int:
-    """Return how many records a finished batch holds."""
+    """Return the number of records in a finished batch."""
     return int(_INT32.unpack_from(batch, _COUNT_AT)[0])

@@ -1,4 +1,4 @@
-"""`Consumer`: read partitions from a position on; fetching ahead happens behind it."""
+"""`Consumer`: read partitions from a position onwards; a background thread prefetches."""
 
 import itertools
 import os
@@ -37,16 +37,16 @@ from paceline_client.subscription import Assignment, OffsetReset, PartitionState
 
 DEFAULT_MAX_POLL_RECORDS: Final = 10_000
 _GROUP_LOOK_S: Final = 0.5
-"""Longest wait for records before the group is looked after again."""
+"""Longest wait for records between two checks of the group membership."""
 _names = itertools.count(1)
 
 
 class Consumer(GroupPartitions):
-    """Reads records. For one thread at a time; close it, or use it with ``with``.
+    """Reads records. Not thread-safe; close it, or use it with ``with``.
 
-    `assign` names partitions, `subscribe` whole topics. There are no committed offsets here: a partition begins where
-    `seek` says, else at ``auto_offset_reset``. A background thread keeps one long-polling fetch per leader under way
-    and follows leaders when they move. After a fork the child must make its own consumer.
+    `assign` reads partitions, `subscribe` whole topics. Without a group there are no committed offsets: a partition
+    starts at the offset of `seek`, otherwise at ``auto_offset_reset``. A background thread keeps one long-polling fetch
+    per leader in flight and follows leader changes. After a fork the child must create its own consumer.
 
         with Consumer("localhost:9092") as consumer:
             consumer.subscribe(["flights"])
@@ -81,39 +81,42 @@ class Consumer(GroupPartitions):
         client_id: str | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
-        """Make a consumer; it does not wait for the cluster.
+        """Create a consumer; does not wait for the cluster.
 
         Args:
-            bootstrap: ``"host:port,host:port"`` or a list; dead ones are skipped.
-            auto_offset_reset: "earliest", "latest" or "error": where to begin without a position, and where to go when
-                the position is out of range or the topic was deleted and made anew.
-            fetch_min_bytes: a broker answers when it has this much, or after ``fetch_max_wait_ms``.
+            bootstrap: ``"host:port,host:port"`` or a list; addresses that do not answer are skipped.
+            auto_offset_reset: "earliest", "latest" or "error": start position of a partition without a position, and
+            after
+                the position was out of range or the topic was deleted and re-created.
+            fetch_min_bytes: a broker answers when it has this many bytes, or after ``fetch_max_wait_ms``.
             fetch_max_wait_ms: longest wait of a fetch at the broker.
-            fetch_max_bytes: limit of one answer.
-            max_partition_fetch_bytes: limit per partition of one answer; a larger batch comes alone.
-            max_poll_records: limit of one `poll`.
-            max_buffered_bytes: limit of what is fetched ahead, all partitions together that are not paused.
-            check_crcs: verify every batch before it is decoded.
-            client_rack: where this consumer is. It reads from a replica in the same rack where the brokers'
-                ``replica.selector.class`` is ``rack-aware``, and from the leader when that is not possible.
+            fetch_max_bytes: maximum bytes of a response.
+            max_partition_fetch_bytes: maximum bytes per partition of a response; a larger batch is returned alone.
+            max_poll_records: maximum records of a `poll`.
+            max_buffered_bytes: maximum prefetched bytes of all partitions that are not paused.
+            check_crcs: verify the checksum of every batch before decoding.
+            client_rack: rack of this consumer. It reads from a replica in the same rack where the brokers'
+                ``replica.selector.class`` is ``rack-aware``, otherwise from the leader.
             group_id: name of the consumer group. `subscribe` then shares the partitions with the group's other members,
                 and reading begins at the group's committed offsets.
-            group_instance_id: makes this a static member: it keeps its partitions when its process restarts within the
-                session time-out (KIP-345). Unique in the group.
-            enable_auto_commit: commit by itself, in `poll`, before a rebalance and in `close`; only records that an
-                earlier `poll` handed out are committed.
+            group_instance_id: makes this a static member, unique in the group: it keeps its partitions when its process
+                restarts within the session timeout (KIP-345).
+            enable_auto_commit: commit automatically in `poll`, before a rebalance and in `close`; includes only records
+                returned by an earlier `poll`.
             auto_commit_interval_ms: pause between automatic commits.
-            session_timeout_ms: the group goes on without this member when its heartbeats stay away for so long.
-            heartbeat_interval_ms: pause between heartbeats; a third of the session time-out at most.
-            max_poll_interval_ms: the member leaves when `poll` is not called for so long.
-            partition_assignment_strategy: "range", "roundrobin", "sticky", "cooperative-sticky" or own assignors, the
-                best first; all members need one in common.
-            metadata_max_age_ms: how often new topics are looked for that match the pattern of `subscribe`.
-            request_timeout_ms: longest wait for an answer beyond the broker's own wait.
-            default_api_timeout_ms: longest wait of calls without a timeout of their own; also how long a partition may
-                be out of reach before `poll` says so.
-            client_id: name of the threads.
-            tls: certificate files; by default those that ``PACELINE_SSL_CA_FILE`` and the like name, else plaintext.
+            session_timeout_ms: the group removes this member when it sends no heartbeat for this long.
+            heartbeat_interval_ms: pause between heartbeats; at most a third of the session timeout.
+            max_poll_interval_ms: the member leaves the group when `poll` is not called for this long.
+            partition_assignment_strategy: "range", "roundrobin", "sticky", "cooperative-sticky" or own assignors, in
+            order
+                of preference; all members must have an assignor in common.
+            metadata_max_age_ms: interval of looking for new topics that match the pattern of `subscribe`.
+            request_timeout_ms: longest wait for a response, in addition to the broker's own wait.
+            default_api_timeout_ms: longest wait of calls without a timeout argument; also the time for which a
+            partition
+                may be unreachable before `poll` raises an error.
+            client_id: prefix of thread names.
+            tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
 
         Raises:
             InvalidRequestError: a setting is not valid.
@@ -128,7 +131,7 @@ class Consumer(GroupPartitions):
             raise InvalidRequestError("limits must be positive")
         sent = (fetch_min_bytes, fetch_max_wait_ms, fetch_max_bytes, max_partition_fetch_bytes, request_timeout_ms)
         if min(sent) < 0 or max(sent) > MAX_INT32:
-            raise InvalidRequestError(f"sizes and times of a fetch are from 0 to {MAX_INT32}, not {sent}")
+            raise InvalidRequestError(f"sizes and times of a fetch must be from 0 to {MAX_INT32}, not {sent}")
         with sendable("client_rack"):
             client_rack.encode()
         name = client_id or f"paceline-consumer-{next(_names)}"
@@ -197,10 +200,10 @@ class Consumer(GroupPartitions):
     # What to read ------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions; those that were assigned before keep their position.
+        """Read exactly these partitions; partitions that were assigned before keep their position.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic or partition.
+            UnknownTopicOrPartitionError: the topic or partition does not exist.
         """
         wanted = [TopicPartition(*tp) for tp in partitions]
         if self._group is not None and self._group.is_subscribed:
@@ -226,15 +229,15 @@ class Consumer(GroupPartitions):
     ) -> None:
         """Read every partition of these topics; with a ``group_id``, share them with the other members of the group.
 
-        With a group, the partitions are assigned in `poll`. ``pattern`` names all topics, present and future, whose
-        whole name matches the regular expression; it takes the place of ``topics`` and needs a group. ``listener`` is
-        called in `poll` when partitions come and go.
+        With a group, `poll` takes part in the assignment. ``pattern`` subscribes to all present and future topics whose
+        whole name matches the regular expression; it replaces ``topics`` and needs a group. ``listener`` is called in
+        `poll` when partitions are assigned or revoked.
 
-        Partitions that are added to a topic later are read too, from their beginning; those that it lacks when it was
-        made anew are not waited for.
+        Partitions that are added to a topic later are read too, from their beginning. Partitions that a re-created
+        topic lacks are not waited for.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic.
+            UnknownTopicOrPartitionError: the topic does not exist.
         """
         names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
         if bool(names) == (pattern is not None):
@@ -259,24 +262,24 @@ class Consumer(GroupPartitions):
         self._fetcher.interrupt()
 
     def partitions_for(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
+        """Return the number of partitions of a topic."""
         return self._metadata.wait_for_topic(topic, self._api_timeout_ms / 1000)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop handing out and fetching these partitions; they keep their position."""
+        """Stop returning and fetching records of these partitions; they keep their position."""
         self._set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on with paused partitions."""
+        """Resume paused partitions."""
         self._set_paused(partitions, False)
 
-    # Where to read -----------------------------------------------------------------------------------------------
+    # Positions -----------------------------------------------------------------------------------------------
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Read on from ``offset``; what was fetched ahead is dropped.
+        """Continue reading at ``offset``; discards prefetched records.
 
         Raises:
-            InvalidRequestError: not assigned, or there is no such offset.
+            InvalidRequestError: the partition is not assigned, or the offset is not valid.
         """
         with self._lock:
             self._raise_if_closed()
@@ -284,19 +287,19 @@ class Consumer(GroupPartitions):
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read on from the first offset still in the log, of these or of all assigned partitions."""
+        """Continue reading at the log start offset of these or of all assigned partitions."""
         self._seek_to(partitions, OffsetReset.EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read on from the high watermark as it is when the leader is asked."""
+        """Continue reading at the high watermark, which is looked up at the leader."""
         self._seek_to(partitions, OffsetReset.LATEST)
 
     def position(self, topic_partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """Return the offset of the next record that will be handed out; waits until it is looked up.
+        """Return the offset of the next record that `poll` will return; waits for the lookup of a missing position.
 
         Raises:
-            RequestTimedOutError: no leader said where the log begins or ends in time.
-            NoOffsetError: there is none, and ``auto_offset_reset`` is "error".
+            RequestTimedOutError: no leader answered the lookup in time.
+            NoOffsetError: the partition has no position, and ``auto_offset_reset`` is "error".
         """
         self._raise_if_closed()
         deadline = time.monotonic() + (self._api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -317,14 +320,14 @@ class Consumer(GroupPartitions):
                 if left <= 0:
                     cause = state.hindrance or self._metadata.last_error
                     raise RequestTimedOutError(
-                        f"no position of {topic_partition} in time: {cause or 'no answer'}"
+                        f"position of {topic_partition} not found in time: {cause or 'no answer'}"
                     ) from cause
                 self._news.wait(left)
 
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offset still in each log."""
+        """Return the log start offset of each partition."""
         return self._ends(partitions, OffsetReset.EARLIEST, timeout_ms)
 
     def end_offsets(
@@ -336,10 +339,10 @@ class Consumer(GroupPartitions):
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after a time, per partition; None when no record is that young.
+        """Return the first record at or after a time, per partition; None when every record is older.
 
         Raises:
-            InvalidRequestError: a partition or a time does not fit its field.
+            InvalidRequestError: a partition or a time is out of range.
         """
         self._raise_if_closed()
         with sendable():
@@ -353,20 +356,22 @@ class Consumer(GroupPartitions):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return records as soon as there are any, at most ``max_records``; an empty dict after ``timeout_ms``.
 
-        Positions are behind what was returned.
+        Returning records advances the positions past them.
 
         Raises:
-            LogTruncatedError: records that were handed out are gone; the next poll goes on where the logs agree.
-            NoOffsetError: the position is out of range, or one in an earlier topic of the name, and
+            LogTruncatedError: records that were returned earlier have been truncated; the next poll continues at the
+            end of
+                the common log.
+            NoOffsetError: the position is out of range, or belongs to a deleted topic of the same name, and
                 ``auto_offset_reset`` is "error".
             CorruptMessageError: a batch cannot be read.
             RequestTimedOutError: a partition could not be read for ``default_api_timeout_ms``; the message has the last
-                cause. The next poll goes on trying.
+                cause. The next poll tries again.
             InvalidRequestError: another thread is in `poll`.
-            PacelineError: what a leader said that waiting does not cure.
+            PacelineError: a leader returned an error that a retry does not resolve.
         """
         if not self._polling.acquire(blocking=False):
-            raise InvalidRequestError("another thread is in poll; one thread at a time may poll a consumer")
+            raise InvalidRequestError("another thread is in poll; a consumer is not thread-safe")
         try:
             return self._poll(timeout_ms, max_records)
         finally:
@@ -384,7 +389,7 @@ class Consumer(GroupPartitions):
                 return found
 
     def _poll_once(self, limit: int, deadline: float) -> dict[TopicPartition, list[ConsumerRecord]] | None:
-        """Return records, an empty dict at the deadline, or None when the group wants attention first."""
+        """Return records, an empty dict at the deadline, or None when group work must be done first."""
         with self._lock, self._fetcher.polling():
             while True:
                 self._raise_pending()
@@ -413,14 +418,14 @@ class Consumer(GroupPartitions):
                     return None
 
     def poll_batches(self, timeout_ms: int = 1_000, max_bytes: int | None = None) -> list[FetchedBatches]:
-        """Return raw batches as soon as there are any: the fast way for those who decode in bulk.
+        """Return raw batches as soon as there are any: the fast path for applications that decode in bulk.
 
         Args:
             timeout_ms: longest wait for the first byte.
-            max_bytes: stop adding fetched pieces at this size; at least one is returned.
+            max_bytes: stop adding fetched chunks at this size; at least one chunk is returned.
 
-        Raises:
-            PacelineError: as `poll`, apart from what only decoding would show.
+            Raises:
+            PacelineError: as `poll`, except errors that only decoding detects.
         """
         self._raise_if_closed()
         deadline = time.monotonic() + timeout_ms / 1000
@@ -446,10 +451,11 @@ class Consumer(GroupPartitions):
                 self._news.wait(left)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records for ever; break when done.
+        """Yield records endlessly; leave the loop with break.
 
-        Positions are behind the last poll, not the last record yielded. With a group they are behind the last record
-        yielded, so that leaving the loop early does not commit records that were never seen.
+        Without a group, positions are after the last poll, not after the last record yielded. With a group they are
+        after the last record yielded, so that leaving the loop early does not commit records that the loop has not
+        processed.
         """
         if self._group is not None:
             return self.records()
@@ -463,12 +469,12 @@ class Consumer(GroupPartitions):
     # Closing -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_ms: int = 10_000) -> None:
-        """Commit when that is automatic, leave the group, stop and join the threads.
+        """Commit if auto-commit is on, leave the group, stop and join the threads.
 
-        Later calls do nothing, nor do calls in a forked child.
+        Later calls, and calls in a forked child, do nothing.
         """
         if os.getpid() != self._pid:
-            return  # whoever holds the lock there will not let it go
+            return  # the thread that holds the lock does not exist in the forked child
         group = self._group
         if group is not None and not self._closed:
             group.close(timeout_ms)
@@ -498,7 +504,7 @@ class Consumer(GroupPartitions):
         except PacelineError as error:
             if not found:
                 raise
-            # What other partitions gave must not be lost: they have moved on. This partition tells next time.
+            # Keep the records of other partitions, whose positions have advanced; the next poll raises this error.
             state.error = error
             return []
 
@@ -508,7 +514,7 @@ class Consumer(GroupPartitions):
         if not self._assignment.states() and (self._group is None or not self._group.is_subscribed):
             raise InvalidRequestError("nothing is assigned; call assign or subscribe first")
         for state in self._assignment.states():
-            # Records fetched before the error come first.
+            # Return records that were fetched before the error first.
             if state.error is not None and not state.chunks:
                 error = state.take_error()
                 assert error is not None
@@ -523,13 +529,13 @@ class Consumer(GroupPartitions):
         if self._closed:
             raise ClientClosedError("the consumer is closed")
         if os.getpid() != self._pid:
-            raise ClientClosedError("the consumer was made before a fork; make a new one in this process")
+            raise ClientClosedError("the consumer was created before a fork; create a new consumer in this process")
 
     def _check_partitions(self, topic: str, indexes: list[int], deadline: float) -> None:
         count = self._metadata.wait_for_partition(topic, max(indexes), _seconds_until(deadline))
         wrong = [index for index in indexes if not 0 <= index < count]
         if wrong:
-            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, none is {wrong[0]}")
+            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, no partition {wrong[0]}")
 
     def _seek_to(self, partitions: Iterable[TopicPartition] | None, reset: OffsetReset) -> None:
         with self._lock:
@@ -561,7 +567,7 @@ class Consumer(GroupPartitions):
         self._news.notify_all()
 
     def _metadata_changed(self) -> None:
-        """Take in new partitions of subscribed topics and let the fetcher look at new leaders."""
+        """Add new partitions of subscribed topics and wake the fetcher for new leaders."""
         with self._lock:
             counts = {topic: self._metadata.partition_count(topic) for topic in self._topics}
             self._assignment.has_grown_to({topic: count for topic, count in counts.items() if count})

@@ -1,4 +1,4 @@
-"""What is told of records that were not delivered: the last real cause, and whether they may be in the log."""
+"""Errors of records that were not delivered: the last cause, and whether the records may be in the log."""
 
 from paceline.model.errors import ErrorCode, PacelineError, RequestTimedOutError
 from paceline_client.batch import ProducerBatch
@@ -7,8 +7,8 @@ from paceline_client.partition_queue import PartitionQueue
 
 
 def delivery_failed(queue: PartitionQueue, batch: ProducerBatch, timeout_ms: int) -> DeliveryFailedError:
-    """Return the error of a batch whose time is over, with the last real cause."""
-    cause = batch.last_error or queue.last_error or RequestTimedOutError("no broker answered yet")
+    """Return the error of a batch whose delivery timeout expired, with the last cause."""
+    cause = batch.last_error or queue.last_error or RequestTimedOutError("no broker has answered")
     return DeliveryFailedError(
         f"{batch.count} records of {batch.topic_partition} were not delivered within "
         f"{timeout_ms} ms and {batch.attempts} attempts: {in_words(cause)}",
@@ -19,7 +19,7 @@ def delivery_failed(queue: PartitionQueue, batch: ProducerBatch, timeout_ms: int
 
 
 def closed_before(queue: PartitionQueue, batch: ProducerBatch, error: ProducerClosedError) -> ProducerClosedError:
-    """Return the error of a producer that was closed with what has kept this batch from its log until then."""
+    """Return the error of a batch in a closed producer, with the reason why it was not delivered before."""
     cause = batch.last_error or queue.last_error
     unclear = "; it may be in the log" if batch.maybe_appended or batch.on_wire else ""
     told = ProducerClosedError(f"{error}{unclear}{'' if cause is None else f'; {in_words(cause)}'}")
@@ -28,5 +28,5 @@ def closed_before(queue: PartitionQueue, batch: ProducerBatch, error: ProducerCl
 
 
 def in_words(cause: PacelineError) -> str:
-    """Return an error with the name of its code, where that says something."""
+    """Return an error as text, with the name of its code unless that is UNKNOWN_SERVER_ERROR."""
     return str(cause) if cause.code is ErrorCode.UNKNOWN_SERVER_ERROR else f"{cause.code.name}: {cause}"

@@ -1,6 +1,6 @@
-"""What the client itself may raise, beside the errors of `paceline.model.errors` that servers send.
+"""Errors that the client itself raises, in addition to the server errors of `paceline.model.errors`.
 
-Every class here is a `PacelineError` too, so ``except PacelineError`` catches all there is.
+Every class is a `PacelineError`, so that ``except PacelineError`` catches all errors.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class ClientClosedError(PacelineError):
 
 
 class ProducerClosedError(ClientClosedError):
-    """`Producer.close` was called; records that were still waiting carry this error too."""
+    """`Producer.close` was called; records that were still waiting fail with this error too."""
 
 
 class BufferExhaustedError(RequestTimedOutError):
@@ -27,16 +27,16 @@ class BufferExhaustedError(RequestTimedOutError):
 
 
 class BootstrapError(PacelineError):
-    """None of the bootstrap addresses answered, or they cannot be parsed; the message has each one's cause."""
+    """No bootstrap address answered, or an address cannot be parsed; the message has the cause of each address."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True
 
 
 class ProducerFatalError(PacelineError):
-    """The producer cannot go on without risking duplicates or holes; close it and make a new one.
+    """The producer cannot continue without risking duplicates or gaps; close it and create a new producer.
 
-    ``cause`` is what the broker said: a sequence that cannot be continued, or a newer producer epoch.
+    ``cause`` is the broker's error: a sequence that cannot be continued, or a newer producer epoch.
     """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -50,8 +50,9 @@ class ProducerFatalError(PacelineError):
 class DeliveryFailedError(PacelineError):
     """A record was not delivered within ``delivery_timeout_ms``.
 
-    ``cause`` is the last real cause, never a mere "timed out" when more is known; the message names the broker that
-    gave it. ``maybe_appended`` is True when some attempt's outcome is unknown, so the record may be in the log.
+    ``cause`` is the last error, never a mere timeout when a more specific error is known; the message names the broker
+    that returned it. ``maybe_appended`` is True when the result of an attempt is unknown, so the record may be in the
+    log.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class DeliveryFailedError(PacelineError):
 
 
 class LogTruncatedError(PacelineError):
-    """Records the consumer had read were removed from the log by an unclean election.
+    """Records that the consumer had read were truncated, for example by an unclean election.
 
-    The consumer's position is now ``divergent_offset``; reading goes on from there after this was raised once.
+    The consumer's position is now ``divergent_offset``; after this error was raised once, reading continues there.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -75,7 +76,7 @@ class LogTruncatedError(PacelineError):
     def __init__(self, topic_partition: TopicPartition, position: int, divergent_offset: int) -> None:
         super().__init__(
             f"{topic_partition}: the log was truncated; the consumer was at offset {position}, "
-            f"the log agrees with it only below offset {divergent_offset}"
+            f"the log is the same only below offset {divergent_offset}"
         )
         self.topic_partition = topic_partition
         self.position = position
@@ -100,10 +101,10 @@ class NoOffsetError(PacelineError):
 
 @contextmanager
 def sendable(what: str = "request") -> Iterator[None]:
-    """Around the making of a request or record: what a field cannot hold is the caller's mistake; nothing was sent.
+    """Convert errors while building a request or record, such as a number out of range, into InvalidRequestError.
 
     Raises:
-        InvalidRequestError: a number beyond its field, or a text that is not Unicode.
+        InvalidRequestError: a number is out of the range of its field, or a text is not Unicode; nothing was sent.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A fetch: how it is made, its message, and what is remembered of it while it is under way."""
+"""A fetch: its settings, its message, and its state while it is in flight."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from paceline_client.subscription import OffsetReset
 
 @dataclass(frozen=True, slots=True)
 class FetchConfig:
-    """How fetches are made; names and meaning as Kafka's."""
+    """Settings of fetches; names and meaning as Kafka's."""
 
     fetch_min_bytes: int
     fetch_max_bytes: int
@@ -22,31 +22,31 @@ class FetchConfig:
     max_buffered_bytes: int
     request_timeout_ms: int
     hindrance_limit_ms: int
-    """How long a partition may be out of reach before `poll` is told; the attempts go on all the same."""
+    """Time for which a partition may be unreachable before `poll` raises an error; the attempts continue."""
     auto_offset_reset: OffsetReset
     client_rack: str = ""
-    """Where the consumer is; a leader may then send it to a follower in the same rack (KIP-392)."""
+    """Rack of the consumer; a leader may then redirect it to a follower in the same rack (KIP-392)."""
     read_replica_max_age_ms: int = 300_000
-    """The leader is asked anew after this."""
+    """Time after which a consumer that reads from a follower asks the leader for a read replica again."""
 
 
 @dataclass(slots=True)
 class OutstandingFetch:
-    """A fetch under way, with the generation and offset each partition had when it was sent."""
+    """A fetch in flight, with the generation and offset of each partition when it was sent."""
 
     broker: Broker
     address: str
     asked: dict[TopicPartition, tuple[int, int]]
     topic_ids: dict[TopicPartition, str]
-    """What each partition's topic was called besides its name."""
+    """Topic id of each partition in the request."""
     call: Any = None
-    """The call, when the broker has no stream for us."""
+    """The unary call, when the broker has no stream for this client."""
     stream: StreamClient | None = None
     interrupted: bool = False
 
 
 def wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rack: str) -> FetchRequest:
-    """Return the message."""
+    """Return the protobuf message."""
     request = FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=config.fetch_min_bytes,

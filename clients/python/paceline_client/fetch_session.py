@@ -1,4 +1,4 @@
-"""The client's half of incremental fetch sessions (KIP-227): what a fetch to one broker has to name. Pure."""
+"""Client side of incremental fetch sessions (KIP-227): the partitions to list in a fetch to one broker. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _MAX_EPOCH = 2**31 - 1
 
 
 class WantedPartition(NamedTuple):
-    """What a fetch asks of one partition; sent again only when it differs from what the session knows."""
+    """Fetch parameters of one partition; sent again only when they differ from those in the session."""
 
     topic_id: str
     fetch_offset: int
@@ -21,7 +21,7 @@ class WantedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What to put into the next fetch."""
+    """Session fields and partitions of the next fetch."""
 
     session_id: int
     session_epoch: int
@@ -30,7 +30,7 @@ class SessionRequest:
 
 
 class FetchSessionHandler:
-    """The session with one broker; at most one fetch is under way."""
+    """The session with one broker; at most one fetch is in flight."""
 
     def __init__(self) -> None:
         self._session_id = 0
@@ -38,7 +38,7 @@ class FetchSessionHandler:
         self._known: dict[TopicPartition, WantedPartition] = {}
 
     def build(self, wanted: Mapping[TopicPartition, WantedPartition]) -> SessionRequest:
-        """Return the next request: everything when a session begins, otherwise what changed."""
+        """Return the next request: all partitions when a session begins, otherwise the changes."""
         before, self._known = self._known, dict(wanted)
         if not self._session_id:
             return SessionRequest(0, 0, dict(wanted), [])
@@ -47,7 +47,7 @@ class FetchSessionHandler:
         return SessionRequest(self._session_id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """A fetch was answered without an error of the whole request; 0 says the broker keeps no session."""
+        """Handle a successful response; session id 0 means that the broker keeps no session."""
         if not session_id:
             self.reset()
         elif session_id != self._session_id:
@@ -56,6 +56,6 @@ class FetchSessionHandler:
             self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
 
     def reset(self) -> None:
-        """Begin anew with a full fetch: a call was lost or cancelled, or the broker does not know the session."""
+        """Restart with a full fetch: a call was lost or cancelled, or the broker does not know the session."""
         self._session_id = self._epoch = 0
         self._known = {}

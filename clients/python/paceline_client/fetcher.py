@@ -1,12 +1,12 @@
-"""The consumer's background thread: one long-polling fetch per leader; leaders are followed.
+"""The consumer's background thread: keeps one long-polling fetch per leader in flight and follows leader changes.
 
-Answers arrive on a stream for each broker and are taken in on its thread; where a broker has no stream for us, they
+Responses arrive on one stream per broker and are processed on the stream's thread. From a broker without a stream they
 arrive on gRPC's threads, which only queue them. Positions and buffers are in `Assignment`, guarded by the consumer's
-lock; this thread has the buffers filled ahead of `poll` up to a limit.
+lock; this thread fills the buffers ahead of `poll` up to a limit.
 
-`fetch_request.py` has the fetch itself, `partition_answers.py` what an answer about a partition leads to,
-`position_lookup.py` where to begin, `read_replicas.py` followers that are read, `obstacles.py` what keeps a partition
-from being read.
+`fetch_request.py` has the fetch itself, `partition_answers.py` processes the result of a partition,
+`position_lookup.py` finds start positions, `read_replicas.py` reads from followers, `obstacles.py` handles
+partitions that cannot be read.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ from paceline_client.wire import FETCH_METHOD, FETCH_STREAM_METHOD, FetchAnswer,
 LOG = logging.getLogger("paceline.client")
 
 _BUSY_WAIT_MS: Final = 20
-"""Wait of a fetch that leaves a partition out because its buffer is full: the reader may make room any moment."""
+"""Wait of a fetch that omits a partition because its buffer is full: `poll` may free the buffer any moment."""
 _FEW_BYTES: Final = 64 * 1024
-"""After a larger answer the next fetch does not wait until somebody has taken this one."""
+"""After a larger response the next fetch is sent at once, without waiting until `poll` has taken the records."""
 _DEADLINE_CHECK_MS: Final = 500
 
 
 class Fetcher:
-    """Owns the thread. `lock` is the consumer's; `on_news` is called with it held after every answer."""
+    """Owns the thread. `lock` is the consumer's; `on_news` is called with the lock held after every response."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Fetcher:
         self._wake = threading.Condition(lock)
         self._woken = False
         self._polling = 0
-        """Threads in `poll`."""
+        """Number of threads in `poll`."""
         self._put_off = False
-        """Whether the next fetches wait for a poller to take what has come."""
+        """Whether the next fetches wait until `poll` has taken the records."""
         self._stopped = False
         self._answers: deque[Callable[[], None]] = deque()
         self._sessions: dict[str, FetchSessionHandler] = {}
-        """By address, as what follows: what hangs at one does not hold up a broker that is at another now."""
+        """Fetches in flight by address, not by broker id: a hanging address must not block a broker that has moved."""
         self._outstanding: dict[str, OutstandingFetch] = {}
         self._methods: dict[str, Any] = {}
         self._streams = BrokerStreams(channels, FETCH_STREAM_METHOD, f"{name}-stream", one_at_a_time=True)
@@ -85,7 +85,7 @@ class Fetcher:
         self._partitions = PartitionAnswers(config, metadata, obstacles)
         self._positions = PositionLookup(assignment, metadata, channels, obstacles, self._post, on_news)
         self.failed: BaseException | None = None
-        """Why the thread died, if it did."""
+        """Error that ended the thread, None while it runs."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # For the consumer --------------------------------------------------------------------------------------------
@@ -95,17 +95,17 @@ class Fetcher:
         self.thread.start()
 
     def wake(self) -> None:
-        """Have the thread look for work."""
+        """Wake the thread to look for work."""
         with self._lock:
             self._woken = True
             self._wake.notify()
 
     @contextlib.contextmanager
     def polling(self) -> Iterator[None]:
-        """Somebody waits for records inside of this, with the lock held but for the waiting.
+        """Mark that a thread waits for records in `poll`; the lock is held except during the wait.
 
-        A few records that come meanwhile are theirs first: our thread goes on when they have been taken, not beside
-        who takes them. Who sees nothing for them calls `go_on`.
+        When a few records arrive meanwhile, this thread takes them before the fetcher sends the next fetches, so that
+        the two do not compete for the CPU. A poller that gets no records calls `go_on`.
         """
         self._polling += 1
         try:
@@ -115,14 +115,14 @@ class Fetcher:
             self.go_on()
 
     def go_on(self) -> None:
-        """Send what was put off; the lock is held."""
+        """Send the deferred fetches; the lock must be held."""
         if self._put_off:
             self._put_off = False
             self._woken = True
             self._wake.notify()
 
     def interrupt(self) -> None:
-        """After a seek or a new assignment: end waiting fetches, so the new positions are asked for at once."""
+        """Cancel waiting fetches after a seek or a new assignment, so that the new positions are fetched at once."""
         with self._lock:
             calls = [each.call for each in self._outstanding.values() if each.call is not None]
             streams = [each.stream for each in self._outstanding.values() if each.stream is not None]
@@ -135,7 +135,7 @@ class Fetcher:
         self.wake()
 
     def close(self) -> None:
-        """Cancel what is under way and join the thread."""
+        """Cancel the calls in flight and join the thread."""
         with self._lock:
             self._stopped = True
             calls = [each.call for each in self._outstanding.values() if each.call is not None]
@@ -186,7 +186,7 @@ class Fetcher:
         return True
 
     def _leave_addresses(self) -> None:
-        """Forget where no broker is any more and nothing is under way."""
+        """Forget addresses that belong to no broker any more and have no call in flight."""
         known = {broker.address for broker in self._metadata.brokers()}
         if not known:
             return
@@ -211,7 +211,7 @@ class Fetcher:
         full = self._assignment.buffered_bytes() >= config.max_buffered_bytes
         by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
         left_out: dict[int, int] = {}
-        """Brokers of which partitions are left out now, with the time until one may be asked for."""
+        """Brokers with partitions that are omitted now, and the time until such a partition may be fetched."""
         for state in self._assignment.states():
             if state.position is None or state.paused or state.error is not None:
                 continue
@@ -287,7 +287,7 @@ class Fetcher:
             stream.interrupt()
 
     def _answered(self, outstanding: OutstandingFetch, request: FetchRequest, answer: bytes | Exception) -> None:
-        """Take in what a stream brought, on its thread, so that who polls hears it without another hand-over."""
+        """Process a response on the stream's thread, so that `poll` wakes without another thread switch."""
         if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
             self._streams.are_unknown(outstanding.address)
             self._call(outstanding, request)
@@ -302,7 +302,7 @@ class Fetcher:
             try:
                 self._fetched(outstanding, outcome, outstanding.interrupted and isinstance(outcome, Exception))
             except Exception as failure:
-                LOG.exception("a fetch's answer was not taken in")
+                LOG.exception("processing a fetch response failed")
                 self.failed = failure
             self._on_news()
             self._put_off = True
@@ -310,7 +310,7 @@ class Fetcher:
                 self.go_on()
 
     def _call(self, outstanding: OutstandingFetch, request: FetchRequest) -> None:
-        """Fetch in a call of its own, from a broker that has no stream for us."""
+        """Fetch with a unary call, from a broker without a stream for this client."""
         try:
             call = self._method(outstanding.address).future(
                 request, timeout=(self._config.request_timeout_ms + request.max_wait_ms) / 1000

@@ -1,7 +1,7 @@
-"""What the client knows of the cluster: brokers, topics, leaders. Pure; `metadata_refresher.py` keeps it fresh.
+"""Cached cluster metadata: brokers, topics, leaders. Pure; `metadata_refresher.py` refreshes it.
 
-A partition never moves back to an older leader epoch of the same topic id: answers of brokers that lag behind, and
-answers that were overtaken on the way, change nothing (KIP-320).
+A partition never moves back to an older leader epoch of the same topic id: responses of brokers with outdated metadata,
+and responses that arrive late, change nothing (KIP-320).
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from paceline_client.addresses import address_of
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker and where to reach it."""
+    """A live broker and its address."""
 
     broker_id: int
     host: str
@@ -35,7 +35,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; ``leader`` is None while it has none."""
+    """A partition; ``leader`` is None when it has no leader."""
 
     partition: int
     leader: int | None
@@ -44,7 +44,7 @@ class PartitionDescription:
     isr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
-    """Replicas that a running reassignment adds; only controllers know this and the next."""
+    """Replicas that a running reassignment adds; set only by controllers, as is the next field."""
     removing_replicas: tuple[int, ...] = ()
 
 
@@ -84,19 +84,19 @@ def topic_of(wire: WireTopic) -> TopicDescription:
 
 
 class ClusterMetadata:
-    """The cache. Not safe to share without a lock; `MetadataRefresher` holds one around it."""
+    """The cache. Not thread-safe; `MetadataRefresher` guards it with a lock."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
         self.brokers: dict[int, Broker] = {}
         self.version = 0
-        """Grows with every change that may matter to routing."""
+        """Increases with every change that can affect routing."""
         self._topics: dict[str, dict[int, PartitionDescription]] = {}
         self._topic_ids: dict[str, str] = {}
         self._errors: dict[str, PacelineError] = {}
 
     def update_cluster(self, answer: DescribeClusterResponse) -> None:
-        """Take over the live brokers; an empty list (a broker that is starting) changes nothing."""
+        """Replace the live brokers; an empty list (from a broker that is starting) changes nothing."""
         if not answer.brokers:
             return
         self.cluster_id = answer.cluster_id
@@ -106,7 +106,7 @@ class ClusterMetadata:
             self.version += 1
 
     def update_topic(self, wire: WireTopic) -> None:
-        """Take over one topic, partition by partition where it is not older."""
+        """Update a topic; skips partitions whose data in the response is older."""
         if wire.HasField("error"):
             error = error_for(wire.error.code, f"topic {wire.name}: {wire.error.message or 'cannot be described'}")
             self._errors[wire.name] = error
@@ -128,7 +128,7 @@ class ClusterMetadata:
         self._topic_ids[topic.name] = topic.topic_id
 
     def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
-        """Follow a broker's word on who leads; False when it tells nothing newer, no address, or of another topic."""
+        """Apply a leader hint; return False when it is not newer, has no address, or is for another topic id."""
         if hint.topic_id and hint.topic_id != self.topic_id(topic_partition.topic):
             return False
         known = self.partition(topic_partition)
@@ -157,7 +157,7 @@ class ClusterMetadata:
         return None if known is None or known.leader is None else self.brokers.get(known.leader)
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has, 0 when it is not known."""
+        """Return the number of partitions of a topic, 0 when it is not known."""
         return len(self._topics.get(topic, ()))
 
     def available_partitions(self, topic: str) -> list[int]:
@@ -169,11 +169,11 @@ class ClusterMetadata:
         return self._topic_ids.get(topic, "")
 
     def error_of(self, topic: str) -> PacelineError | None:
-        """Return why the topic could not be described last time, None when it could."""
+        """Return the error of the last attempt to describe the topic, None after success."""
         return self._errors.get(topic)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Drop topics nobody uses any more."""
+        """Drop topics that are no longer used."""
         for topic in topics:
             self._topics.pop(topic, None)
             self._topic_ids.pop(topic, None)

@@ -1,4 +1,4 @@
-"""Keeps `ClusterMetadata` fresh from a thread of its own: on demand with back-off, and every few minutes."""
+"""Refresh `ClusterMetadata` on a background thread: on demand with back-off, and every few minutes."""
 
 import logging
 import random
@@ -30,22 +30,22 @@ LOG = logging.getLogger("paceline.client")
 
 METADATA_MAX_AGE_MS: Final = 300_000
 ONE_BROKER_TIMEOUT_S: Final = 5.0
-"""Longest wait for one address before the next is asked."""
+"""Longest wait for one address before trying the next."""
 MISSING_TOPIC_MAX_MS: Final = 5_000
-"""How long a topic may be unknown to the brokers before waiting for it is given up: a new one needs a moment."""
+"""Time to wait for a topic that brokers do not know: a new topic needs a moment to reach them."""
 MISSING_PARTITION_MAX_MS: Final = 1_000
-"""The same for a partition of a topic that is known; it may have been added a moment ago."""
+"""Time to wait for a missing partition of a known topic, which may have been added a moment ago."""
 BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadline_ms=None, max_attempts=1)
 
 NO_NEWS_BACKOFF_MS: Final = 250
-"""Longest pause while brokers answer and tell nothing new: a client that waits for a leader hears of it so soon, and
-hundreds of them do not keep the brokers busy with their questions."""
+"""Longest pause between refreshes while responses have nothing new: short enough that a client learns of a new leader
+quickly, long enough that hundreds of clients do not overload the brokers."""
 _CALM_S: Final = 2.0
-"""After so long without a question the next ones come in quick succession again."""
+"""Idle time after which the back-off starts at its shortest pause again."""
 
 
 class MetadataRefresher:
-    """Cluster metadata with the thread that asks for it. Safe to share between threads.
+    """Cluster metadata with the thread that refreshes it. Thread-safe.
 
     ``on_change`` is called from the thread after every refresh and after every hint that changed a leader.
     """
@@ -72,7 +72,7 @@ class MetadataRefresher:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    # What others ask ---------------------------------------------------------------------------------------------
+    # For other threads ---------------------------------------------------------------------------------------------
 
     def leader_of(self, topic_partition: TopicPartition) -> Broker | None:
         """Return the leader, None when none is known."""
@@ -80,14 +80,14 @@ class MetadataRefresher:
             return self._cluster.leader_of(topic_partition)
 
     def leadership(self, topic_partition: TopicPartition) -> tuple[Broker | None, int | None, str]:
-        """Return the leader and its epoch, None where they are not known, and the id of the topic."""
+        """Return leader, leader epoch and topic id; None for values that are not known."""
         with self._changed:
             known = self._cluster.partition(topic_partition)
             epoch = None if known is None or known.leader_epoch < 0 else known.leader_epoch
             return self._cluster.leader_of(topic_partition), epoch, self._cluster.topic_id(topic_partition.topic)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription | None:
-        """Return what is known of a partition."""
+        """Return the cached description of a partition."""
         with self._changed:
             return self._cluster.partition(topic_partition)
 
@@ -113,27 +113,27 @@ class MetadataRefresher:
 
     @property
     def version(self) -> int:
-        """Grows with every change."""
+        """Increases with every change."""
         return self._cluster.version
 
     @property
     def last_error(self) -> PacelineError | None:
-        """Why the last round of asking failed, None when it did not."""
+        """Error of the last refresh, None after success."""
         return self._last_error
 
     def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
-        """Follow a broker's word on who leads; False when it is not news."""
+        """Apply a leader hint; return False when it is not newer."""
         with self._changed:
             return self._cluster.apply_hint(topic_partition, hint)
 
     def request(self) -> None:
-        """Ask for a refresh soon; returns at once."""
+        """Request a refresh; returns at once."""
         with self._changed:
             self._wanted = True
             self._changed.notify_all()
 
     def want(self, topics: Iterable[str]) -> None:
-        """Ask for these topics too from now on; returns at once."""
+        """Add these topics to all future refreshes; returns at once."""
         with self._changed:
             missing = set(topics) - self._topics
             if missing:
@@ -142,11 +142,11 @@ class MetadataRefresher:
                 self._changed.notify_all()
 
     def wait_for_topic(self, topic: str, timeout_s: float) -> int:
-        """Return the number of partitions of a topic, waiting for the metadata when necessary.
+        """Return the number of partitions of a topic, waiting for its metadata when necessary.
 
         Raises:
-            UnknownTopicOrPartitionError: brokers said for some seconds that there is no such topic.
-            InvalidTopicError: the name is not legal.
+            UnknownTopicOrPartitionError: brokers reported for some seconds that the topic does not exist.
+            InvalidTopicError: the name is not valid.
             BootstrapError: no broker answered in time; the message has the last cause.
             ClientClosedError: closed meanwhile.
         """
@@ -164,7 +164,7 @@ class MetadataRefresher:
                     self._cluster.forget_topics([topic])
                     raise
                 if topic not in self._topics:
-                    # One name that cannot be sent would keep the answers for all others away.
+                    # A name that cannot be encoded would make the requests for all other topics fail.
                     validate_topic_name(topic)
                 if topic not in self._topics or self._cluster.error_of(topic) is not None:
                     self._topics.add(topic)
@@ -173,7 +173,7 @@ class MetadataRefresher:
                 self._changed.wait(min(0.2, max(0.001, timeout_s - waited)))
 
     def wait_for_partition(self, topic: str, index: int, timeout_s: float) -> int:
-        """Return the number of partitions of a topic; while it lacks this one it is asked for again, for a moment.
+        """Return the number of partitions of a topic; requests refreshes for a moment while it lacks this partition.
 
         Raises:
             PacelineError: as `wait_for_topic`.
@@ -190,7 +190,7 @@ class MetadataRefresher:
         return count
 
     def wait_for_brokers(self, timeout_s: float) -> list[Broker]:
-        """Return the live brokers, waiting for the first answer.
+        """Return the live brokers, waiting for the first response.
 
         Raises:
             BootstrapError: no address answered in time.
@@ -210,7 +210,7 @@ class MetadataRefresher:
             return [broker for _, broker in sorted(self._cluster.brokers.items())]
 
     def stop(self) -> None:
-        """Ask nobody any more. A call under way ends when the channels are closed; `close` waits for that."""
+        """Stop refreshing. A call in flight ends when the channels are closed; `close` waits for it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -269,7 +269,7 @@ class MetadataRefresher:
             no_news = no_news + 1 if self._cluster.version == version else 0
             now = time.monotonic()
             refreshed = now
-            # Even a good answer is not asked for again at once: many callers may want the same news.
+            # Pause even after success: many callers may request the same refresh.
             pause_ms = BACKOFF.backoff_ms(max(1, failures or no_news), self._rng)
             quiet_until = now + (pause_ms if failures else min(pause_ms, NO_NEWS_BACKOFF_MS)) / 1000
             if not answered:
@@ -277,10 +277,10 @@ class MetadataRefresher:
             try:
                 self._on_change()
             except Exception:
-                LOG.exception("a metadata listener failed")
+                LOG.exception("metadata listener failed")
 
     def _refresh(self, topics: Iterable[str]) -> bool:
-        """Ask addresses until one answers that knows brokers; False when none did."""
+        """Try addresses until a response lists brokers; return False when none does."""
         problems: list[str] = []
         for address in self._candidates():
             if self._closed:
@@ -288,19 +288,19 @@ class MetadataRefresher:
             try:
                 if self._ask(address, list(topics)):
                     return True
-                # A broker that is starting, or no controller reaches: what it does not know others may.
-                problems.append(f"{address} knows no brokers yet")
+                # A starting broker, or a broker that no controller has reached, has no brokers; try the next address.
+                problems.append(f"{address} has no brokers in its metadata yet")
                 self._last_error = BrokerNotAvailableError("; ".join(problems))
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure)
                 problems.append(f"{address}: {error}")
                 self._last_error = type(error)("; ".join(problems))
-                LOG.debug("metadata from %s failed: %s", address, error)
+                LOG.debug("metadata request failed: address=%s error=%s", address, error)
             except Exception as failure:
                 if self._closed:  # gRPC raises ValueError for a call on a closed channel
                     return True
-                # Whatever it is, the thread has to live: nobody would learn of new leaders without it.
-                LOG.exception("metadata from %s failed", address)
+                # Keep the thread alive after any error: without it the client would not learn of new leaders.
+                LOG.exception("metadata request failed: address=%s", address)
                 problems.append(f"{address}: {failure!r}")
                 self._last_error = UnknownServerError("; ".join(problems))
         with self._changed:

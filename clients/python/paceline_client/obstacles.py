@@ -1,4 +1,4 @@
-"""What keeps a partition from being read: when it is tried again, and when `poll` is told."""
+"""Handle partitions that cannot be read: schedule retries, and decide when `poll` raises an error."""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,42 +10,42 @@ from paceline_client.subscription import PartitionState
 
 BACKOFF_MS: Final = 50
 _LONGEST_BACKOFF_MS: Final = 500
-"""Pause between attempts at a partition that could not be read for some seconds."""
+"""Longest pause between attempts for a partition that could not be read for some seconds."""
 LONGEST_SLEEP_MS: Final = 1_000
-"""Whoever has news tells; who waits for it looks after so long all the same."""
+"""Longest sleep; normally a notification ends it earlier."""
 
 
 class Obstacles:
-    """Notes them in the states of partitions; the consumer holds its lock around every call."""
+    """Records read failures in the states of partitions; the caller holds the consumer's lock."""
 
     def __init__(self, metadata: MetadataRefresher, limit_ms: int, on_news: Callable[[], None]) -> None:
-        """``limit_ms`` is how long a partition may be out of reach before ``on_news`` wakes who polls."""
+        """``limit_ms`` is the time for which a partition may be unreachable before ``on_news`` wakes the poller."""
         self._metadata = metadata
         self._limit_ms = limit_ms
         self._on_news = on_news
 
     def hinder(self, state: PartitionState, error: PacelineError) -> None:
-        """The partition cannot be read now; poll is told when waiting has not helped for long."""
+        """Record that the partition cannot be read; poll raises the error when this lasts longer than the limit."""
         state.hindered(error, monotonic_ms(), self._limit_ms)
         if state.error is not None:
             self._on_news()
 
     def call_failed(self, state: PartitionState, error: PacelineError) -> None:
-        """A call about the partition failed as a whole; poll is told at once of what waiting does not cure."""
+        """Handle a call that failed as a whole; poll raises an error that is not retriable at once."""
         if error.retriable or isinstance(error, UnknownServerError):
             self.hinder(state, error)
         else:
             state.error = error
 
     def leaderless(self, state: PartitionState, now_ms: int) -> int:
-        """Ask for its leader; return when to look again, in ms."""
+        """Request the partition's leader; return the time until the next check, in ms."""
         if state.absent:
             return LONGEST_SLEEP_MS
         self._metadata.request()
         tp = state.topic_partition
         known = self._metadata.partition(tp)
         if known is None:
-            why = f"there is no {tp} any more"
+            why = f"{tp} no longer exists"
         elif known.leader is None:
             why = f"{tp} has no leader"
         else:
@@ -57,7 +57,7 @@ class Obstacles:
         return BACKOFF_MS
 
     def try_later(self, state: PartitionState) -> None:
-        """Leave a partition alone for a quarter of the time for which it could not be read, within limits."""
+        """Delay the next attempt by a quarter of the time for which the partition could not be read, within limits."""
         now_ms = monotonic_ms()
         hindered_ms = 0 if state.hindered_since_ms is None else now_ms - state.hindered_since_ms
         state.retry_at_ms = now_ms + min(max(BACKOFF_MS, hindered_ms // 4), _LONGEST_BACKOFF_MS)

@@ -1,4 +1,4 @@
-"""Looking up offsets at the leaders: earliest, latest, by time. Blocking, with a deadline."""
+"""Look up offsets at the leaders: earliest, latest, by time. Blocking, with a deadline."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ from paceline_client.subscription import OffsetReset
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's place: its offset, its timestamp, and the leader epoch of who answered."""
+    """A record's offset and timestamp, and the leader epoch of the answering leader."""
 
     offset: int
     timestamp_ms: int | None
@@ -43,19 +43,19 @@ SPEC_OF_RESET = {OffsetReset.EARLIEST: OFFSET_SPEC_EARLIEST, OffsetReset.LATEST:
 
 
 def query_end(topic_partition: TopicPartition, reset: OffsetReset) -> ListOffsetsPartition:
-    """Return the question for one end of the log."""
+    """Return the query for the earliest or latest offset."""
     topic, partition = topic_partition
     return ListOffsetsPartition(topic=topic, partition=partition, spec=SPEC_OF_RESET[reset])
 
 
 def query_time(topic_partition: TopicPartition, timestamp_ms: int) -> ListOffsetsPartition:
-    """Return the question for the first record at or after a time."""
+    """Return the query for the first record at or after a time."""
     topic, partition = topic_partition
     return ListOffsetsPartition(topic=topic, partition=partition, spec=OFFSET_SPEC_TIMESTAMP, timestamp_ms=timestamp_ms)
 
 
 def fence(query: ListOffsetsPartition, known: PartitionDescription | None) -> ListOffsetsPartition:
-    """Put the leader epoch we know into the question, so that a leader of another epoch refuses it; return it."""
+    """Set the known leader epoch in the query, so that a leader of another epoch refuses it; return the epoch."""
     query.ClearField("current_leader_epoch")
     if known is not None and known.leader_epoch >= 0:
         query.current_leader_epoch = known.leader_epoch
@@ -63,10 +63,10 @@ def fence(query: ListOffsetsPartition, known: PartitionDescription | None) -> Li
 
 
 def read_result(result: ListOffsetsPartitionResult) -> OffsetAndTimestamp | None:
-    """Return the offset found, None when no record is that young.
+    """Return the offset found, None when every record is older than the time.
 
     Raises:
-        PacelineError: what the leader said.
+        PacelineError: the leader's error.
     """
     if result.HasField("error"):
         raise error_for(result.error.code, f"{result.topic}-{result.partition}: {result.error.message}")
@@ -80,7 +80,7 @@ def read_result(result: ListOffsetsPartitionResult) -> OffsetAndTimestamp | None
 
 
 class OffsetLookup:
-    """Asks leaders for offsets, following them when they move."""
+    """Looks up offsets at leaders, following leader changes."""
 
     def __init__(self, metadata: MetadataRefresher, channels: ChannelCache) -> None:
         self._metadata = metadata
@@ -89,11 +89,11 @@ class OffsetLookup:
     def look_up(
         self, queries: Iterable[ListOffsetsPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the offset of every partition asked about.
+        """Return the offset of every partition in the query.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic or partition.
-            PacelineError: the last real cause when not all leaders answered within ``timeout_ms``.
+            UnknownTopicOrPartitionError: the topic or partition does not exist.
+            PacelineError: the last cause when not all leaders answered within ``timeout_ms``.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         open_queries = {TopicPartition(query.topic, query.partition): query for query in queries}
@@ -102,7 +102,9 @@ class OffsetLookup:
             left_s = max(0.0, deadline - time.monotonic())
             count = self._metadata.wait_for_partition(tp.topic, tp.partition, left_s)
             if not 0 <= tp.partition < count:
-                raise UnknownTopicOrPartitionError(f"topic {tp.topic} has {count} partitions, none is {tp.partition}")
+                raise UnknownTopicOrPartitionError(
+                    f"topic {tp.topic} has {count} partitions, no partition {tp.partition}"
+                )
 
         def attempt(left_s: float | None) -> None:
             self._ask_once(open_queries, found, min(left_s or 1.0, 5.0))
@@ -156,12 +158,12 @@ class OffsetLookup:
                     if result.error.HasField("current_leader"):
                         self._metadata.apply_hint(tp, result.error.current_leader)
         if problem is None and open_queries:
-            problem = RequestTimedOutError(f"no answer about {', '.join(map(str, open_queries))}")
+            problem = RequestTimedOutError(f"no answer for {', '.join(map(str, open_queries))}")
         if problem is not None:
             self._metadata.request()
             raise problem
 
 
 def plain_offsets(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
-    """Return the offsets alone; both ends of a log always exist."""
+    """Return only the offsets; the earliest and the latest offset of a log always exist."""
     return {tp: place.offset for tp, place in found.items() if place is not None}

@@ -1,4 +1,4 @@
-"""What a fetch says about one partition, taken in: records, a truncation, an error, another broker to read from."""
+"""Process the fetch result of one partition: records, truncation, errors, or a read replica."""
 
 import logging
 
@@ -18,20 +18,20 @@ LOG = logging.getLogger("paceline.client")
 
 
 class PartitionAnswers:
-    """Changes the states of partitions; the consumer holds its lock around every call."""
+    """Updates the states of partitions; the caller holds the consumer's lock."""
 
     def __init__(self, config: FetchConfig, metadata: MetadataRefresher, obstacles: Obstacles) -> None:
-        """Take in what comes by the policies of ``config``."""
+        """Use the policies of ``config``."""
         self._reset = config.auto_offset_reset
         self._read_replica_max_age_ms = config.read_replica_max_age_ms
         self._metadata = metadata
         self._obstacles = obstacles
 
     def take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker, topic_id: str) -> None:
-        """Take in what ``broker`` says of the partition, which was asked for as one of the topic with this id.
+        """Process ``broker``'s result for a partition that was requested with this topic id.
 
         Raises:
-            CorruptMessageError: what it brought is not whole batches behind the position.
+            CorruptMessageError: the data is not a sequence of whole batches from the fetch offset.
         """
         if fetched.error is None and topic_id:
             if state.topic_id not in ("", topic_id):
@@ -48,18 +48,18 @@ class PartitionAnswers:
             state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
 
     def _made_anew(self, state: PartitionState) -> None:
-        """The position is one in an earlier topic of the name; what was fetched ahead of that comes first."""
+        """Reset a position of a deleted topic of the same name, after its prefetched records are consumed."""
         if state.chunks:
             self._obstacles.try_later(state)
             return
-        LOG.warning("%s: the topic was made anew, going to the %s", state.topic_partition, self._reset.value)
+        LOG.warning("topic was re-created: partition=%s reset_to=%s", state.topic_partition, self._reset.value)
         state.seek_to(self._reset)
 
     def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
         tp = state.topic_partition
         error = error_for(wire.code, f"{broker}: {tp}: {wire.message}")
         if state.read_replica == broker.broker_id:
-            # Whatever a follower says, the leader knows better; also where the log begins and ends.
+            # After an error from a follower ask the leader, whose log range is authoritative.
             state.back_to_leader(monotonic_ms() + LEADER_ONLY_MS)
             if not (wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)):
                 self._metadata.request()
@@ -77,7 +77,7 @@ class PartitionAnswers:
             self._metadata.request()
 
     def _out_of_range(self, state: PartitionState, wire: PartitionError) -> None:
-        """The next position by policy; records fetched ahead come first, they were read before the log lost them."""
+        """Reset an out-of-range position by policy; prefetched records are returned first, they were read in time."""
         if state.chunks:
             state.retry_at_ms = monotonic_ms() + BACKOFF_MS
             return
@@ -90,7 +90,7 @@ class PartitionAnswers:
             )
             return
         LOG.warning(
-            "%s: offset %s is out of range [%s, %s), going to the %s",
+            "offset out of range: partition=%s offset=%s log_start=%s log_end=%s reset_to=%s",
             state.topic_partition,
             state.fetch_offset,
             start,

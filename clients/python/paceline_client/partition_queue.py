@@ -1,6 +1,6 @@
-"""The batches of one partition that have no outcome yet, and the gap that a lost one leaves in their sequence.
+"""The unresolved batches of one partition, and the gap that a lost batch leaves in their sequence.
 
-The rules are in the text of `accumulator`. Pure, as that is.
+The rules are in the docstring of `accumulator`. Pure.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from paceline_client.batch import ProducerBatch
 
 
 class PartitionQueue:
-    """The batches of one partition, oldest first: ``unresolved`` were drained, ``pending`` were not."""
+    """Batches of one partition, oldest first: ``unresolved`` batches were drained, ``pending`` batches were not."""
 
     __slots__ = (
         "acknowledged",
@@ -32,26 +32,26 @@ class PartitionQueue:
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.topic_id = ""
-        """Which of the topics that had this name batches are sent to, empty while that is not known."""
+        """Topic id that batches are sent to, empty while it is not known."""
         self.open: ProducerBatch | None = None
-        """The last of ``pending``, while records may still be added."""
+        """The last batch of ``pending``, while records may still be added."""
         self.pending: deque[ProducerBatch] = deque()
         self.unresolved: deque[ProducerBatch] = deque()
         self.producer_id: int | None = None
         self.producer_epoch = -1
         self.next_sequence = 0
         self.started = 0
-        """How many batches were drained for the first time."""
+        """Number of batches that were drained."""
         self.acknowledged = False
-        """The leader has taken a batch of this producer id."""
+        """Whether the leader has acknowledged a batch of this producer id."""
         self.gap = False
-        """A sequence was given out and will never be in the log."""
+        """Whether a sequence number was assigned that will never be in the log."""
         self.retry_at_ms = 0
         self.last_error: PacelineError | None = None
         """Why the partition could not be sent to, for batches that expire without an attempt."""
 
     def belong_to(self, topic_id: str) -> None:
-        """Begin batches for this topic from now on; its log lacks what another one of its name has acknowledged."""
+        """Set the topic id; the log of a re-created topic lacks acknowledged batches, which makes a gap."""
         if self.topic_id and self.producer_id is not None:
             self.gap = True
         self.topic_id = topic_id
@@ -61,7 +61,7 @@ class PartitionQueue:
         return any(not batch.on_wire and not batch.done for batch in self.unresolved)
 
     def next_to_resend(self) -> ProducerBatch | None:
-        """Return the drained batch to send again: the oldest without outcome, unless one is on the wire already."""
+        """Return the drained batch to send again: the oldest without a result, unless a batch is already in flight."""
         if not self.unresolved or not self.recovering():
             return None
         if self.gap:
@@ -72,9 +72,9 @@ class PartitionQueue:
         return None if oldest.on_wire else oldest
 
     def settle_gap(self, producer_id: int | None) -> None:
-        """After a gap: mark what is surely not in the log.
+        """After a gap: mark the batches that are definitely not in the log.
 
-        Once nothing else is left and ``producer_id`` is a new one, everything waits again, to be numbered anew.
+        When only such batches remain and ``producer_id`` is new, move them back to ``pending``, to be renumbered.
         """
         if not self.gap:
             return
@@ -95,7 +95,7 @@ class PartitionQueue:
         self.gap = False
 
     def drop(self, batch: ProducerBatch) -> None:
-        """Take out a drained batch that is not sent again; its sequence, if it has one, is never used."""
+        """Remove a drained batch that is not sent again; its sequence number is never reused."""
         self.unresolved.remove(batch)
         if batch.base_sequence is not None:
             self.gap = True

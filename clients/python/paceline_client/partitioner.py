@@ -1,7 +1,7 @@
-"""Which partition a record goes to: murmur2 of the key as Kafka's Java client computes it, sticky without a key.
+"""Choose the partition of a record: murmur2 of the key as in Kafka's Java client, sticky without a key.
 
-Does no I/O and has no clock. The hash of a key is kept in a bounded cache, since pure Python needs 2 to 4 microseconds
-for it and topics are usually written with few keys many times.
+Does no I/O and reads no clock. A bounded cache keeps the hashes of keys, since pure Python needs 2 to 4 microseconds
+per hash and many topics have few distinct keys.
 """
 
 import random
@@ -16,7 +16,7 @@ _MASK: Final = 0xFFFFFFFF
 
 _CACHED_KEYS: Final = 65_536
 _LONGEST_CACHED_KEY: Final = 256
-"""Longer keys are hashed every time, so the cache stays below about 25 MB."""
+"""Longer keys are not cached, so that the cache stays below about 25 MB."""
 
 _WORDS: Final = tuple(Struct(f"<{count}I") for count in range(65))
 
@@ -52,7 +52,7 @@ _cached_hash = lru_cache(maxsize=_CACHED_KEYS)(_positive_hash)
 
 
 def key_hash(key: bytes) -> int:
-    """Return murmur2 of ``key`` with the sign bit cleared; modulo the number of partitions it is the partition."""
+    """Return murmur2 of ``key`` with the sign bit cleared; its remainder by the partition count is the partition."""
     return _cached_hash(key) if len(key) <= _LONGEST_CACHED_KEY else _positive_hash(key)
 
 
@@ -62,7 +62,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Chooses one partition for records without a key and stays with it until its batch is done (KIP-480)."""
+    """Chooses a partition for records without a key and keeps it until its batch is complete (KIP-480)."""
 
     __slots__ = ("_rng", "current")
 
@@ -72,7 +72,7 @@ class StickyPartitioner:
         """The partition chosen last, -1 before the first choice."""
 
     def choose(self, available: Sequence[int], partition_count: int) -> int:
-        """Choose another partition, one with a leader when there is any, and return it."""
+        """Choose another partition, preferably a partition with a leader, and return it."""
         candidates = available or range(partition_count)
         if len(candidates) == 1:
             self.current = candidates[0]

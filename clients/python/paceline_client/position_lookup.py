@@ -1,4 +1,4 @@
-"""Where to begin with partitions that have no position: their leaders are asked for an end of the log."""
+"""Find the start position of partitions without a position by asking their leaders."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -23,7 +23,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class PositionLookup:
-    """Asks without blocking; the consumer holds its lock around every call."""
+    """Looks up positions without blocking; the caller holds the consumer's lock."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class PositionLookup:
         post: Callable[[Callable[[], None]], None],
         on_news: Callable[[], None],
     ) -> None:
-        """``post`` has the fetcher's thread do something, ``on_news`` wakes who polls."""
+        """``post`` runs a function on the fetcher's thread, ``on_news`` wakes the poller."""
         self._assignment = assignment
         self._metadata = metadata
         self._channels = channels
@@ -42,15 +42,15 @@ class PositionLookup:
         self._post = post
         self._on_news = on_news
         self._asked: set[TopicPartition] = set()
-        """Partitions that somebody is being asked about."""
+        """Partitions with a lookup in flight."""
         self._calls: set[Any] = set()
 
     def under_way(self) -> list[Any]:
-        """Return the calls that have not ended, to be cancelled."""
+        """Return the calls in flight, so that the caller can cancel them."""
         return list(self._calls)
 
     def look_up(self, now_ms: int) -> int:
-        """Ask leaders for the ends that partitions without a position want; return when to look again, in ms."""
+        """Ask leaders for positions of partitions without a position; return the time until the next check, in ms."""
         wait_ms = LONGEST_SLEEP_MS
         by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
         for state in self._assignment.states():
@@ -58,7 +58,7 @@ class PositionLookup:
             if state.position is not None or state.awaits_committed or state.error is not None or tp in self._asked:
                 continue
             if state.reset is None or state.reset is OffsetReset.ERROR:
-                state.error = NoOffsetError(tp, 'it has no position and auto_offset_reset is "error"; seek first')
+                state.error = NoOffsetError(tp, 'no position and auto_offset_reset is "error"; call seek first')
                 self._on_news()
                 continue
             if now_ms < state.retry_at_ms:

@@ -1,4 +1,4 @@
-"""A request of the producer: the batches of one leader, and their bytes."""
+"""A Produce request: the batches for one leader, and their encoding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,33 +17,33 @@ from paceline_client.wire import ProducePiece, encode_produce_request
 
 _WIRE_ACKS: Final = {RequiredAcks.ALL: ACKS_ALL, RequiredAcks.LEADER: ACKS_LEADER, RequiredAcks.NONE: ACKS_NONE}
 _ANSWER_GRACE_MS: Final = 1_000
-"""The broker is asked to answer this much before our own deadline, so that its reason arrives."""
+"""The broker must answer this much before the RPC deadline, so that its error arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenderConfig:
-    """How requests are sent."""
+    """Settings of requests."""
 
     acks: RequiredAcks
     codec: Codec
     request_timeout_ms: int
     max_request_bytes: int
     max_in_flight: int
-    """Requests per broker."""
+    """Maximum requests in flight per broker."""
 
 
 @dataclass(slots=True)
 class SentRequest:
-    """A Produce request whose answer is awaited."""
+    """A Produce request in flight."""
 
     broker: Broker
     address: str
     batches: list[ProducerBatch]
     leader_epochs: Mapping[TopicPartition, int | None] = field(default_factory=dict)
-    """Leader epochs as they were known when the leader was chosen."""
+    """Leader epochs known when the leader was chosen."""
 
     def encode(self, config: SenderConfig, accumulator: Accumulator) -> bytes:
-        """Return its bytes; a batch is encoded once, for all its attempts."""
+        """Return the encoded request; a batch is encoded once, for all attempts."""
         pieces = [
             ProducePiece(
                 *batch.topic_partition,

@@ -1,4 +1,4 @@
-"""`Producer`: send records, get futures; batching, routing, retries and sequences happen behind it."""
+"""`Producer`: send records and get futures; batches, routes and retries in the background."""
 
 import atexit
 import itertools
@@ -35,7 +35,7 @@ DEFAULT_BATCH_SIZE: Final = 512 * 1024
 DEFAULT_LINGER_MS: Final = 5
 DEFAULT_BUFFER_MEMORY: Final = 32 * 1024 * 1024
 _CHUNK: Final = 512
-"""Records `send_many` appends before it lets the sender have the lock."""
+"""Records that `send_many` appends before it releases the lock for the sender."""
 _AT_EXIT_S: Final = 10.0
 
 _ACKS: Final = {
@@ -51,7 +51,7 @@ _names = itertools.count(1)
 
 
 class _Route:
-    """The partitions of a topic, as the hot path needs them."""
+    """The partitions of a topic, cached for `send`."""
 
     __slots__ = ("count", "queues", "sticky")
 
@@ -62,16 +62,19 @@ class _Route:
 
 
 class Producer:
-    """Writes records. Safe to share between threads; close it, or use it with ``with``.
+    """Writes records. Thread-safe; close it, or use it with ``with``.
 
-    Every record is delivered once and in order per partition (``acks="all"``, idempotence on), or its future carries
-    an error within ``delivery_timeout_ms``. A batch is sent when it has ``batch_size`` bytes or is ``linger_ms`` old;
-    larger batches give more throughput (512 KiB here, against Kafka's 16 KiB, because a gRPC call costs more than a
-    write to a socket; 256 KiB gave three quarters of the rate), ``linger_ms=0`` the least latency.
+    Every record is delivered once and in order per partition (with ``acks="all"`` and idempotence), or its future has
+    an
+    error within ``delivery_timeout_ms``. A batch is sent when it has ``batch_size`` bytes or is ``linger_ms`` old.
+    Larger
+    batches give more throughput (the default is 512 KiB instead of Kafka's 16 KiB, because a gRPC call costs more than
+    a
+    socket write; 256 KiB gave three quarters of the rate), ``linger_ms=0`` gives the lowest latency.
 
-    Creating it does not wait for the cluster; the first `send` does, for at most ``max_block_ms``. The background
-    threads are daemons, and an interpreter that exits closes open producers, waiting up to ten seconds for what is
-    not delivered yet. After a fork the child must make its own producer: gRPC does not survive a fork.
+    Creating a producer does not wait for the cluster; the first `send` waits at most ``max_block_ms``. The background
+    threads are daemons; at interpreter exit open producers are closed, waiting up to ten seconds for undelivered
+    records. After a fork the child must create its own producer: gRPC does not survive a fork.
     """
 
     def __init__(
@@ -96,27 +99,27 @@ class Producer:
         seed: int | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
-        """Make a producer.
+        """Create a producer.
 
         Args:
-            bootstrap: ``"host:port,host:port"`` or a list; dead ones are skipped.
+            bootstrap: ``"host:port,host:port"`` or a list; addresses that do not answer are skipped.
             acks: "all", "leader" or "none" (or Kafka's -1, 1, 0).
-            enable_idempotence: no duplicates, no reordering; on with acks "all", which it needs.
+            enable_idempotence: no duplicates, no reordering; the default with acks "all", which it requires.
             compression: "none", "gzip", "snappy", "lz4" or "zstd", per batch.
             linger_ms: how long a batch waits for more records.
-            batch_size: bytes of a batch before compression; below the topic's ``max.message.bytes`` (1 MB).
-            buffer_memory: bytes of records without outcome; `send` waits while it is used up.
-            max_record_bytes: largest record, refused at once.
+            batch_size: maximum bytes of a batch before compression; below the topic's ``max.message.bytes`` (1 MB).
+            buffer_memory: maximum bytes of records without a result; `send` blocks when it is used up.
+            max_record_bytes: maximum size of a record; larger records are refused at once.
             max_block_ms: longest wait of `send` for metadata or memory.
-            delivery_timeout_ms: every record has an outcome after this time.
-            request_timeout_ms: longest wait for one answer.
-            max_request_bytes: a request to a broker carries at most this much, unless one batch is larger.
-            max_in_flight: requests per broker, and batches per partition, without an answer.
+            delivery_timeout_ms: time after which every record has a result.
+            request_timeout_ms: longest wait for a response.
+            max_request_bytes: maximum bytes of a request, unless a single batch is larger.
+            max_in_flight: maximum requests per broker, and batches per partition, in flight.
             retry_backoff_ms: pause after the first failed attempt; doubles up to ``retry_backoff_max_ms``.
             retry_backoff_max_ms: longest pause.
-            client_id: name of the threads.
-            seed: makes the choice of partitions for records without a key repeatable.
-            tls: certificate files; by default those that ``PACELINE_SSL_CA_FILE`` and the like name, else plaintext.
+            client_id: prefix of thread names.
+            seed: random seed for the choice of partitions for records without a key.
+            tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
 
         Raises:
             InvalidRequestError: a setting is not valid.
@@ -128,7 +131,7 @@ class Producer:
         if min(batch_size, buffer_memory, max_in_flight, delivery_timeout_ms, request_timeout_ms) < 1 or linger_ms < 0:
             raise InvalidRequestError("sizes, limits and timeouts must be positive, linger_ms not negative")
         if request_timeout_ms > MAX_INT32:
-            raise InvalidRequestError(f"request_timeout_ms is at most {MAX_INT32}, not {request_timeout_ms}")
+            raise InvalidRequestError(f"request_timeout_ms must be at most {MAX_INT32}, not {request_timeout_ms}")
         self._name = client_id or f"paceline-producer-{next(_names)}"
         addresses = parse_bootstrap(bootstrap)
         sender_config = SenderConfig(
@@ -186,25 +189,26 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> RecordFuture:
-        """Send one record; returns at once unless metadata or memory is missing.
+        """Send one record; returns at once unless it must wait for metadata or memory.
 
         Args:
             topic: the topic.
             value: the value; None is a tombstone.
-            key: records of one key go to one partition (murmur2, as Kafka's clients); without a key to the sticky one.
+            key: records with the same key go to the same partition (murmur2, as in Kafka); None uses the sticky
+            partition.
             partition: the partition, overriding the key.
             headers: (name, value) pairs in order.
             timestamp_ms: milliseconds since the Unix epoch; the wall clock when None.
-            on_delivery: called on the sender's thread with (metadata, None) or (None, error); must not block.
+            on_delivery: called on the sender thread with (metadata, None) or (None, error); must not block.
 
         Raises:
             BufferExhaustedError: no memory within ``max_block_ms``.
-            UnknownTopicOrPartitionError: no such topic or partition.
+            UnknownTopicOrPartitionError: the topic or partition does not exist.
             BootstrapError: no broker answered within ``max_block_ms``.
-            MessageTooLargeError: larger than ``max_record_bytes``.
-            InvalidRequestError: the timestamp does not fit, or a header's name is not Unicode.
+            MessageTooLargeError: the record is larger than ``max_record_bytes``.
+            InvalidRequestError: the timestamp is out of range, or a header's name is not Unicode.
             ProducerClosedError: the producer is closed.
-            ProducerFatalError: the producer cannot go on; make a new one.
+            ProducerFatalError: the producer cannot continue; create a new producer.
         """
         if timestamp_ms is not None and not isinstance(timestamp_ms, int):
             raise _type_error("timestamp_ms", "an int, milliseconds since 1970", timestamp_ms)
@@ -213,7 +217,7 @@ class Producer:
         route = self._routes.get(topic)
         if route is None or (partition is not None and partition >= route.count):
             route = self._find_route(topic, partition)
-        # The encoder takes a list alone; a record that was read has its headers in a tuple.
+        # The encoder accepts only a list; records returned by a consumer have headers in a tuple.
         pairs = list(headers) if headers else _NO_HEADERS
         with self._lock:
             accumulator = self._accumulator
@@ -255,10 +259,10 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BulkFuture:
-        """Send (key, value) pairs; the fast way for many records. All share the time at which their chunk was read.
+        """Send (key, value) pairs, faster than `send`. Records of a chunk share the timestamp of its reading.
 
-        Blocks while memory is used up, as `send`, and raises what `send` raises; records before the one that failed
-        are sent. The iterable is consumed without a lock held, so it may be slow.
+        Blocks while memory is used up, and raises the errors of `send`; records before the failed record are sent. The
+        iterable is consumed without holding a lock, so it may be slow.
         """
         iterator = iter(records)
         batches: dict[int, ProducerBatch] = {}
@@ -299,7 +303,7 @@ class Producer:
             batch = queue.open
             keyless = key is None or partition is not None
             if batch is not None and keyless and accumulator.buffered_bytes < run_limit:
-                # The same partition for all that follow without a key, and whatever its batch takes fits the buffer.
+                # All following records without a key use this partition; records accepted by its batch fit the buffer.
                 after = accumulator.append_run(batch, stamp, chunk, at, partition is not None)
                 if after > at:
                     batches[id(batch)] = batch
@@ -317,14 +321,16 @@ class Producer:
 
     @property
     def has_room(self) -> bool:
-        """Whether `send` has memory now and does not wait for it."""
+        """Whether `send` would have memory without waiting."""
         accumulator = self._accumulator
         return not self._closed and accumulator.fatal is None and accumulator.buffered_bytes < self._buffer_memory
 
     def _choose(self, topic: str, route: _Route, key: bytes | None, partition: int | None) -> PartitionQueue:
         if partition is not None:
             if not 0 <= partition < route.count:
-                raise UnknownTopicOrPartitionError(f"topic {topic} has {route.count} partitions, none is {partition}")
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic} has {route.count} partitions, no partition {partition}"
+                )
             return route.queues[partition]
         if key is not None:
             return route.queues[key_hash(key) % route.count]
@@ -337,7 +343,7 @@ class Producer:
         return route.queues[route.sticky.choose(self._metadata.available_partitions(topic), route.count)]
 
     def _find_route(self, topic: str, partition: int | None = None) -> _Route:
-        """Return the partitions of a topic, this one among them unless it does not exist."""
+        """Return the partitions of a topic; waits for metadata when the requested partition is not among them."""
         self._raise_if_forked()
         if self._closed:
             raise ProducerClosedError("the producer is closed")
@@ -350,10 +356,10 @@ class Producer:
 
     def _raise_if_forked(self) -> None:
         if os.getpid() != self._pid:
-            raise ProducerClosedError("the producer was made before a fork; make a new one in this process")
+            raise ProducerClosedError("the producer was created before a fork; create a new producer in this process")
 
     def _be_the_parents(self) -> None:
-        """In a forked child: no thread of ours is here, and whoever held the lock will not let it go."""
+        """In a forked child: the sender thread does not exist, and a lock held at the fork is never released."""
         self._lock = threading.RLock()
         self._space = threading.Condition(self._lock)
         self._closed = True
@@ -367,7 +373,7 @@ class Producer:
         return route
 
     def _wait_for_space(self) -> None:
-        """Wait, the lock held, until a record may be added."""
+        """Wait, holding the lock, until a record may be added."""
         deadline = time.monotonic() + self._max_block_s
         while True:
             if self._closed:
@@ -389,15 +395,15 @@ class Producer:
     # Waiting and closing -----------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent so far has an outcome and its callback has run; both tell which.
+        """Wait until every record sent so far has a result and its callback has returned; futures have the results.
 
         Args:
             timeout_s: None means the delivery timeout plus one request.
 
         Raises:
-            RequestTimedOutError: the time passed first.
+            RequestTimedOutError: the timeout expired first.
             InvalidRequestError: called from a delivery callback, which would wait for itself.
-            ProducerClosedError: in a forked child, where nothing is sent.
+            ProducerClosedError: called in a forked child, which has no sender thread.
         """
         if threading.current_thread() is self._sender.thread:
             raise InvalidRequestError("flush may not be called from a delivery callback")
@@ -413,7 +419,7 @@ class Producer:
                 with self._lock:
                     obstacle = self._accumulator.obstacle()
                 raise RequestTimedOutError(
-                    f"{left} records have no outcome, or callbacks that have not returned, after {timeout_s:.1f} s"
+                    f"{left} records have no result, or callbacks that have not returned, after {timeout_s:.1f} s"
                     f"{obstacle}"
                 )
         finally:
@@ -421,9 +427,9 @@ class Producer:
                 self._accumulator.flushing -= 1
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Send what is waiting, then stop and join the threads. Later calls do nothing.
+        """Send the waiting records, then stop and join the threads. Later calls do nothing.
 
-        Records that have no outcome after ``timeout_s`` (None: the delivery timeout plus one request) fail with
+        Records without a result after ``timeout_s`` (None: the delivery timeout plus one request) fail with
         `ProducerClosedError`.
         """
         with self._lock:
@@ -441,28 +447,28 @@ class Producer:
             self._sender.join_calls()
 
     def partitions_for(self, topic: str) -> int:
-        """Return how many partitions a topic has, waiting for metadata for at most ``max_block_ms``."""
+        """Return the number of partitions of a topic, waiting for metadata at most ``max_block_ms``."""
         return self._find_route(topic).count
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close; after an exception without waiting for what is not delivered yet."""
+        """Close; after an exception without waiting for undelivered records."""
         self.close(timeout_s=None if kind is None else 0.0)
 
-    # What the threads tell -----------------------------------------------------------------------------------------
+    # Notifications from the threads --------------------------------------------------------------------------------
 
     def _announce_space(self) -> None:
         with self._lock:
             self._space.notify_all()
 
     def _metadata_changed(self) -> None:
-        """Take over new partition counts and let the sender look at new leaders."""
+        """Update partition counts and wake the sender for new leaders."""
         with self._lock:
             for topic, route in list(self._routes.items()):
                 count = self._metadata.partition_count(topic)
-                if count and count != route.count:  # fewer only where the topic was made anew
+                if count and count != route.count:  # it can decrease only when the topic was re-created
                     self._make_route(topic, count)
         self._sender.wake()
 
@@ -496,7 +502,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _check_types(value: object, headers: list[tuple[str, bytes | None]]) -> None:
-    """Name the argument that made the encoder fail.
+    """Raise a TypeError for the argument that the encoder rejected.
 
     Raises:
         TypeError: an argument has the wrong type.

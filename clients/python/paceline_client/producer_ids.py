@@ -1,4 +1,4 @@
-"""Where an idempotent producer gets its ids: from any broker, less and less often while none gives one."""
+"""Get producer ids from any broker, with increasing pauses after failures."""
 
 import random
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _BACKOFF: Final = RetryPolicy(deadline_ms=None, max_attempts=1)
 
 
 class ProducerIds:
-    """Asks for one id at a time and hands it to the accumulator; the sender holds its lock around every call."""
+    """Requests one id at a time for the accumulator; the caller holds the sender's lock."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ProducerIds:
         channels: ChannelCache,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Ask nobody yet; ``post`` has the sender's thread do something."""
+        """Does not send a request yet; ``post`` runs a function on the sender's thread."""
         self._accumulator = accumulator
         self._metadata = metadata
         self._channels = channels
@@ -39,18 +39,18 @@ class ProducerIds:
         self._calls: set[Any] = set()
         self._asking = False
         self.ask_again_ms = 0
-        """When the next question is due, after one that failed."""
+        """Time of the next request, after a failed request."""
         self._attempts = 0
         self._failures = 0
-        """Since an id was given last."""
+        """Number of failures since the last id."""
         self._rng = random.Random()
 
     def under_way(self) -> list[Any]:
-        """Return the calls that have not ended, to be cancelled."""
+        """Return the calls in flight, so that the caller can cancel them."""
         return list(self._calls)
 
     def ask(self, now_ms: int) -> None:
-        """Ask the next broker unless one is being asked, or the last failure was a moment ago."""
+        """Send a request to the next broker unless a request is in flight or the back-off has not ended."""
         if self._asking or now_ms < self.ask_again_ms:
             return
         brokers = self._metadata.brokers()

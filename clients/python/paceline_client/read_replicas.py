@@ -1,4 +1,4 @@
-"""Reading from followers (KIP-392): whom to fetch a partition from, and when to go back to its leader."""
+"""Read from followers (KIP-392): choose the broker to fetch from, and return to the leader when needed."""
 
 from typing import Final
 
@@ -9,19 +9,19 @@ from paceline_client.obstacles import BACKOFF_MS
 from paceline_client.subscription import PartitionState
 
 LEADER_ONLY_MS: Final = 10_000
-"""How long only the leader is read after a follower could not be."""
+"""Time for which only the leader is read after a fetch from a follower failed."""
 _NEWS_MS: Final = 1_000
-"""How long only the leader is read after it named a follower that metadata does not know yet."""
+"""Time for which only the leader is read after it named a follower that is not in the metadata yet."""
 
 
 def source_of(state: PartitionState, leader: Broker, metadata: MetadataRefresher, now_ms: int) -> Broker:
-    """Return whom to fetch from: the follower the leader has named while that holds, else the leader."""
+    """Return the broker to fetch from: the follower named by the leader while that is valid, otherwise the leader."""
     if state.read_replica is None:
         return leader
     known = metadata.partition(state.topic_partition)
     replica = next((one for one in metadata.brokers() if one.broker_id == state.read_replica), None)
     if replica is None:
-        # Left out for a moment, so that the leader's session looks at the partition again.
+        # Omit the partition for a moment, so that the leader's fetch session evaluates the replica choice again.
         state.retry_at_ms = now_ms + BACKOFF_MS
         state.back_to_leader(now_ms + _NEWS_MS)
         metadata.request()
@@ -34,7 +34,7 @@ def source_of(state: PartitionState, leader: Broker, metadata: MetadataRefresher
 
 
 def rack_to_tell(rack: str, broker: Broker, states: list[PartitionState]) -> str:
-    """Return the rack to tell: none while only leaders are to be read, for the leader would send us away again."""
+    """Return the rack for the request; empty while only leaders may be read, so that the leader does not redirect."""
     now_ms = monotonic_ms()
     at_followers = any(state.read_replica == broker.broker_id for state in states)
     if not at_followers and any(now_ms < state.leader_only_until_ms for state in states):
@@ -43,7 +43,7 @@ def rack_to_tell(rack: str, broker: Broker, states: list[PartitionState]) -> str
 
 
 def read_from(state: PartitionState, replica: int, metadata: MetadataRefresher, max_age_ms: int) -> None:
-    """Read from the follower the leader names, which knows who is in sync before metadata tells."""
+    """Read from the follower named by the leader, which knows the ISR before the metadata does."""
     known = metadata.partition(state.topic_partition)
     version = None
     if known is None or replica not in known.isr:

@@ -1,6 +1,6 @@
-"""The records of a producer that have no outcome yet: the batches they are in, and the memory that takes.
+"""The producer's unresolved records: their batches and the memory they use.
 
-Pure; `Accumulator`, which is one, says when batches go and what becomes of them.
+Pure. The subclass `Accumulator` decides when batches are sent and handles their results.
 """
 
 from collections import OrderedDict
@@ -34,20 +34,20 @@ class AccumulatorConfig:
 
 
 class RecordBuffer:
-    """Takes in records and gives batches their outcome. Not safe to share without a lock."""
+    """Collects records into batches and resolves batches. Callers must hold a lock."""
 
     def __init__(self, config: AccumulatorConfig) -> None:
         """Begin empty."""
         self.config = config
         self._checks_each = config.max_record_bytes < config.batch_size
-        """Whether a record may fit into a batch and be too large all the same."""
+        """Whether a record that fits into a batch may still exceed max_record_bytes."""
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
-        """Those that have batches, in the order in which they are to be served."""
+        """Queues with batches, in the order of service."""
         self._incomplete: dict[int, ProducerBatch] = {}
         self._ended: list[ProducerBatch] = []
         self.buffered_bytes = 0
-        """Encoded bytes of records without outcome; the owner lets nobody append while it is at ``buffer_memory``."""
+        """Encoded bytes of unresolved records; the caller blocks appends when this reaches ``buffer_memory``."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return the queue of a partition."""
@@ -65,11 +65,11 @@ class RecordBuffer:
         headers: Headers,
         now_ms: int,
     ) -> tuple[ProducerBatch, int, bool]:
-        """Add a record; return its batch, its index there, and whether the sender should look (a batch began).
+        """Add a record; return its batch, its index, and whether to wake the sender because a batch began.
 
         Raises:
             MessageTooLargeError: the record alone is larger than ``max_record_bytes``.
-            InvalidRequestError: the timestamp does not fit, or a header's name is not Unicode.
+            InvalidRequestError: the timestamp is out of range, or a header's name is not Unicode.
             TypeError: key or value is not bytes.
         """
         batch = queue.open
@@ -86,7 +86,7 @@ class RecordBuffer:
     def append_to(
         self, batch: ProducerBatch, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
     ) -> bool:
-        """Add a record to an open batch; False when it is full. Raises what `append` raises."""
+        """Add a record to an open batch; return False when it is full. Raises the errors of `append`."""
         encoder = batch.encoder
         assert encoder is not None
         if self._checks_each:
@@ -114,10 +114,10 @@ class RecordBuffer:
         start: int,
         with_keys: bool,
     ) -> int:
-        """Add (key, value) pairs from ``start`` on to an open batch; return where it stopped.
+        """Add (key, value) pairs from ``start`` onwards to an open batch; return the index after the last added pair.
 
-        It stops when the batch is full, and at a pair with a key unless ``with_keys``. As `append_to` for each, at half
-        the price: the sums are done once.
+        Stops when the batch is full, and at a pair with a key unless ``with_keys``. Costs half as much per record as
+        `append_to`, because counters are updated once.
         """
         encoder = batch.encoder
         assert encoder is not None
@@ -177,13 +177,13 @@ class RecordBuffer:
             )
 
     def _seal(self, batch: ProducerBatch) -> None:
-        """Close a batch whose encoder may or may not have taken a record, so that no offset is used twice."""
+        """Close a batch after an encoder error: the encoder may or may not have appended the record at this offset."""
         batch.sealed = True
         queue = self._queues.get(batch.topic_partition)
         if queue is not None and queue.open is batch:
             queue.open = None
 
-    # Outcomes --------------------------------------------------------------------------------------------------
+    # Results ---------------------------------------------------------------------------------------------------
 
     def _resolve(
         self,
@@ -201,16 +201,16 @@ class RecordBuffer:
         batch.resolve(base_offset, log_append_time_ms, error)
 
     def take_ended(self) -> list[ProducerBatch]:
-        """Return the batches that got their outcome since the last call, in that order."""
+        """Return the batches resolved since the last call, in order."""
         ended, self._ended = self._ended, []
         return ended
 
     def incomplete(self) -> list[ProducerBatch]:
-        """Return the batches without outcome, oldest first."""
+        """Return the unresolved batches, oldest first."""
         return list(self._incomplete.values())
 
     def has_incomplete(self) -> bool:
-        """Return whether any batch has no outcome."""
+        """Return whether a batch is unresolved."""
         return bool(self._incomplete)
 
     def queues(self) -> Iterator[PartitionQueue]:

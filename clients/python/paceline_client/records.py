@@ -1,4 +1,4 @@
-"""Records as a consumer hands them out, and their decoding from the bytes of a fetch."""
+"""Records returned by a consumer, and decoding of fetched batches."""
 
 import gc
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class ConsumerRecord(NamedTuple):
-    """One record. ``timestamp_ms`` is the producer's, or the broker's append time on topics that keep that."""
+    """A record. ``timestamp_ms`` is the producer's, or the broker's append time on topics with LogAppendTime."""
 
     topic: str
     partition: int
@@ -29,29 +29,29 @@ class ConsumerRecord(NamedTuple):
 
 
 class FetchedBatches(NamedTuple):
-    """Raw batches of one partition, whole, as stored; their checksums are not verified yet.
+    """Raw, whole batches of one partition as stored; their checksums have not been verified.
 
-    `records` reads them one by one, at a quarter of what `Consumer.poll` costs.
+    `records` iterates over the records, at a quarter of the cost of `Consumer.poll`.
     """
 
     topic_partition: TopicPartition
     data: bytes
     first_offset: int
-    """Records below were asked for by nobody: the first batch may begin before the position."""
+    """Records below this offset were not requested: the first batch may begin before the position."""
     next_offset: int
-    """Where the following fetch goes on, exclusive end of these batches even when records were compacted away."""
+    """Position of the next fetch: the exclusive end of these batches, even when compaction removed the last records."""
     high_watermark: int
-    """End of what is committed, exclusive."""
+    """High watermark, exclusive."""
 
     def records(self, check_crcs: bool = True) -> Iterator[CompiledRecord]:
-        """Yield the records from ``first_offset`` on as the compiled decoder makes them; transaction markers are not.
+        """Yield the decoded records from ``first_offset`` onwards; skips transaction markers.
 
         A record has ``offset``, ``timestamp`` in milliseconds or None, ``key``, ``value`` and ``headers``; topic and
-        partition are those of the batches. Records before a bad batch are yielded before the error is raised.
+        partition are attributes of the batches. Records before a bad batch are yielded before the error is raised.
 
         Raises:
-            CorruptMessageError: a checksum or a record is wrong.
-            UnsupportedCompressionTypeError: the codec is not known.
+            CorruptMessageError: a batch has a wrong checksum or cannot be decoded.
+            UnsupportedCompressionTypeError: the codec is unknown.
         """
         view = memoryview(self.data)
         for at, header in iterate_headers(self.data):
@@ -73,18 +73,18 @@ def _malformed(topic_partition: TopicPartition, header: BatchHeader, error: Exce
     return CorruptMessageError(f"{topic_partition}: the batch at {header.base_offset} is malformed: {error}")
 
 
-# tuple.__new__ builds the named tuple without a Python call: 1.6 against 0.8 million records a second.
+# tuple.__new__ creates the named tuple without a Python call: 1.6 instead of 0.8 million records per second.
 _new: Final = tuple.__new__
 
 
 def decode_batch(
     topic_partition: TopicPartition, data: bytes, at: int, header: BatchHeader, first_offset: int, verify: bool
 ) -> list[ConsumerRecord]:
-    """Return the records of the batch at byte ``at`` from ``first_offset`` on; none for a transaction marker.
+    """Return the records of the batch at byte ``at`` from ``first_offset`` onwards; none for a transaction marker.
 
     Raises:
-        CorruptMessageError: the checksum or the records are wrong.
-        UnsupportedCompressionTypeError: the codec is not known.
+        CorruptMessageError: the checksum is wrong or the batch cannot be decoded.
+        UnsupportedCompressionTypeError: the codec is unknown.
     """
     if verify:
         check_crc(data, at, header)
@@ -93,8 +93,8 @@ def decode_batch(
     topic, partition = topic_partition
     batch = memoryview(data)[at : at + header.size]
     kind = ConsumerRecord
-    # Nothing built here can be part of a cycle, yet every 700 tuples would start a search for some: pausing it for the
-    # milliseconds of one batch doubles the rate.
+    # These tuples cannot be part of a reference cycle, but every 700 of them would start a garbage collection.
+    # Disabling it for the milliseconds of one batch doubles the rate.
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""The producer's background thread: drains the accumulator, sends Produce requests, takes in the answers.
+"""The producer's background thread: drains the accumulator, sends Produce requests, processes responses.
 
-A request carries a batch of every ready partition of one leader; several requests per broker are in flight, on one
-stream, or in unary calls where a broker knows no streams. Answers arrive on the streams' threads: plain success is
-taken in there, under the producer's lock; everything else is queued for this thread. Callbacks of users run on this
-thread only, without the lock.
+A request carries a batch of every ready partition of one leader. Several requests per broker are in flight, on one
+stream, or as unary calls when the broker has no streams. Responses arrive on the streams' threads, which process
+successful responses under the producer's lock and queue all others for this thread. User callbacks run only on this
+thread, without the lock.
 """
 
 import logging
@@ -49,7 +49,7 @@ _DEADLINE_CHECK_MS: Final = 250
 
 
 class Sender:
-    """Owns the thread. `lock` is the producer's; `Producer` holds it to append, the sender to decide."""
+    """Owns the thread. `lock` is the producer's: `Producer` holds it to append, the sender to update batches."""
 
     def __init__(
         self,
@@ -71,20 +71,20 @@ class Sender:
         self._woken = False
         self._answers: deque[Callable[[], None]] = deque()
         self._in_flight: dict[str, int] = {}
-        """Requests by address: what hangs at one does not hold up a broker that is at another now."""
+        """Requests in flight by address, not by broker id: a hanging address must not block a broker that has moved."""
         self._producer_ids = ProducerIds(accumulator, metadata, channels, self._post)
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
         self._streams = BrokerStreams(channels, PRODUCE_STREAM_METHOD, f"{name}-stream")
         self._next_deadline_check_ms = 0
         self._unreported: list[ProducerBatch] = []
-        """Batches that have ended, with callbacks to be run."""
+        """Resolved batches whose callbacks have not run."""
         self._reporting: list[ProducerBatch] = []
-        """Batches whose callbacks are being run; the last of them may have been."""
+        """Batches whose callbacks are running; the callbacks of the last batch may have returned."""
         self._draining = False
         self._stopped = False
         self._sleeping = False
-        """Our thread waits for news; nothing is on its way from it to a stream."""
+        """Whether the sender thread waits for a notification, so that it is not handing a request to a stream."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # For the producer --------------------------------------------------------------------------------------------
@@ -94,16 +94,16 @@ class Sender:
         self.thread.start()
 
     def wake(self) -> None:
-        """Have the thread look for work; the caller may or may not hold the lock."""
+        """Wake the thread to look for work; may be called with or without the lock."""
         with self._lock:
             self._woken = True
             self._wake.notify()
 
     def send_now(self) -> None:
-        """Send what is ready on the caller's thread, which holds the lock; leave to our own what needs more than that.
+        """Send ready batches on the caller's thread, which holds the lock; leave complex cases to the sender thread.
 
-        A record that does not linger reaches its broker without a hand-over between threads. Only while our thread
-        sleeps: it hands requests to their streams without the lock, and they must not overtake each other.
+        A record without linger then reaches its broker without a thread switch. This happens only while the sender
+        thread sleeps, because it hands requests to streams without the lock, and requests must not overtake each other.
         """
         if self._sleeping and not self._answers and not self._stopped:
             requests, _ = self._collect(monotonic_ms())
@@ -114,7 +114,7 @@ class Sender:
         self.wake()
 
     def close(self, timeout_s: float) -> None:
-        """Send what is waiting for at most ``timeout_s``, fail the rest with `ProducerClosedError`, join the thread."""
+        """Send batches for at most ``timeout_s``, fail the rest with `ProducerClosedError`, join the thread."""
         with self._lock:
             self._draining = True
             self._accumulator.flushing += 1
@@ -137,11 +137,11 @@ class Sender:
             self.thread.join(5.0)
 
     def unannounced(self) -> list[ProducerBatch]:
-        """Return the batches whose outcome is known and whose callbacks have not run yet; the lock is held."""
+        """Return the resolved batches whose callbacks have not run; the lock must be held."""
         return self._unreported + [batch for batch in self._reporting if not batch.announced]
 
     def join_calls(self) -> None:
-        """Wait a little for the threads of calls under way; they end once the channels are closed."""
+        """Wait briefly for the threads of calls in flight, which end after the channels are closed."""
         self._threads.join(5.0)
 
     # The thread --------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Sender:
             while self._round():
                 pass
         except BaseException as failure:
-            LOG.exception("the producer's sender failed")
+            LOG.exception("producer sender thread failed")
             error = ProducerFatalError(f"the producer's sender failed: {failure!r}")
         with self._lock:
             self._accumulator.fail_all(error)
@@ -162,7 +162,7 @@ class Sender:
         self._report(ended)
 
     def _round(self) -> bool:
-        """Take in answers, send what is ready, sleep until there is news; False when the thread shall end."""
+        """Process responses, send ready batches, sleep until notified; return False when the thread must end."""
         with self._lock:
             if self._stopped:
                 return False
@@ -191,7 +191,7 @@ class Sender:
             self._answers.popleft()()
 
     def _report(self, ended: list[ProducerBatch]) -> None:
-        """Run the callbacks of batches that ended, without the lock."""
+        """Run the callbacks of resolved batches, without the lock."""
         if not ended:
             return
         self._on_space()
@@ -201,14 +201,14 @@ class Sender:
             for index, callback in callbacks or ():
                 try:
                     callback(None if batch.error else batch.metadata(index), batch.error)
-                except BaseException:  # SystemExit, too: it would end the thread that everybody shares
-                    LOG.exception("a delivery callback failed")
+                except BaseException:  # including SystemExit, which would end the shared sender thread
+                    LOG.exception("delivery callback failed")
             batch.announce()
 
     # Sending -----------------------------------------------------------------------------------------------------
 
     def _collect(self, now_ms: int) -> tuple[list[SentRequest], int]:
-        """Drain what may be sent, grouped by leader; also how long to sleep when there is nothing."""
+        """Drain sendable batches, grouped by leader; also return the sleep time when there are none."""
         if self._accumulator.needs_producer_id():
             self._producer_ids.ask(now_ms)
         ready = self._accumulator.ready(now_ms)
@@ -246,7 +246,7 @@ class Sender:
         self._metadata.request()
 
     def _send(self, sent: SentRequest) -> None:
-        """Encode and send; every way this can fail ends in an answer."""
+        """Encode and send; every failure is converted into a response."""
         try:
             body = sent.encode(self._config, self._accumulator)
             stream = self._streams.get(sent.address)
@@ -262,7 +262,7 @@ class Sender:
             stream.ask(body, timeout_s, partial(self._answered, sent, unary))
 
     def _check_deadlines(self, now_ms: int) -> int:
-        """Give up overdue requests now and then; return when to look again, in ms."""
+        """Fail overdue requests periodically; return the time until the next check, in ms."""
         if now_ms >= self._next_deadline_check_ms:
             self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
             self._streams.expire()
@@ -272,19 +272,19 @@ class Sender:
         return int(_LONGEST_SLEEP_S * 1000)
 
     def _leave_addresses(self) -> None:
-        """Forget where no broker is any more and nothing is under way."""
+        """Forget addresses that belong to no broker any more and have no request in flight."""
         known = {broker.address for broker in self._metadata.brokers()}
         if known:
             self._in_flight = {address: count for address, count in self._in_flight.items() if count}
             self._streams.keep(known | self._in_flight.keys())
 
     def _answered(self, sent: SentRequest, unary: Callable[[], None], outcome: bytes | Exception) -> None:
-        """Take in what a stream brought, on its thread."""
+        """Process a response on the stream's thread."""
         if isinstance(outcome, bytes):
             try:
                 self._take_response(sent, outcome)
             except Exception as failure:
-                LOG.exception("a produce answer was not taken in")
+                LOG.exception("processing a produce response failed")
                 self._post(partial(self._broken, failure))
         elif not isinstance(outcome, grpc.RpcError):
             self._post(partial(self._not_answered, sent, outcome))
@@ -303,7 +303,7 @@ class Sender:
         if any(result.HasField("error") for result in response.partitions):
             self._post(partial(self._succeeded, sent, response))
             return
-        # Without a hand-over to the sender's thread who waits hears it a twentieth of a millisecond sooner.
+        # Announcing here, without a switch to the sender thread, wakes the waiting thread 0.05 ms sooner.
         with self._lock:
             if self._stopped:
                 return
@@ -316,7 +316,7 @@ class Sender:
         self._report([batch for batch in ended if not batch.callbacks])
 
     def _call(self, sent: SentRequest, method: Any, body: bytes, timeout_s: float) -> None:
-        """Make the call on this thread and hand its outcome to the sender's."""
+        """Make the call on this thread and queue its result for the sender thread."""
         try:
             response: ProduceResponse = method(body, timeout=timeout_s)
         except grpc.RpcError as failure:
@@ -346,15 +346,15 @@ class Sender:
         self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
 
     def _broken(self, failure: Exception) -> None:
-        """End the producer: its own state is not what it should be."""
+        """Fail the producer after an internal error."""
         raise failure
 
     def _not_answered(self, sent: SentRequest, failure: Exception) -> None:
-        """The stream has ended without an answer: its time was over, it was closed, or something went wrong."""
+        """Handle a stream that ended without a response: deadline, close, or failure."""
         self._failed(sent, named_error(sent.broker, failure), answered=False)
 
     def _ended_oddly(self, sent: SentRequest, failure: BaseException, answered: bool) -> None:
-        """``answered`` says that the request surely did not leave."""
+        """Handle a request that failed locally; ``answered`` means that it was definitely not sent."""
         error = UnknownServerError(f"{sent.broker}: the request could not be made: {failure!r}")
         self._failed(sent, error, answered)
 
@@ -381,7 +381,7 @@ class Sender:
                 continue
             appended_ms = result.log_append_time_ms if result.log_append_time_ms >= 0 else None
             self._accumulator.complete(batch, result.base_offset, appended_ms)
-        # Last, for one that is fatal takes every batch without outcome along.
+        # Process fatal errors last, because they fail every unresolved batch.
         for batch, result in refused:
             self._take_refusal(sent, batch, result, now_ms)
 
@@ -389,7 +389,7 @@ class Sender:
         self, sent: SentRequest, batch: ProducerBatch, result: ProducePartitionResult | None, now_ms: int
     ) -> None:
         if result is None:
-            error: PacelineError = UnknownServerError(f"{sent.broker}: the answer leaves out {batch.topic_partition}")
+            error: PacelineError = UnknownServerError(f"{sent.broker}: no result for {batch.topic_partition}")
             self._accumulator.fail(batch, error, now_ms, answered=False)
             return
         error = error_for(result.error.code, f"{sent.broker}: {batch.topic_partition}: {result.error.message}")

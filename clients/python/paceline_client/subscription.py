@@ -1,4 +1,4 @@
-"""Where a consumer stands in each partition: position, what is fetched ahead, what went wrong. Pure."""
+"""State of a consumer's partitions: position, prefetched data, errors. Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ MAX_OFFSET: Final = 2**63 - 1
 
 
 class OffsetReset(Enum):
-    """Where to go when there is no position, or one that is out of range."""
+    """Where to start without a position, or when the position is out of range."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -25,22 +25,22 @@ class OffsetReset(Enum):
 
 @dataclass(slots=True)
 class _Chunk:
-    """Whole batches that were fetched and not handed out yet."""
+    """Whole fetched batches whose records have not been returned yet."""
 
     data: bytes
     next_offset: int
     last_epoch: int
     high_watermark: int
     at: int = 0
-    """Byte of the first batch that is not decoded yet."""
+    """Byte of the first batch that has not been decoded."""
     decoded: list[ConsumerRecord] = field(default_factory=list)
-    """Records of the batch before ``at`` that did not fit into the last poll."""
+    """Records of the batch before ``at`` that exceeded the limit of the last poll."""
     decoded_end: int = 0
-    """Where the position is once those are handed out."""
+    """Position after these records are returned."""
 
 
 class PartitionState:
-    """One assigned partition. The consumer holds its lock around every call."""
+    """One assigned partition. The caller holds the consumer's lock."""
 
     __slots__ = (
         "absent",
@@ -70,69 +70,69 @@ class PartitionState:
     def __init__(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
         self.topic_partition = topic_partition
         self.position: int | None = None
-        """Offset of the next record to hand out; None until it is looked up."""
+        """Offset of the next record to return; None until it is looked up."""
         self.position_epoch: int | None = None
-        """Leader epoch of the last record handed out, None after a seek."""
+        """Leader epoch of the last returned record, None after a seek."""
         self.reset = reset
-        """Which end to look up while there is no position."""
+        """End of the log to look up when there is no position."""
         self.topic_id = ""
-        """Topic that the position is one of, as a broker has confirmed it since the last jump; empty before."""
+        """Topic id of the position, confirmed by a broker since the last seek; empty before."""
         self.fetch_offset = 0
         self.fetch_epoch: int | None = None
         self.generation = 0
-        """Grows with every jump; answers to requests from before it are dropped."""
+        """Increases with every seek; responses to older requests are dropped."""
         self.chunks: deque[_Chunk] = deque()
         self.high_watermark: int | None = None
         self.log_start_offset: int | None = None
         self.paused = False
         self.absent = False
-        """Whether the topic has no such partition at present: nobody is told that it cannot be read."""
+        """Whether the topic lacks the partition at present; this is not reported as an error."""
         self.awaits_committed = False
-        """Whether the group's committed offset has to be looked up before anything else."""
+        """Whether to fetch the group's committed offset first."""
         self.error: PacelineError | None = None
-        """To be raised by the next poll, once."""
+        """Error that the next poll raises, once."""
         self.retry_at_ms = 0
         self.hindered_since_ms: int | None = None
-        """When the attempts to read it began to fail, None while they do not."""
+        """Time of the first failed attempt to read it, None after a success."""
         self.hindrance: PacelineError | None = None
-        """Why they fail; that time ran out says less than what came before it."""
+        """Cause of the failures; a timeout does not replace a more specific cause."""
         self.read_replica: int | None = None
-        """Follower the leader has sent us to (KIP-392), None while the leader is read."""
+        """Follower that the leader named as read replica (KIP-392), None while the leader is read."""
         self.read_replica_until_ms = 0
         self.read_replica_version: int | None = None
-        """Version of the metadata that did not show the follower in sync when the leader named it."""
+        """Version of the metadata that did not list the follower in the ISR when the leader named it."""
         self.leader_only_until_ms = 0
-        """Until when the leader is not asked for a follower again, after one that could not be read."""
+        """Time until which only the leader is read, after a fetch from a follower failed."""
 
     def read_from(self, replica: int, until_ms: int, metadata_version: int | None = None) -> None:
-        """Read from this follower until then; metadata of this version is not to be believed about it."""
+        """Read from this follower until then; ignore its ISR state in metadata of this version."""
         self.read_replica, self.read_replica_until_ms = replica, until_ms
         self.read_replica_version = metadata_version
 
     def back_to_leader(self, leader_only_until_ms: int = 0) -> None:
-        """Read from the leader again."""
+        """Return to reading from the leader."""
         self.read_replica = None
         self.leader_only_until_ms = leader_only_until_ms
 
     def buffered_bytes(self) -> int:
-        """Return the bytes fetched ahead."""
+        """Return the prefetched bytes."""
         return sum(len(chunk.data) for chunk in self.chunks)
 
     def seek(self, offset: int, epoch: int | None = None) -> None:
-        """Go to ``offset`` and drop what was fetched ahead.
+        """Set the position to ``offset`` and discard prefetched data.
 
         Raises:
-            InvalidRequestError: there is no such offset.
+            InvalidRequestError: the offset is not valid.
         """
         if not 0 <= offset <= MAX_OFFSET:
-            raise InvalidRequestError(f"{self.topic_partition}: an offset is from 0 to {MAX_OFFSET}, not {offset}")
+            raise InvalidRequestError(f"{self.topic_partition}: an offset must be from 0 to {MAX_OFFSET}, not {offset}")
         self._jump()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
         self.reset = None
 
     def seek_to(self, reset: OffsetReset) -> None:
-        """Forget the position; it will be looked up."""
+        """Forget the position and look up an end of the log."""
         self._jump()
         self.position = self.position_epoch = self.fetch_epoch = None
         self.reset = reset
@@ -147,11 +147,11 @@ class PartitionState:
         self.reached()
 
     def reached(self) -> None:
-        """An attempt to read it has not failed."""
+        """Record a successful attempt to read."""
         self.hindered_since_ms = self.hindrance = None
 
     def hindered(self, cause: PacelineError, now_ms: int, limit_ms: int) -> None:
-        """An attempt to read failed in a way that waiting may cure; after ``limit_ms`` of nothing else poll tells."""
+        """Record a retriable failure to read; after ``limit_ms`` without success poll raises the cause."""
         if self.hindrance is None or not isinstance(cause, RequestTimedOutError):
             self.hindrance = cause
         if self.hindered_since_ms is None:
@@ -165,7 +165,7 @@ class PartitionState:
             self.error = error
 
     def take_fetched(self, data: bytes, high_watermark: int, log_start_offset: int) -> None:
-        """Keep what a fetch at ``fetch_offset`` brought; a cut batch at the end is dropped and fetched again."""
+        """Store the data of a fetch at ``fetch_offset``; drops an incomplete last batch, which is fetched again."""
         self.high_watermark = high_watermark
         self.log_start_offset = log_start_offset
         if not data:
@@ -176,10 +176,10 @@ class PartitionState:
             next_offset = header.last_offset + 1
             epoch = header.leader_epoch
         if not end:
-            raise CorruptMessageError(f"{self.topic_partition}: {len(data)} bytes at {self.fetch_offset} hold no batch")
+            raise CorruptMessageError(f"{self.topic_partition}: {len(data)} bytes at {self.fetch_offset} have no batch")
         if next_offset <= self.fetch_offset:
             raise CorruptMessageError(
-                f"{self.topic_partition}: a fetch at {self.fetch_offset} brought batches that end at {next_offset}"
+                f"{self.topic_partition}: a fetch at {self.fetch_offset} returned batches that end at {next_offset}"
             )
         whole = data if end == len(data) else data[:end]
         self.chunks.append(_Chunk(whole, next_offset, -1 if epoch is None else epoch, high_watermark))
@@ -187,11 +187,11 @@ class PartitionState:
         self.fetch_epoch = epoch if epoch is not None and epoch >= 0 else None
 
     def truncated(self, epoch: int, end_offset: int) -> None:
-        """The log no longer agrees with what was fetched: it does only below ``end_offset`` (KIP-320, KIP-595).
+        """Handle a log that is the same as the fetched data only below ``end_offset`` (KIP-320, KIP-595).
 
-        Records fetched ahead are fetched again. Only when records that were handed out are gone does the next poll
-        raise `LogTruncatedError`: they reach beyond that end, or were of a later epoch, which this log lacks. How many
-        of the latter lay before the end nobody knows, so reading goes on behind them.
+        Prefetched records are fetched again. The next poll raises `LogTruncatedError` only when returned records were
+        truncated: they are at or above that end, or have a later epoch, which this log lacks. In the second case the
+        number of truncated records below the end is unknown, so reading continues after them.
         """
         position = self.position
         assert position is not None
@@ -204,7 +204,7 @@ class PartitionState:
         self.error = LogTruncatedError(self.topic_partition, position, agreed)
 
     def hand_out(self, max_records: int, verify: bool) -> list[ConsumerRecord]:
-        """Return up to ``max_records`` records and move the position behind them.
+        """Return up to ``max_records`` records and advance the position past them.
 
         Raises:
             CorruptMessageError: a batch is malformed; the position stays before it, and it is fetched again.
@@ -247,7 +247,7 @@ class PartitionState:
             self.position = chunk.decoded[0].offset
 
     def hand_out_raw(self) -> FetchedBatches | None:
-        """Return the oldest fetched bytes, undecoded, and move the position behind them."""
+        """Return the oldest fetched bytes without decoding, and advance the position past them."""
         if not self.chunks:
             return None
         position = self.position
@@ -258,27 +258,27 @@ class PartitionState:
         return FetchedBatches(self.topic_partition, chunk.data, position, chunk.next_offset, chunk.high_watermark)
 
     def take_error(self) -> PacelineError | None:
-        """Return what the next poll shall raise, once."""
+        """Return the error that the next poll must raise, once."""
         error, self.error = self.error, None
         return error
 
 
 class Assignment:
-    """The partitions a consumer reads, served in turn."""
+    """The partitions of a consumer, served in turn."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._turn = 0
 
     def assign(self, partitions: Iterable[TopicPartition], reset: OffsetReset | None) -> None:
-        """Read exactly these partitions; those that stay keep their position."""
+        """Read exactly these partitions; partitions assigned before keep their position."""
         wanted = list(dict.fromkeys(partitions))
         self._states = {tp: self._states.get(tp) or PartitionState(tp, reset) for tp in wanted}
         for state in self._states.values():
             state.absent = False
 
     def assign_from_group(self, partitions: Iterable[TopicPartition], reset: OffsetReset) -> None:
-        """Read exactly these partitions; new ones wait for the offset that their group has committed."""
+        """Read exactly these partitions; new partitions wait for the group's committed offset."""
         before = self._states
         self.assign(partitions, reset)
         for topic_partition, state in self._states.items():
@@ -286,14 +286,14 @@ class Assignment:
                 state.awaits_committed = True
 
     def add(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
-        """Read one more."""
+        """Add a partition."""
         self._states.setdefault(topic_partition, PartitionState(topic_partition, reset))
 
     def has_grown_to(self, counts: Mapping[str, int]) -> None:
-        """Read so many partitions of these topics, new ones from their beginning; what a topic lacks rests.
+        """Set the partition counts of topics: read new partitions from their beginning, suspend missing partitions.
 
-        Fewer than before are those of a topic that was made anew, or of the earlier one in the answer of a broker that
-        lags behind. So the place in them is kept.
+        The number can decrease when a topic was re-created, or in the response of a broker with outdated metadata.
+        Therefore suspended partitions keep their position.
         """
         for topic, count in counts.items():
             for index in range(count):
@@ -317,11 +317,11 @@ class Assignment:
         return self._states.get(topic_partition)
 
     def states(self) -> list[PartitionState]:
-        """Return all states in the order of assignment, of partitions that are absent, too."""
+        """Return all states in the order of assignment, including those of missing partitions."""
         return list(self._states.values())
 
     def in_turn(self) -> list[PartitionState]:
-        """Return the states to serve, beginning with another one every time so that none starves."""
+        """Return the states to serve, starting with a different partition each time so that none starves."""
         states = self.states()
         if not states:
             return []
@@ -329,5 +329,5 @@ class Assignment:
         return states[self._turn :] + states[: self._turn]
 
     def buffered_bytes(self) -> int:
-        """Return the bytes fetched ahead for partitions that are not paused: those will be handed out."""
+        """Return the prefetched bytes of partitions that are not paused."""
         return sum(state.buffered_bytes() for state in self._states.values() if not state.paused)

@@ -1,4 +1,4 @@
-"""A call that takes long says so: every two seconds of silence are explained in the log."""
+"""Log the cause of a long wait every two seconds."""
 
 import logging
 import threading
@@ -13,19 +13,19 @@ NEXT_NOTICE_S: Final = 10.0
 
 
 class Wait:
-    """A wait that is under way; ``cause`` is the last failure, empty while there was none."""
+    """A wait in progress; ``cause`` is the last failure, empty when there was none."""
 
     def __init__(self) -> None:
         self.cause = ""
 
     def failed(self, failure: BaseException, _pause_s: float = 0.0) -> None:
-        """Note why an attempt failed."""
+        """Record the cause of a failed attempt."""
         self.cause = str(failure)
 
 
 @contextmanager
 def wait_notice(waits_for: str, first_s: float = FIRST_NOTICE_S, next_s: float = NEXT_NOTICE_S) -> Iterator[Wait]:
-    """Log a warning with the last cause when the block has run for ``first_s``, and each ``next_s`` after that."""
+    """Log a warning with the last cause after ``first_s``, and then every ``next_s``."""
     wait = Wait()
     ended = threading.Event()
 

@@ -1,7 +1,7 @@
-"""The wire form of Produce requests and Fetch answers, without a parsed message around the payload.
+"""Encode Produce requests and decode Fetch responses without a protobuf message around the payload.
 
-protobuf copies a payload into its arena and out again, which halves what one core moves. Here the bytes of a batch
-are copied once. The format is that of `paceline.v1.log_service`; tests compare both ways with the generated classes.
+protobuf copies a payload into its arena and out again, which halves the throughput of a core. This module copies the
+bytes of a batch once. The format is that of `paceline.v1.log_service`; tests compare it with the generated classes.
 """
 
 from collections.abc import Iterable
@@ -23,19 +23,19 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class ProducePiece(NamedTuple):
-    """One batch for one partition."""
+    """A batch for one partition."""
 
     topic: str
     partition: int
     batch: bytes | bytearray
     topic_id: str = ""
     leader_epoch: int | None = None
-    """Leader epoch we know; a leader of another epoch refuses the batch."""
+    """Leader epoch known to the client; a leader of another epoch refuses the batch."""
 
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What a fetch read from one partition; offsets are exclusive ends."""
+    """Fetch result of one partition; offsets are exclusive ends."""
 
     topic: str = ""
     partition: int = 0
@@ -44,10 +44,10 @@ class FetchedPartition:
     last_stable_offset: int = 0
     log_start_offset: int = 0
     diverging: tuple[int, int] | None = None
-    """(epoch, its end offset) when the log no longer agrees with what was read before."""
+    """(epoch, its end offset) when the log diverges from data read before."""
     batches: bytes = b""
     preferred_read_replica: int | None = None
-    """Broker to fetch from next (KIP-392); nothing was read then."""
+    """Broker to fetch from next (KIP-392); this result then has no records."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def varint(value: int) -> bytes:
 
 
 def decode_fetch_answer(data: bytes) -> FetchAnswer:
-    """Return the parts of a FetchResponse's bytes.
+    """Return the fields of an encoded FetchResponse.
 
     Raises:
         CorruptMessageError: they are not a protobuf message.
@@ -118,7 +118,7 @@ def decode_fetch_answer(data: bytes) -> FetchAnswer:
                 position = _skip(data, position, kind)
         return answer
     except (IndexError, ValueError, DecodeError) as error:
-        raise CorruptMessageError(f"the fetch answer cannot be read: {error}") from error
+        raise CorruptMessageError(f"the fetch response cannot be decoded: {error}") from error
 
 
 def _decode_partition(data: bytes, position: int, end: int) -> FetchedPartition:

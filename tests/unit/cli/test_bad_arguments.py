@@ -92,10 +92,10 @@ def test_a_separator_has_a_character() -> None:
     assert (ended.exit_code, "at least one character" in ended.stderr) == (USAGE, True), ended.stderr
 
 
-def test_input_that_is_closed_is_said_in_words() -> None:
+def test_closed_stdin_is_reported_as_a_usage_error() -> None:
     command = [str(Path(sys.executable).with_name("paceline")), "produce", "t", *NOBODY]
     ended = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, timeout=60, check=False)
-    assert (ended.returncode, b"no stdin" in ended.stderr) == (USAGE, True), ended.stderr
+    assert (ended.returncode, b"stdin is closed" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 @pytest.mark.parametrize(("template", "named"), [("%x", "%x"), ("%v %", "%"), ("%%%k%q", "%q")])

@@ -1,8 +1,8 @@
 """`AsyncProducer`, `AsyncConsumer` and `AsyncAdmin`: the clients for asyncio.
 
-They are the same clients with the same settings, behind coroutines. `send` hands records to the producer's own sender
-and gives an `asyncio.Future`; calls that wait run on one thread that each client has for itself, so the event loop is
-never blocked and calls of one client keep their order.
+They wrap the synchronous clients, with the same settings, in coroutines. `send` passes records to the producer's sender
+thread and returns an `asyncio.Future`; each client runs its blocking calls on a thread of its own, so that they never
+block the event loop and keep their order.
 """
 
 from paceline_client.aio.admin import AsyncAdmin

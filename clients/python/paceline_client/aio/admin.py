@@ -12,7 +12,7 @@ from paceline_client.aio.calls import Calls
 class AsyncAdmin:
     """Administration from asyncio: ``await admin.create_topics([...])`` and every other method of `Admin`.
 
-    Iterators that wait, `Admin.watch_events` and `watch_metadata`, are not among them.
+    The blocking iterators `Admin.watch_events` and `watch_metadata` are not supported.
     """
 
     def __init__(self, bootstrap: Any, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""One thread that makes the blocking calls of one client, in order."""
+"""A thread that makes the blocking calls of one client, in order."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Calls:
-    """Runs blocking calls; a call whose coroutine is cancelled still ends on the thread before the next begins."""
+    """Runs blocking calls; when a coroutine is cancelled, its call still completes before the next call begins."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -22,5 +22,5 @@ class Calls:
         return await loop.run_in_executor(self._executor, functools.partial(call, *args, **kwargs))
 
     def close(self) -> None:
-        """Let the thread end when its calls have ended."""
+        """End the thread after its pending calls."""
         self._executor.shutdown(wait=False)

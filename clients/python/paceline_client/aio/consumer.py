@@ -22,8 +22,8 @@ class AsyncConsumer:
             async for record in consumer:
                 print(record.offset, record.value)
 
-    With a group, heartbeats come from a thread, but partitions are taken and given up only while the consumer is read:
-    a member that is not read for ``max_poll_interval_ms`` loses its place.
+    With a group, a background thread sends heartbeats, but rebalances happen only while the consumer is read: a member
+    that is not read for ``max_poll_interval_ms`` loses its membership.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AsyncConsumer:
         self._ready: deque[ConsumerRecord] = deque()
 
     async def start(self) -> None:
-        """Make the consumer and subscribe to its topics."""
+        """Create the consumer and subscribe to its topics."""
         if self._consumer is None:
             self._consumer = await self._calls.run(Consumer, self._bootstrap, **self._settings)
             if self._topics:
@@ -46,7 +46,7 @@ class AsyncConsumer:
     async def subscribe(
         self, topics: Iterable[str] = (), *, pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> None:
-        """Read topics, as `Consumer.subscribe`."""
+        """Subscribe to topics, as `Consumer.subscribe`."""
         await self._calls.run(self._started().subscribe, topics, pattern=pattern, listener=listener)
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -55,7 +55,7 @@ class AsyncConsumer:
         await self._calls.run(self._started().assign, partitions)
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record; only records that were returned are committed."""
+        """Return the next record; commits include only returned records."""
         consumer = self._started()
         while not self._ready:
             polled = await self._calls.run(_hold, consumer, _POLL_MS, None)
@@ -75,7 +75,7 @@ class AsyncConsumer:
         return polled
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets, or the positions behind all records that were returned."""
+        """Commit these offsets, or the positions after all returned records."""
         await self._calls.run(self._started().commit, offsets)
 
     async def committed(self, partition: TopicPartition) -> int | None:
@@ -89,17 +89,17 @@ class AsyncConsumer:
         return held.offset if held is not None else await self._calls.run(self._started().position, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from an offset."""
+        """Continue reading at an offset."""
         self._give_back()
         await self._calls.run(self._started().seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the first record of these or all partitions."""
+        """Continue reading at the first record of these or all partitions."""
         self._give_back()
         await self._calls.run(self._started().seek_to_beginning, partitions or None)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the end of these or all partitions."""
+        """Continue reading at the end of these or all partitions."""
         self._give_back()
         await self._calls.run(self._started().seek_to_end, partitions or None)
 
@@ -108,22 +108,22 @@ class AsyncConsumer:
         return await self._calls.run(self._started().beginning_offsets, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of each partition."""
+        """Return the end offset of each partition."""
         return await self._calls.run(self._started().end_offsets, partitions)
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions being read."""
+        """Return the assigned partitions."""
         return set(self._started().assignment())
 
     async def stop(self) -> None:
-        """Commit when that is automatic, leave the group and close."""
+        """Commit if auto-commit is on, leave the group and close."""
         if self._consumer is not None:
             self._give_back()
             await self._calls.run(self._consumer.close)
         self._calls.close()
 
     def _give_back(self) -> None:
-        """Have records that were fetched for `getone` and not returned be read again."""
+        """Give records that were fetched for `getone` and not returned back to the consumer, to be read again."""
         self._ready.clear()
         self._started().give_back()
 
@@ -149,6 +149,6 @@ class AsyncConsumer:
 
 
 def _hold(consumer: Consumer, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:
-    """Poll; records of an earlier poll whose coroutine was cancelled come again."""
+    """Poll; first returns records of an earlier poll whose coroutine was cancelled."""
     consumer.give_back()
     return consumer.poll_held(timeout_ms, max_records)

@@ -24,10 +24,10 @@ class AsyncProducer:
         self._calls = Calls("paceline-async-producer")
         self._producer: Producer | None = None
         self._known: set[str] = set()
-        """Topics whose metadata are there, so that `send` does not wait for them."""
+        """Topics with cached metadata, for which `send` does not wait."""
 
     async def start(self) -> None:
-        """Make the producer; it does not wait for the cluster."""
+        """Create the producer; does not wait for the cluster."""
         if self._producer is None:
             self._producer = await self._calls.run(Producer, self._bootstrap, **self._settings)
 
@@ -40,10 +40,10 @@ class AsyncProducer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
-        """Take one record and return the future of its place in the log; waits only for metadata and memory.
+        """Enqueue one record and return a future of its metadata; waits only for cluster metadata and buffer memory.
 
         Raises:
-            PacelineError: as `Producer.send`; what prevents the delivery later is the future's exception.
+            PacelineError: as `Producer.send`; a later delivery failure is the future's exception.
         """
         producer = self._started()
         loop = asyncio.get_running_loop()
@@ -62,19 +62,19 @@ class AsyncProducer:
     async def send_and_wait(
         self, topic: str, value: bytes | None, key: bytes | None = None, **more: Any
     ) -> RecordMetadata:
-        """Send one record and return its place in the log.
+        """Send one record and return its metadata.
 
         Raises:
-            PacelineError: it was not delivered.
+            PacelineError: the record was not delivered.
         """
         return await (await self.send(topic, value, key, **more))
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Return when everything that was sent has an outcome."""
+        """Return when every sent record has a result."""
         await self._calls.run(self._started().flush, timeout_s)
 
     async def stop(self) -> None:
-        """Deliver what was sent and close."""
+        """Deliver all sent records and close."""
         if self._producer is not None:
             await self._calls.run(self._producer.close)
         self._calls.close()

@@ -1,7 +1,7 @@
-"""Partition assignors of consumer groups. Pure; each has Kafka's name and rules.
+"""Partition assignors of consumer groups. Pure; each has the name and the rules of Kafka's assignor.
 
-Read `base.py` first. `range` and `roundrobin` give partitions by order, `sticky` and `cooperative-sticky` leave them
-where they are as far as the balance allows; with `cooperative-sticky` members keep reading while a rebalance runs.
+Read `base.py` first. `range` and `roundrobin` assign partitions in order, `sticky` and `cooperative-sticky` keep the
+present owners as far as the balance allows; with `cooperative-sticky` members continue reading during a rebalance.
 """
 
 from collections.abc import Iterable
@@ -29,21 +29,22 @@ def assignors_of(wanted: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
     """Return assignors for names or assignors, in order.
 
     Raises:
-        InvalidRequestError: a name is not known, one comes twice, there is none, or eager and cooperative ones are
+        InvalidRequestError: a name is unknown or occurs twice, the list is empty, or eager and cooperative assignors
+        are
             mixed.
     """
     found: list[Assignor] = []
     for one in wanted:
         if isinstance(one, str):
             if one not in _BY_NAME:
-                raise InvalidRequestError(f"assignor {one!r} is not known; there are {', '.join(_BY_NAME)}")
+                raise InvalidRequestError(f"assignor {one!r} is unknown; known are {', '.join(_BY_NAME)}")
             found.append(_BY_NAME[one]())
         else:
             found.append(one)
     if not found:
         raise InvalidRequestError("a group needs at least one assignor")
     if len({one.name for one in found}) != len(found):
-        raise InvalidRequestError("an assignor is named twice")
+        raise InvalidRequestError("an assignor is listed twice")
     if len({one.cooperative for one in found}) > 1:
-        raise InvalidRequestError("cooperative-sticky cannot be mixed with assignors that revoke everything first")
+        raise InvalidRequestError("cooperative-sticky cannot be combined with eager assignors")
     return tuple(found)

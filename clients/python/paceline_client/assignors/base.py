@@ -8,25 +8,25 @@ from typing import ClassVar
 from paceline.model.identifiers import TopicPartition
 
 Assignments = dict[str, list[TopicPartition]]
-"""Partitions by member id; every member is in it."""
+"""Partitions by member id; every member has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member as the leader sees it."""
+    """A member, as described to the leader."""
 
     member_id: str
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
-    """Partitions it had before the rebalance."""
+    """Partitions that it owned before the rebalance."""
     generation: int = -1
-    """Generation in which it got them."""
+    """Generation in which it got its partitions."""
     group_instance_id: str = ""
     user_data: bytes = b""
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Sorts static members by their instance id, before dynamic ones by their member id, as Kafka does."""
+        """Sort key as in Kafka: static members by instance id, then dynamic members by member id."""
         if self.group_instance_id:
             return (False, self.group_instance_id)
         return (True, self.member_id)
@@ -36,7 +36,7 @@ class Assignor(ABC):
     """Assigns partitions to the members of a group."""
 
     name: ClassVar[str]
-    """Name on the wire; all members of a group must know the same one."""
+    """Name in the protocol; all members of a group must have an assignor in common."""
     cooperative: ClassVar[bool] = False
     """Whether members keep their partitions during a rebalance (KIP-429)."""
 
@@ -50,5 +50,5 @@ class Assignor(ABC):
         """
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the bytes that a member sends to the assignor besides its topics."""
+        """Return the userdata that a member sends to the assignor with its topics."""
         return b""

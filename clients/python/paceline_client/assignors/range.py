@@ -1,4 +1,4 @@
-"""`RangeAssignor`: a run of consecutive partitions of each topic to each member."""
+"""`RangeAssignor`: assign a range of consecutive partitions of each topic to each member."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,10 +7,10 @@ from paceline_client.assignors.base import Assignments, Assignor, GroupMember
 
 
 class RangeAssignor(Assignor):
-    """Divide every topic by itself; the first members get one partition more when it does not come out even.
+    """Divide the partitions of each topic separately; with a remainder the first members get one partition more.
 
-    Members that subscribe to the same topics get the same partition indexes of each, so records with one key in
-    several topics meet in one member. Source: Kafka's RangeAssignor.
+    Members that subscribe to the same topics get the same partition indexes of each topic, so that records with equal
+    keys in several topics are read by the same member. Source: Kafka's RangeAssignor.
 
     | topics | members | assignment |
     |---|---|---|

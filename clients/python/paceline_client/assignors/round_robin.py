@@ -1,4 +1,4 @@
-"""`RoundRobinAssignor`: partitions of all topics dealt out one by one."""
+"""`RoundRobinAssignor`: assign the partitions of all topics to the members in turn."""
 
 from collections.abc import Iterable, Mapping
 from itertools import cycle

@@ -1,12 +1,13 @@
-"""`StickyAssignor` and `CooperativeStickyAssignor`: balanced first, then with as few moves as possible.
+"""`StickyAssignor` and `CooperativeStickyAssignor`: balance the partitions with as few moves as possible.
 
-1. Every member keeps what it owns and still subscribes to. Of two members that name one partition the later generation
-   has it; of two in the same generation neither (KAFKA-12984).
-2. A partition without an owner goes to the member with the fewest, of those that subscribe to its topic.
-3. Partitions move from a member to another that subscribes and has at least two fewer, until there is none such.
+1. Every member keeps the partitions that it owns and still subscribes to. When two members claim a partition, the later
+   generation owns it; in the same generation neither owns it (KAFKA-12984).
+2. A partition without an owner goes to the subscribed member with the fewest partitions.
+3. A partition moves to another subscribed member that has at least two partitions fewer, until there is no such member.
 
-Step 3 ends: every move lowers the sum of the squares of the members' counts. Source: Kafka's StickyAssignor (KIP-54)
-and CooperativeStickyAssignor (KIP-429).
+Step 3 terminates: every move lowers the sum of the squares of the members' counts.
+
+Source: Kafka's StickyAssignor (KIP-54) and CooperativeStickyAssignor (KIP-429).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ OwnedBy = Callable[[GroupMember], tuple[Sequence[TopicPartition], int]]
 
 
 class StickyAssignor(Assignor):
-    """Balance the partitions and leave as many as possible where they are; members revoke everything first."""
+    """Balance the partitions and keep as many owners as possible; members revoke all partitions first."""
 
     name = "sticky"
 
@@ -36,7 +37,7 @@ class StickyAssignor(Assignor):
         return out.done()
 
     def owned_by(self, member: GroupMember) -> tuple[Sequence[TopicPartition], int]:
-        """Return the partitions of a member before the rebalance, and the generation that assigned them."""
+        """Return a member's partitions before the rebalance and the generation in which it got them."""
         if not member.user_data:
             return member.owned, member.generation
         try:
@@ -48,16 +49,16 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """Like `StickyAssignor`, in two steps: a partition that moves is first revoked, and assigned in the next rebalance.
+    """Like `StickyAssignor`, in two steps: a moving partition is first revoked, and assigned in the next rebalance.
 
-    Members keep the partitions that do not move, and keep reading them, while the group rebalances.
+    Members keep the partitions that do not move, and continue reading them during the rebalance.
     """
 
     name = "cooperative-sticky"
     cooperative = True
 
     def assign(self, members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> Assignments:
-        """Return the partitions of every member, without those that another member has to revoke first."""
+        """Return the partitions of every member, without partitions that another member must revoke first."""
         members = tuple(members)
         assignments = super().assign(members, partition_counts)
         owner = {one: member.member_id for member in members for one in member.owned}
@@ -67,13 +68,13 @@ class CooperativeStickyAssignor(StickyAssignor):
         }
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the generation, as members of Kafka before 3.5 do; their partitions are in the subscription."""
+        """Return the generation, as Kafka before 3.5 does; the owned partitions are in the subscription."""
         out = Writer()
         out.int32(generation)
         return out.done()
 
     def owned_by(self, member: GroupMember) -> tuple[Sequence[TopicPartition], int]:
-        """Return what a member owned before the rebalance and the generation in which it got that."""
+        """Return a member's partitions before the rebalance and the generation in which it got them."""
         if member.generation < 0 and len(member.user_data) >= 4:
             return member.owned, Reader(member.user_data).int32()
         return member.owned, member.generation
@@ -116,13 +117,13 @@ def _kept(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: O
 
 
 def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> None:
-    """Move partitions to members with fewer until no move helps."""
+    """Move partitions to members with fewer partitions until no move improves the balance."""
     while _move_one(kept, takers):
         pass
 
 
 def _move_one(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> bool:
-    """Move a partition from the member with the most that has a better place for one; return whether there is any."""
+    """Move a partition from the member with the most partitions, if possible; return whether a partition moved."""
     for giver in sorted(kept, key=lambda one: -len(kept[one])):
         for topic in sorted({one.topic for one in kept[giver]}):
             taker = min(takers[topic], key=lambda one: len(kept[one]))

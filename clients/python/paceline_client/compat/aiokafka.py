@@ -36,11 +36,11 @@ class AIOKafkaConsumer:
         self._deserializers = (key_deserializer, value_deserializer)
 
     async def start(self) -> None:
-        """Make the consumer."""
+        """Create the consumer."""
         await self.consumer.start()
 
     async def stop(self) -> None:
-        """Commit when that is automatic, leave the group and close."""
+        """Commit if auto-commit is on, leave the group and close."""
         await self.consumer.stop()
 
     async def getone(self) -> ConsumerRecord:
@@ -59,7 +59,7 @@ class AIOKafkaConsumer:
         await self.consumer.commit(offsets)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the same meaning: assignment, committed, position, seek and so on."""
+        """Delegate methods with the same meaning: assignment, committed, position, seek and so on."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.consumer, name)
@@ -104,7 +104,7 @@ class AIOKafkaProducer:
         self._serializers = (key_serializer, value_serializer)
 
     async def start(self) -> None:
-        """Make the producer."""
+        """Create the producer."""
         await self.producer.start()
 
     async def stop(self) -> None:
@@ -112,7 +112,7 @@ class AIOKafkaProducer:
         await self.producer.stop()
 
     async def flush(self) -> None:
-        """Return when everything that was sent has an outcome."""
+        """Return when every sent record has a result."""
         await self.producer.flush()
 
     async def send(
@@ -124,7 +124,7 @@ class AIOKafkaProducer:
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> "asyncio.Future[RecordMetadata]":
-        """Take one record and return the future of its place in the log."""
+        """Enqueue one record and return a future of its metadata."""
         key_serializer, value_serializer = self._serializers
         return await self.producer.send(
             topic,
@@ -136,7 +136,7 @@ class AIOKafkaProducer:
         )
 
     async def send_and_wait(self, topic: str, value: Any = None, **more: Any) -> RecordMetadata:
-        """Send one record and return its place in the log."""
+        """Send one record and return its metadata."""
         return await (await self.send(topic, value, **more))
 
     async def __aenter__(self) -> Self:

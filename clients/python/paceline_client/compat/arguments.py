@@ -1,4 +1,4 @@
-"""Arguments, serializers and the record class of both families of classes."""
+"""Arguments, serializers and record class shared by the compatibility classes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -29,13 +29,13 @@ CONSUMER: Final = frozenset(
         "session_timeout_ms",
     }
 )
-"""Arguments that mean the same here."""
+"""Arguments with the same meaning in Paceline."""
 IGNORED: Final = frozenset({"api_version", "retry_backoff_ms", "connections_max_idle_ms", "loop", "security_protocol"})
-"""Arguments without a meaning here that change nothing for the program."""
+"""Arguments without effect that may be ignored."""
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as kafka-python and aiokafka name its fields."""
+    """A record with the field names of kafka-python and aiokafka."""
 
     topic: str
     partition: int
@@ -72,19 +72,19 @@ def serialized(value: Any, serializer: Serializer | None) -> bytes | None:
 
 
 def consumer_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of our consumer.
+    """Return the arguments for Paceline's consumer.
 
     Raises:
-        TypeError: one has no counterpart; it is named.
+        TypeError: an argument has no counterpart; the message names it.
     """
     settings: dict[str, Any] = {"auto_offset_reset": "latest"}
     for name, value in arguments.items():
         if name in CONSUMER:
             settings[name] = value
         elif name == "security_protocol" and value != "PLAINTEXT":
-            raise TypeError("give tls= with the certificates in place of security_protocol")
+            raise TypeError("use tls= with the certificates instead of security_protocol")
         elif name not in IGNORED:
-            raise TypeError(f"{name} has no counterpart here; docs/moving-from-kafka.md says what to do")
+            raise TypeError(f"{name} has no counterpart; see docs/moving-from-kafka.md")
     if settings.get("auto_offset_reset") == "none":
         settings["auto_offset_reset"] = "error"
     if settings.get("client_id") is None:

@@ -42,7 +42,7 @@ class KafkaConsumer:
     def subscribe(
         self, topics: Iterable[str] = (), pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> None:
-        """Read topics, or those that match a pattern."""
+        """Subscribe to topics, or to topics that match a pattern."""
         self.consumer.subscribe(topics, pattern=pattern, listener=listener)
 
     def poll(
@@ -50,7 +50,7 @@ class KafkaConsumer:
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return records by partition."""
         if not update_offsets:
-            raise TypeError("update_offsets=False has no counterpart here; seek back instead")
+            raise TypeError("update_offsets=False has no counterpart; use seek to go back")
         polled = self.consumer.poll(timeout_ms, max_records)
         return {tp: [converted(one, *self._deserializers) for one in records] for tp, records in polled.items()}
 
@@ -64,7 +64,7 @@ class KafkaConsumer:
         return None if found is None else found.offset
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions being read."""
+        """Return the assigned partitions."""
         return set(self.consumer.assignment())
 
     def partitions_for_topic(self, topic: str) -> set[int]:
@@ -72,23 +72,23 @@ class KafkaConsumer:
         return set(range(self.consumer.partitions_for(topic)))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the first record of these or all partitions."""
+        """Continue reading at the first record of these or all partitions."""
         self.consumer.seek_to_beginning(partitions or None)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the end of these or all partitions."""
+        """Continue reading at the end of these or all partitions."""
         self.consumer.seek_to_end(partitions or None)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Stop reading partitions."""
+        """Pause partitions."""
         self.consumer.pause(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Read paused partitions again."""
+        """Resume paused partitions."""
         self.consumer.resume(partitions)
 
     def close(self, autocommit: bool = True) -> None:
-        """Commit when that is automatic, leave the group and close."""
+        """Commit if auto-commit is on, leave the group and close."""
         self.consumer.close()
 
     def __iter__(self) -> Self:
@@ -100,7 +100,7 @@ class KafkaConsumer:
         try:
             return converted(next(self._records), *self._deserializers)
         except StopIteration:
-            self._records = None  # a later loop begins where this one has ended
+            self._records = None  # the next loop starts where this loop ended
             raise
 
     def __enter__(self) -> "KafkaConsumer":
@@ -110,23 +110,23 @@ class KafkaConsumer:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the same meaning: assign, seek, position, beginning_offsets, end_offsets, unsubscribe."""
+        """Delegate methods with the same meaning: assign, seek, position, unsubscribe and so on."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.consumer, name)
 
 
 class FutureRecordMetadata:
-    """The outcome of one `send`."""
+    """The result of a `send`."""
 
     def __init__(self, future: RecordFuture) -> None:
         self._future = future
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """Return where the record is, waiting for it.
+        """Wait for the result and return the record's metadata.
 
         Raises:
-            PacelineError: it was not delivered.
+            PacelineError: the record was not delivered.
         """
         return self._future.result(timeout)
 
@@ -159,7 +159,7 @@ class KafkaProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Send one record; the future's `get` waits for its place in the log."""
+        """Send one record; the future's `get` waits for its metadata."""
         key_serializer, value_serializer = self._serializers
         return FutureRecordMetadata(
             self.producer.send(
@@ -173,7 +173,7 @@ class KafkaProducer:
         )
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when everything that was sent has an outcome."""
+        """Return when every sent record has a result."""
         self.producer.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Committing offsets and reading committed ones."""
+"""Commit offsets and fetch committed offsets."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -24,10 +24,10 @@ LOST: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 def commit_request(
     group_id: str, offsets: Offsets, generation: int = -1, member_id: str = "", group_instance_id: str = ""
 ) -> CommitOffsetsRequest:
-    """Return the request that commits offsets; without a generation, of a caller that is no member.
+    """Return the request that commits offsets; without a generation, as a caller that is not a member.
 
     Raises:
-        InvalidRequestError: an offset or a note does not fit its field.
+        InvalidRequestError: an offset or its metadata text does not fit its field.
     """
     with sendable("commit"):
         return CommitOffsetsRequest(
@@ -52,7 +52,7 @@ def check_committed(answer: CommitOffsetsResponse) -> None:
     """Raise the first error of a commit.
 
     Raises:
-        PacelineError: some partition was refused; its name is in the message.
+        PacelineError: a partition was refused; the message names it.
     """
     for one in answer.partitions:
         if one.HasField("error"):
@@ -60,11 +60,11 @@ def check_committed(answer: CommitOffsetsResponse) -> None:
 
 
 def why_not_committed(group_id: str, error: PacelineError) -> PacelineError:
-    """Return the error of a failed commit for the caller: `CommitFailedError` when the membership was lost."""
+    """Return the error of a failed commit: `CommitFailedError` when the membership was lost."""
     if error.code in LOST:
         lost = CommitFailedError(
-            f"group {group_id}: the offsets were not committed, for the group has rebalanced without this member; "
-            f"poll more often, hand fewer records out per poll or raise max_poll_interval_ms ({error})"
+            f"group {group_id}: the offsets were not committed because the group has rebalanced without this member; "
+            f"poll more often, return fewer records per poll or raise max_poll_interval_ms ({error})"
         )
         lost.__cause__ = error
         return lost
@@ -72,7 +72,7 @@ def why_not_committed(group_id: str, error: PacelineError) -> PacelineError:
 
 
 def commit(coordinator: GroupCoordinator, request: CommitOffsetsRequest, timeout_ms: float) -> None:
-    """Commit and wait for it.
+    """Commit and wait for the result.
 
     Raises:
         CommitFailedError: the membership was lost.
@@ -87,7 +87,7 @@ def commit(coordinator: GroupCoordinator, request: CommitOffsetsRequest, timeout
 def fetch_committed(
     coordinator: GroupCoordinator, partitions: Iterable[TopicPartition] | None, timeout_ms: float
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return committed offsets: of these partitions, None where there is none, or all that there are.
+    """Return committed offsets: of these partitions, with None where there is none, or of all partitions.
 
     Raises:
         PacelineError: the coordinator refused, or did not answer in time.
@@ -103,7 +103,7 @@ def fetch_committed(
 
 
 def read_committed(answer: FetchOffsetsResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the offsets of an answer."""
+    """Return the offsets of a response."""
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for one in answer.partitions:
         epoch = one.leader_epoch if one.HasField("leader_epoch") else None

@@ -1,4 +1,4 @@
-"""Sends commits in order, each after the answer to the one before: calls of one connection may overtake each other."""
+"""Send commits in order, each after the response to the previous: calls on one connection may overtake each other."""
 
 import threading
 import time
@@ -17,12 +17,12 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 
 class Committer:
-    """Commits of one member."""
+    """Commits of one member, in order."""
 
     def __init__(
         self, coordinator: GroupCoordinator, request_of: Callable[[Offsets], Any], on_news: Callable[[], None]
     ) -> None:
-        """``request_of`` returns the request as the member there is at that moment."""
+        """``request_of`` returns the request with the member id and generation at the time of sending."""
         self._coordinator = coordinator
         self._request_of = request_of
         self._on_news = on_news
@@ -30,26 +30,26 @@ class Committer:
         self._in_flight = False
         self._queue: deque[tuple[Offsets, CommitCallback]] = deque()
         self._ended: deque[tuple[Offsets, CommitCallback, PacelineError | None]] = deque()
-        """Commits whose callbacks are due."""
+        """Commits whose callbacks have not run yet."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether some commit has not ended."""
+        """Whether a commit is in flight or queued."""
         return self._in_flight or bool(self._queue)
 
     @property
     def has_ended(self) -> bool:
-        """Whether callbacks are due."""
+        """Whether callbacks wait to be run."""
         return bool(self._ended)
 
     def call_back(self) -> None:
-        """Call the callbacks that are due."""
+        """Run the waiting callbacks."""
         while self._ended:
             offsets, callback, error = self._ended.popleft()
             callback(offsets, error)
 
     def sync(self, offsets: Offsets, timeout_ms: float) -> None:
-        """Commit after everything that was sent before, and wait.
+        """Commit after all earlier commits, and wait.
 
         Raises:
             CommitFailedError: the membership was lost.

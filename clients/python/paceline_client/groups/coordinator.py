@@ -1,4 +1,4 @@
-"""Finds a group's coordinator and calls it."""
+"""Find a group's coordinator and call it."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ _STILL_THERE: Final = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTL
 
 
 class GroupCoordinator:
-    """Calls to the coordinator of one group; safe to share between threads."""
+    """Calls to the coordinator of one group; thread-safe."""
 
     def __init__(self, group_id: str, metadata: MetadataRefresher, channels: ChannelCache) -> None:
         self.group_id = group_id
@@ -36,24 +36,24 @@ class GroupCoordinator:
 
     @property
     def address(self) -> str:
-        """Where the coordinator is, empty while it is not known."""
+        """Address of the coordinator, empty when it is not known."""
         with self._lock:
             return self._address
 
     def stub(self, timeout_s: float) -> GroupServiceStub:
-        """Return the coordinator's stub, looking it up when it is not known.
+        """Return the coordinator's stub; looks the coordinator up when it is not known.
 
         Raises:
-            PacelineError: no broker named it.
+            PacelineError: no broker returned the coordinator.
         """
         address = self.address or self._find(timeout_s)
         return GroupServiceStub(self._channels.get(address))
 
     def call(self, method: str, request: Any, timeout_ms: float, sends_again: bool = True) -> Any:
-        """Call the coordinator and return its answer, following it when it moves.
+        """Call the coordinator and return its response; follows it when it moves.
 
         Raises:
-            PacelineError: it refused, or the time was over; the message has the last cause.
+            PacelineError: it refused, or the deadline expired; the message has the last cause.
         """
 
         def attempt(left_s: float | None) -> Any:
@@ -69,14 +69,14 @@ class GroupCoordinator:
         )
 
     def failed(self, failure: grpc.RpcError) -> PacelineError:
-        """Return the error of a failed call; forget the coordinator when it has moved or cannot be reached."""
+        """Return the error of a failed call; forget the coordinator when it has moved or is unreachable."""
         error = from_rpc_error(failure)
         if (error.retriable and error.code not in _STILL_THERE) or error.code in _MOVED:
             self.forget()
         return error
 
     def forget(self) -> None:
-        """Look the coordinator up with the next call."""
+        """Look the coordinator up again on the next call."""
         with self._lock:
             self._address = ""
 
@@ -98,7 +98,7 @@ class GroupCoordinator:
                     raise error from failure
                 causes.append(error)
                 if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                    break  # another broker knows no more
+                    break  # another broker would return the same error
                 continue
             address = address_of(answer.host, answer.port)
             with self._lock:

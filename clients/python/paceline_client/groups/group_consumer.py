@@ -1,4 +1,4 @@
-"""`ConsumerGroup`: everything a `Consumer` does for its group: membership, automatic commits, committed positions."""
+"""`ConsumerGroup`: the group side of a `Consumer`: membership, automatic commits, committed positions."""
 
 import logging
 import re
@@ -25,17 +25,17 @@ _FETCH_MS: Final = 5_000
 
 
 class GroupedPartitions(AssignedPartitions, Protocol):
-    """The consumer, as far as its group is concerned."""
+    """The part of the consumer that the group uses."""
 
     def awaiting_committed(self) -> list[TopicPartition]:
-        """Return partitions whose committed offset is not known yet."""
+        """Return partitions whose committed offset has not been fetched yet."""
 
     def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Begin at committed offsets, and where ``auto_offset_reset`` says without one."""
+        """Start at committed offsets, and per ``auto_offset_reset`` without a committed offset."""
 
 
 class ConsumerGroup:
-    """A consumer's group. Its methods are called on the thread that polls, apart from the heartbeats."""
+    """The group membership of a consumer. Call its methods on the polling thread; heartbeats have their own thread."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class ConsumerGroup:
 
     @property
     def member_id(self) -> str:
-        """Id that the coordinator gave; empty before the first join."""
+        """Member id assigned by the coordinator; empty before the first join."""
         return self._membership.member_id
 
     @property
     def generation(self) -> int:
-        """Present generation, -1 while there is none."""
+        """Present generation, -1 when not a member."""
         return self._membership.generation
 
     @property
@@ -75,7 +75,7 @@ class ConsumerGroup:
 
     @property
     def wants_poll(self) -> bool:
-        """Whether there is something to do on the polling thread."""
+        """Whether the polling thread has group work to do."""
         return self._committer.has_ended or (self.is_subscribed and self._membership.wants_poll)
 
     # Subscribing
@@ -83,14 +83,14 @@ class ConsumerGroup:
     def subscribe(
         self, topics: Iterable[str], pattern: str | re.Pattern[str] | None, listener: RebalanceListener
     ) -> None:
-        """Subscribe to these topics, or to those that match the pattern."""
+        """Subscribe to these topics, or to topics that match the pattern."""
         try:
             if pattern is not None:
                 self._subscription.set_pattern(pattern)
             else:
                 self._subscription.set_topics(topics)
         except re.error as error:
-            raise InvalidRequestError(f"the pattern {pattern!r} is no regular expression: {error}") from None
+            raise InvalidRequestError(f"the pattern {pattern!r} is not a regular expression: {error}") from None
         self._membership.listener = listener
         self._membership.rejoin()
         if self._heartbeats is None:
@@ -105,10 +105,10 @@ class ConsumerGroup:
     # Polling
 
     def poll(self, deadline: float) -> None:
-        """Take part in rebalances, commit when it is time, and look up committed positions.
+        """Take part in rebalances, commit when auto-commit is due, and fetch committed offsets.
 
         Raises:
-            PacelineError: the coordinator refuses this member for good.
+            PacelineError: the coordinator permanently refuses this member.
         """
         self._committer.call_back()
         if self.is_subscribed:
@@ -117,7 +117,7 @@ class ConsumerGroup:
         self._commit_when_due()
 
     def begin_at_committed(self, deadline: float) -> None:
-        """Look up the committed offsets of partitions that wait for theirs; without an answer a later poll does."""
+        """Fetch committed offsets for partitions that wait for them; without a response a later poll tries again."""
         waiting = self._host.awaiting_committed()
         if not waiting:
             return
@@ -127,7 +127,7 @@ class ConsumerGroup:
         except PacelineError as error:
             if not error.retriable:
                 raise
-            LOG.debug("committed offsets of group %s: %s", self._settings.group_id, error)
+            LOG.debug("fetching committed offsets failed: group=%s error=%s", self._settings.group_id, error)
 
     def _commit_when_due(self) -> None:
         settings, now = self._settings, time.monotonic()
@@ -143,7 +143,7 @@ class ConsumerGroup:
     # Offsets
 
     def commit_sync(self, offsets: Offsets | None, timeout_ms: float) -> None:
-        """Commit these offsets, or the positions after the records that `poll` has returned, and wait.
+        """Commit these offsets, or the positions after all records returned by `poll`, and wait.
 
         Raises:
             CommitFailedError: the membership was lost.
@@ -154,7 +154,7 @@ class ConsumerGroup:
             self._committer.sync(offsets, timeout_ms)
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback) -> None:
-        """Commit without waiting; the callback is called by a later poll. Failed commits are not sent again."""
+        """Commit without waiting; a later poll runs the callback. A failed commit is not retried."""
         sent = dict(self._host.consumed() if offsets is None else offsets)
         if sent:
             self._committer.send(sent, callback)
@@ -162,7 +162,7 @@ class ConsumerGroup:
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of the group, None for a partition without one."""
+        """Return the committed offsets of the group, None for a partition without a committed offset."""
         with sendable():
             return fetch_committed(self._coordinator, partitions, timeout_ms)
 
@@ -174,7 +174,7 @@ class ConsumerGroup:
             elif self._settings.enable_auto_commit:
                 self.commit_sync(None, timeout_ms)
         except PacelineError as error:
-            LOG.warning("leaving group %s failed: %s", self._settings.group_id, error)
+            LOG.warning("leaving the group failed: group=%s error=%s", self._settings.group_id, error)
         finally:
             if self._heartbeats is not None:
                 self._heartbeats.close()
@@ -183,5 +183,5 @@ class ConsumerGroup:
 
 def _log_failure(_offsets: Offsets, error: PacelineError | None) -> None:
     if error is not None:
-        # The next commit, a moment later, makes up for one that met a coordinator on the move.
-        LOG.log(logging.DEBUG if error.retriable else logging.WARNING, "automatic commit failed: %s", error)
+        # A commit that failed because the coordinator moved is made up for by the next automatic commit.
+        LOG.log(logging.DEBUG if error.retriable else logging.WARNING, "automatic commit failed: error=%s", error)

@@ -1,4 +1,4 @@
-"""The thread that keeps a member alive between polls."""
+"""The thread that sends a member's heartbeats between polls."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ _RETRY_S = 0.2
 
 
 class Heartbeats:
-    """Sends heartbeats while the member is in a generation, and leaves when the application stops polling."""
+    """Sends heartbeats while the member is in a generation; leaves the group when the application stops polling."""
 
     def __init__(self, membership: GroupMembership, name: str) -> None:
         self._membership = membership
@@ -50,19 +50,19 @@ class Heartbeats:
                     continue
             try:
                 pause_s = self._beat()
-            except Exception:  # the thread must live: without it the member dies
-                LOG.exception("heartbeat of group %s failed", self._settings.group_id)
+            except Exception:  # keep the thread alive: without heartbeats the member would be removed
+                LOG.exception("heartbeat failed: group=%s", self._settings.group_id)
                 pause_s = _RETRY_S
             next_beat = time.monotonic() + pause_s
 
     def _beat(self) -> float:
-        """Send one heartbeat; return the pause until the next."""
+        """Send a heartbeat; return the pause until the next heartbeat."""
         membership, settings = self._membership, self._settings
         idle_ms = (time.monotonic() - membership.last_poll) * 1000
         if idle_ms > settings.max_poll_interval_ms:
             LOG.warning(
-                "group %s: no poll for %d ms, leaving the group; poll more often, hand fewer records out per poll or "
-                "raise max_poll_interval_ms",
+                "no poll within max_poll_interval_ms, leaving the group; poll more often, return fewer records per "
+                "poll or raise max_poll_interval_ms: group=%s idle_ms=%d",
                 settings.group_id,
                 idle_ms,
             )
@@ -90,13 +90,13 @@ class Heartbeats:
         membership = self._membership
         with membership.changed:
             if membership.generation != generation:
-                return 0.0  # the refusal is of an earlier generation
+                return 0.0  # the response belongs to an earlier generation
         if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             membership.rejoin()
             return self._settings.heartbeat_interval_ms / 1000
         if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
-            LOG.info("group %s: the membership was lost: %s", self._settings.group_id, error)
+            LOG.info("group membership lost: group=%s error=%s", self._settings.group_id, error)
             membership.lose(error, forget_member=error.code is not ErrorCode.ILLEGAL_GENERATION)
             return self._settings.heartbeat_interval_ms / 1000
-        LOG.debug("heartbeat of group %s: %s", self._settings.group_id, error)
+        LOG.debug("heartbeat refused: group=%s error=%s", self._settings.group_id, error)
         return _RETRY_S

@@ -1,7 +1,7 @@
 """`GroupMembership`: a consumer's place in its group.
 
-The thread that polls joins, assigns when it leads the group, and calls the listener; `heartbeats.py` keeps the member
-alive in between. A join or sync that is under way survives the end of a poll and is picked up by the next one.
+The polling thread joins, assigns partitions when it leads the group, and calls the listener; `heartbeats.py` keeps the
+session alive between polls. A JoinGroup or SyncGroup in flight at the end of a poll is continued by the next poll.
 
     UNJOINED --JoinGroup--> JOINING --answer--> SYNCING --SyncGroup--> STABLE --REBALANCE_IN_PROGRESS--> UNJOINED
 
@@ -55,20 +55,20 @@ _FATAL: Final = {
 
 
 class AssignedPartitions(Protocol):
-    """The consumer, as far as its group is concerned."""
+    """The part of the consumer that the membership uses."""
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions being read."""
+        """Return the assigned partitions."""
 
     def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these partitions; new ones wait for their committed offsets."""
 
     def consumed(self) -> Offsets:
-        """Return the positions after the records that `poll` has returned."""
+        """Return the positions after the records returned by `poll`."""
 
 
 class GroupMembership:
-    """Joins the group, shares the partitions, keeps the member id and the generation."""
+    """Joins the group, assigns partitions as leader, keeps the member id and the generation."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class GroupMembership:
         self.coordinator = coordinator
         self.subscription = subscription
         self.changed = threading.Condition()
-        """Guards the fields that the heartbeat thread uses, too."""
+        """Guards the fields shared with the heartbeat thread."""
         self.member_id = ""
         self.generation = -1
         self.listener = RebalanceListener()
@@ -95,14 +95,14 @@ class GroupMembership:
         self._lost = False
         self._prepared = False
         self._pending: Any = None
-        """JoinGroup or SyncGroup under way."""
+        """JoinGroup or SyncGroup in flight."""
         self._join_in_flight = False
         self._wanted: frozenset[str] = frozenset()
-        """Topics that the present generation was joined with."""
+        """Topics in the subscription of the present generation."""
         self._previous: list[TopicPartition] = []
         self._previous_generation = -1
         self._counts: dict[str, int] = {}
-        """Partition counts that the leader assigned by."""
+        """Partition counts used by the leader's last assignment."""
         self._watched_version = -1
         self._quiet_until = 0.0
         self._fatal: PacelineError | None = None
@@ -116,20 +116,20 @@ class GroupMembership:
 
     @property
     def wants_poll(self) -> bool:
-        """Whether the polling thread has something to do for the group."""
+        """Whether the polling thread has group work to do."""
         pending = self._pending
         if pending is not None:
             return bool(pending.done())
         return self._fatal is not None or (self._needs_join and time.monotonic() >= self._quiet_until)
 
     def rejoin(self) -> None:
-        """Join again with the next poll."""
+        """Join again on the next poll."""
         with self.changed:
             self._needs_join = True
         self._on_news()
 
     def lose(self, error: PacelineError | None, forget_member: bool) -> None:
-        """Note that the membership was lost and other members may own our partitions."""
+        """Record that the membership was lost and other members may own this member's partitions."""
         with self.changed:
             if error is not None and error.code is ErrorCode.FENCED_INSTANCE_ID:
                 self._fatal = error
@@ -142,11 +142,11 @@ class GroupMembership:
     # Polling -----------------------------------------------------------------------------------------------------
 
     def poll(self, deadline: float) -> None:
-        """Join the group if necessary; without partitions to read, wait for the rebalance until the deadline.
+        """Join the group if necessary; while no partitions are assigned, wait for the rebalance until the deadline.
 
         Raises:
             FencedInstanceIdError: another process has taken over the group instance id.
-            PacelineError: the coordinator refuses this member for good.
+            PacelineError: the coordinator permanently refuses this member.
         """
         with self.changed:
             self.last_poll = time.monotonic()
@@ -167,18 +167,18 @@ class GroupMembership:
                 self._wait_after(error)
 
     def _look_at_metadata(self) -> None:
-        """Join again when the topics of the pattern, or as the leader the partitions of topics, have changed."""
+        """Join again when the topics of the pattern, or for the leader their partition counts, have changed."""
         version = self.subscription.version
         if self.subscription.refresh():
             self.rejoin()
         if version != self._watched_version:
             self._watched_version = version
             if any(self.subscription.known_count(topic) not in (0, count) for topic, count in self._counts.items()):
-                LOG.info("group %s: topics have grown, joining again", self.settings.group_id)
+                LOG.info("partition counts changed, joining again: group=%s", self.settings.group_id)
                 self.rejoin()
 
     def _step(self, deadline: float) -> bool:
-        """Take one step of joining; return False when the next one has to wait for a later poll."""
+        """Perform one step of joining; return False when the next step must wait for a later poll."""
         now = time.monotonic()
         if now < self._quiet_until:
             if self._quiet_until >= deadline:
@@ -190,7 +190,7 @@ class GroupMembership:
                 self._prepared = True
             self._send_join(deadline)
         pending = self._pending
-        # With partitions to read, `poll` continues; the answer wakes it.
+        # With assigned partitions, `poll` continues to return records; the response wakes it.
         wait_s = 0.0 if self._host.assignment() else max(0.0, deadline - time.monotonic())
         try:
             answer = pending.result(timeout=wait_s)
@@ -210,12 +210,12 @@ class GroupMembership:
         return True
 
     def _wait_after(self, error: PacelineError) -> None:
-        """Take note of an error that joining again cures, after a pause when it needs time."""
+        """Handle an error that joining again resolves, with a pause when the cause needs time."""
         if error.code is ErrorCode.MEMBER_ID_REQUIRED:
             with self.changed:
                 self.member_id = error.metadata.get("member_id", "")
             return
-        LOG.debug("group %s: joining again after %s", self.settings.group_id, error)
+        LOG.debug("joining again: group=%s error=%s", self.settings.group_id, error)
         if error.code in LOST:
             with self.changed:
                 self.generation = -1
@@ -227,7 +227,7 @@ class GroupMembership:
     # Joining -----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Commit before a JoinGroup, and revoke the partitions that the next generation may move."""
+        """Before a JoinGroup: commit, and revoke the partitions that the next generation may move."""
         with self.changed:
             lost, self._lost = self._lost, False
         owned = self._host.assignment()
@@ -264,16 +264,16 @@ class GroupMembership:
             LOG.warning("automatic commit failed: group=%s error=%s", self.settings.group_id, error)
 
     def commit_request(self, offsets: Offsets) -> Any:
-        """Return the request that commits offsets as this member.
+        """Return the request that commits offsets with this member's id and generation.
 
         Raises:
-            CommitFailedError: the member is in no generation. Its group may be empty by now and would accept the
-                offsets as those of a caller that is no member.
+            CommitFailedError: the member is in no generation. Its group may be empty, and would then accept the
+                offsets as from a caller that is not a member.
         """
         with self.changed:
             if self.generation < 0 and not self.subscription.is_empty:
                 raise CommitFailedError(
-                    f"group {self.settings.group_id}: the offsets were not committed, for this member is in no "
+                    f"group {self.settings.group_id}: the offsets were not committed because this member is in no "
                     f"generation of its group; call poll until it has partitions"
                 )
             return commit_request(
@@ -315,7 +315,7 @@ class GroupMembership:
         self._pending.add_done_callback(self._join_answered)
 
     def _join_answered(self, call: Any) -> None:
-        """Take over member id and generation at once, so that heartbeats begin before the next poll."""
+        """Store member id and generation immediately, so that heartbeats begin before the next poll."""
         with self.changed:
             self._join_in_flight = False
             if not call.cancelled() and call.exception() is None:
@@ -325,7 +325,7 @@ class GroupMembership:
         self._on_news()
 
     def _joined(self, answer: JoinGroupResponse) -> None:
-        """Assign the partitions when this member leads the group, and ask for its own."""
+        """Assign the partitions when this member leads the group, and request the own assignment."""
         assignments: list[MemberAssignment] = []
         self._counts = {}
         if answer.leader == answer.member_id and not answer.skip_assignment:
@@ -377,7 +377,7 @@ class GroupMembership:
         ]
 
     def _synced(self, answer: SyncGroupResponse) -> None:
-        """Take the assignment: revoke partitions that are not in it, then add the new ones."""
+        """Apply the assignment: revoke partitions that are not in it, then add the new partitions."""
         assigned = [
             TopicPartition(one.topic, index) for one in answer.assignment.partitions for index in one.partitions
         ]
@@ -395,13 +395,15 @@ class GroupMembership:
             self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
             self.rejoin()
         self._host.take_assignment(assigned)
-        LOG.info("joined group %s: generation=%d partitions=%d", self.settings.group_id, self.generation, len(assigned))
+        LOG.info(
+            "joined group: group=%s generation=%d partitions=%d", self.settings.group_id, self.generation, len(assigned)
+        )
         self.listener.on_partitions_assigned(added)
 
     # Leaving -----------------------------------------------------------------------------------------------------
 
     def leave(self, timeout_ms: float) -> None:
-        """Commit, revoke and leave; a static member keeps its place until its session time-out."""
+        """Commit, revoke and leave; a static member keeps its assignment until its session timeout."""
         if self._pending is not None:
             self._pending.cancel()
             self._pending = None

@@ -1,4 +1,4 @@
-"""The part of `Consumer` that concerns its group: commits, committed offsets, and the partitions the group assigns."""
+"""The group methods of `Consumer`: commits, committed offsets, and partitions assigned by the group."""
 
 import math
 import threading
@@ -32,18 +32,18 @@ class GroupPartitions:
     _reset: OffsetReset
     _api_timeout_ms: int
     _unread: dict[TopicPartition, deque[ConsumerRecord]]
-    """Records that `poll_held` has returned and `yielded` has not named yet: they are not committed."""
+    """Records returned by `poll_held` and not yet passed to `yielded`: they are not committed."""
     _closed: bool
 
     # For the application -----------------------------------------------------------------------------------------
 
     def commit(self, offsets: CommittableOffsets | None = None, timeout_ms: int | None = None) -> None:
-        """Commit these offsets, or the positions after all records that `poll` has returned, and wait.
+        """Commit these offsets, or the positions after all records returned by `poll`, and wait.
 
-        An offset is the next one to read: that of the last record read, plus 1.
+        An offset is the next offset to read: the offset of the last processed record plus 1.
 
         Raises:
-            CommitFailedError: the group has rebalanced without this member; another may own the partitions.
+            CommitFailedError: the group has rebalanced without this member; another member may own the partitions.
             InvalidRequestError: the consumer has no ``group_id``.
             PacelineError: the coordinator refused, or did not answer in time.
         """
@@ -52,7 +52,7 @@ class GroupPartitions:
     def commit_async(self, offsets: CommittableOffsets | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting; a later `poll` or `close` calls ``callback(offsets, error)``.
 
-        A commit that fails is not sent again: a later one is better.
+        A failed commit is not retried, because a later commit supersedes it.
 
         Raises:
             InvalidRequestError: the consumer has no ``group_id``.
@@ -62,7 +62,7 @@ class GroupPartitions:
     def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of the group for partitions, None for a partition without one.
+        """Return the committed offsets of the group for partitions, None for a partition without a committed offset.
 
         Raises:
             InvalidRequestError: the consumer has no ``group_id``.
@@ -72,14 +72,14 @@ class GroupPartitions:
         return self._with_group().committed(wanted, self._timeout(timeout_ms))
 
     def unsubscribe(self) -> None:
-        """Leave the group and read nothing."""
+        """Leave the group and stop reading."""
         if self._group is not None:
             self._group.unsubscribe(self._api_timeout_ms)
         self.take_assignment([])
 
     @property
     def member_id(self) -> str:
-        """Id of this member of the group; empty before the first join."""
+        """Member id of this consumer; empty before the first join."""
         return "" if self._group is None else self._group.member_id
 
     @property
@@ -106,7 +106,7 @@ class GroupPartitions:
         """Return records by partition."""
 
     def records(self, timeout_ms: float = math.inf) -> Iterator[ConsumerRecord]:
-        """Yield records until none has come for ``timeout_ms``; only yielded ones are committed."""
+        """Yield records until none has arrived for ``timeout_ms``; commits include only yielded records."""
         quiet_since = time.monotonic()
         while True:
             left_ms = timeout_ms - (time.monotonic() - quiet_since) * 1000
@@ -124,14 +124,14 @@ class GroupPartitions:
                 quiet_since = time.monotonic()
 
     def poll_held(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Poll for records that count as read only when `yielded` names them."""
+        """Poll for records that a commit includes only after `yielded`."""
         polled = self.poll(timeout_ms, max_records)
         with self._lock:
             self._unread = {tp: deque(records) for tp, records in polled.items()}
         return polled
 
     def yielded(self, record: ConsumerRecord) -> None:
-        """Count a record of `poll_held` as read; those of a partition are named in order."""
+        """Mark a record of `poll_held` as processed; records of a partition are marked in order."""
         tp = TopicPartition(record.topic, record.partition)
         with self._lock:
             held = self._unread.get(tp)
@@ -141,12 +141,12 @@ class GroupPartitions:
                     del self._unread[tp]
 
     def yielded_all(self) -> None:
-        """Count every record of `poll_held` as read."""
+        """Mark every record of `poll_held` as processed."""
         with self._lock:
             self._unread = {}
 
     def give_back(self) -> None:
-        """Have records of `poll_held` that were not named be read again."""
+        """Read the unmarked records of `poll_held` again."""
         with self._lock:
             unread, self._unread = self._unread, {}
             for tp, records in unread.items():
@@ -159,7 +159,7 @@ class GroupPartitions:
     # For the group -----------------------------------------------------------------------------------------------
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions being read."""
+        """Return the assigned partitions."""
         with self._lock:
             return [state.topic_partition for state in self._assignment.states() if not state.absent]
 
@@ -171,7 +171,7 @@ class GroupPartitions:
         self._fetcher.interrupt()
 
     def consumed(self) -> Offsets:
-        """Return the positions after the records that `poll` has returned."""
+        """Return the positions after the records returned by `poll`."""
         with self._lock:
             return {
                 state.topic_partition: self._committable(state.topic_partition, state.position, state.position_epoch)
@@ -184,12 +184,12 @@ class GroupPartitions:
         return OffsetAndMetadata(unread[0].offset if unread else position, "", epoch)
 
     def awaiting_committed(self) -> list[TopicPartition]:
-        """Return partitions whose committed offset is not known yet."""
+        """Return partitions whose committed offset has not been fetched yet."""
         with self._lock:
             return [state.topic_partition for state in self._assignment.states() if state.awaits_committed]
 
     def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Begin at committed offsets, and where ``auto_offset_reset`` says without one."""
+        """Start at committed offsets, and per ``auto_offset_reset`` without a committed offset."""
         with self._lock:
             for topic_partition, committed in offsets.items():
                 state = self._assignment.find(topic_partition)

@@ -1,4 +1,4 @@
-"""`GroupSubscription`: the topics of a member, and the partition counts of the topics of its group."""
+"""`GroupSubscription`: the topics of a member, and the partition counts of the group's topics."""
 
 import functools
 import logging
@@ -24,7 +24,7 @@ _ONE_CALL_S = 5.0
 
 
 class GroupSubscription:
-    """Names of topics, or a pattern that is matched to the cluster's topics from time to time."""
+    """Topic names, or a pattern that is matched against the cluster's topics periodically."""
 
     def __init__(self, metadata: MetadataRefresher, channels: ChannelCache, refresh_ms: int) -> None:
         self._metadata = metadata
@@ -40,34 +40,34 @@ class GroupSubscription:
         self.topics = frozenset(topics)
 
     def set_pattern(self, pattern: str | re.Pattern[str]) -> None:
-        """Subscribe to every topic whose whole name matches, now or later; never to the cluster's own."""
+        """Subscribe to all present and future topics whose whole name matches; internal topics are excluded."""
         self._pattern = re.compile(pattern)
         self._matched_at = 0.0
         self.topics = frozenset()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is subscribed to; a pattern without matches is something."""
+        """Whether there is no subscription; a pattern without matches is a subscription."""
         return not self.topics and self._pattern is None
 
     @property
     def version(self) -> int:
-        """Grows with every change of the metadata."""
+        """Version of the metadata, which increases with every change."""
         return self._metadata.version
 
     def known_count(self, topic: str) -> int:
-        """Return the partitions of a topic as far as they are known without asking, 0 when they are not."""
+        """Return the cached number of partitions of a topic, 0 when it is not cached."""
         return self._metadata.partition_count(topic)
 
     def refresh(self, at_once: bool = False) -> bool:
-        """Match the pattern again when it is time; return whether the topics have changed."""
+        """Match the pattern again when it is due; return whether the topics have changed."""
         now = time.monotonic()
         if self._pattern is None or (not at_once and now - self._matched_at < self._refresh_ms / 1000):
             return False
         try:
             matched = frozenset(name for name in self.partition_counts(()) if self._pattern.fullmatch(name))
         except BrokerNotAvailableError as error:
-            LOG.debug("topics of pattern %s: %s", self._pattern.pattern, error)
+            LOG.debug("looking up topics of a pattern failed: pattern=%s error=%s", self._pattern.pattern, error)
             return False
         self._matched_at = now
         matched -= INTERNAL_TOPICS
@@ -75,7 +75,7 @@ class GroupSubscription:
         return changed
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return how many partitions topics have, those that exist; no names mean all topics.
+        """Return the partition counts of the topics that exist; no names mean all topics.
 
         Raises:
             BrokerNotAvailableError: no broker answered.

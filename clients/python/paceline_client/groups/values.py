@@ -1,4 +1,4 @@
-"""Settings of a group member, offsets with notes, and the listener of rebalances."""
+"""Settings of a group member, committed offsets with metadata text, and the rebalance listener."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ MAX_INT32: Final = 2**31 - 1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: the next offset to read, a note for people, and the epoch of the last record read."""
+    """A committed position: the next offset to read, metadata text, and the leader epoch of the last record read."""
 
     offset: int
     metadata: str = ""
@@ -43,7 +43,7 @@ class GroupSettings:
         """Check the settings.
 
         Raises:
-            InvalidRequestError: a name is empty, or a time is not possible.
+            InvalidRequestError: a name is empty, or a time is out of range.
         """
         if not self.group_id:
             raise InvalidRequestError("group_id is empty")
@@ -57,16 +57,16 @@ class GroupSettings:
 
 
 class RebalanceListener:
-    """Receives the rebalances of a consumer; methods are called in `Consumer.poll`, on its thread."""
+    """Receives rebalance events; `Consumer.poll` calls the methods on its thread."""
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions are about to be given up; their offsets can still be committed."""
+        """Called before partitions are revoked; their offsets can still be committed."""
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were assigned; with cooperative-sticky only the new ones are named."""
+        """Called after partitions were assigned; with cooperative-sticky it gets only the new partitions."""
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """The membership was lost and other members may own the partitions: commits would fail."""
+        """Called after the membership was lost: other members may own the partitions, so commits would fail."""
         self.on_partitions_revoked(partitions)
 
 
