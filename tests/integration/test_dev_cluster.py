@@ -34,7 +34,8 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         assert running(tmp_path) == {"zookeeper": True, "controller-1000000": True, "broker-1": False}
         again = dev(tmp_path, "up")
         assert again.exit_code == 1
-        assert f"broker-1 is not running; start it with: paceline dev start --directory {tmp_path} broker-1" in again.stderr
+        restart = f"paceline dev start --directory {tmp_path} broker-1"
+        assert f"broker-1 is not running; start it with: {restart}" in again.stderr
         refused = dev(tmp_path, "stop", "broker-1")
         assert (refused.exit_code, refused.stderr) == (
             1,
