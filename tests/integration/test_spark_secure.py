@@ -1,4 +1,4 @@
-"""Spark reads a secure cluster: with options, and with the variables of the driver's environment."""
+"""Spark and the pipeline jobs on a secure cluster: with options, and with the variables of the driver's environment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,16 +6,26 @@ from typing import Any
 
 import pytest
 
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, events_topic_settings
+from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
+from paceline.pipeline.cluster import close_channels
+from paceline.pipeline.jobs.analyse import job as analyse
+from paceline.pipeline.jobs.ingest import job as ingest
+from paceline.pipeline.jobs.ingest.config import IngestConfig
+from paceline.pipeline.jobs.lake.parquet_table import read_table
+from paceline.pipeline.jobs.plan import job as plan
+from paceline.pipeline.jobs.verify import job as verify
 from paceline_client import Admin, NewTopic, Producer
 from tests.support.spark import spark  # noqa: F401
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.cluster]
 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("spark-secure") / "run", CONFIG_FILE, brokers=2, secure=True)
+    directory = tmp_path_factory.mktemp("spark-secure") / "run"
+    cluster = LocalCluster(directory, CONFIG_FILE, brokers=2, secure=True, settings=events_topic_settings(2))
     cluster.start()
     try:
         with Admin(cluster.bootstrap, tls=cluster.client_tls) as admin:
@@ -25,6 +35,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
                 producer.send("rides", b"%d" % number)
         yield cluster
     finally:
+        close_channels()
         cluster.stop(force=True)
 
 
@@ -59,3 +70,54 @@ def test_options_name_certificate_files_and_plans_show_no_key(spark: Any, secure
 def test_without_certificates_the_error_names_them(spark: Any, secure: LocalCluster) -> None:  # noqa: F811
     with pytest.raises(Exception, match="PACELINE_SSL_CA_FILE"):
         reader(spark, secure).option("fetchOffset.numRetries", "0").load().count()
+
+
+JOBS = ("ingest", "verify", "analyse", "plan")
+
+
+def check_job(job: str, spark: Any, cluster: LocalCluster, tls: TlsFiles | None, folder: Path) -> None:  # noqa: F811
+    servers = tuple(cluster.bootstrap.split(","))
+    if job == "ingest":
+        table = folder / "table"
+        assert ingest.run(spark, IngestConfig(servers, ("rides",), str(table), tls=tls)).summary["rows"] == 1_000
+        assert read_table(table).to_table().num_rows == 1_000
+    elif job == "verify":
+
+        def equal() -> bool:
+            found = verify.run(spark, verify.VerifyConfig(servers, ("rides",), tls=tls))
+            return found.exit_code == 0 and found.summary["records"] == 1_000
+
+        eventually(equal, 60, "both replicas have every record", pause_s=0.5)
+    elif job == "analyse":
+        with Admin(cluster.bootstrap, tls=cluster.client_tls) as admin:
+            eventually(lambda: analyse.EVENTS_TOPIC in admin.list_topics(), 120, "the topic of the events")
+        config = analyse.AnalyseConfig(servers, tls=tls)
+        eventually(lambda: analyse.run(spark, config).summary["events"] > 0, 60, "events", pause_s=0.5)
+    else:
+        assert plan.run(None, plan.PlanConfig(servers, ("rides",), sample_seconds=0, tls=tls)).exit_code == 0
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_read_a_secure_cluster_with_the_certificates_of_their_config(
+    spark: Any,  # noqa: F811
+    secure: LocalCluster,
+    tmp_path: Path,
+    job: str,
+) -> None:
+    check_job(job, spark, secure, secure.client_tls, tmp_path)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_certificates_of_the_drivers_environment_reach_the_tasks_of_a_job(
+    spark: Any,  # noqa: F811
+    secure: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: str,
+) -> None:
+    """Spark's Python workers are older than these variables, as on a cluster whose workers have none."""
+    tls = secure.client_tls
+    assert tls is not None
+    for name, file in ((CA_FILE, tls.ca), (CERTIFICATE_FILE, tls.certificate), (KEY_FILE, tls.key)):
+        monkeypatch.setenv(name, str(file))
+    check_job(job, spark, secure, None, tmp_path)

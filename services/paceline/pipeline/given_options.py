@@ -5,7 +5,6 @@ nearest one, and a refused one says what to do instead.
 """
 
 import difflib
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -14,7 +13,7 @@ from paceline.model.errors import InvalidRequestError, InvalidTopicError
 from paceline.model.identifiers import validate_topic_name
 from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
-from paceline.rpc.security.client_tls import FILE_VARIABLES, tls_files
+from paceline.rpc.security.client_tls import files_in_environment, tls_files
 
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
@@ -107,7 +106,7 @@ class GivenOptions:
         """Return the certificate files, those of the driver's environment by default; None for plaintext."""
         given = [self._values.get(f"paceline.ssl.{name}.file", "").strip() for name in ("ca", "certificate", "key")]
         try:
-            return tls_files(*given) or tls_files(*(os.environ.get(name, "") for name in FILE_VARIABLES))
+            return tls_files(*given) or files_in_environment()
         except InvalidRequestError as error:
             raise InvalidOptionError(str(error)) from None
 

@@ -41,14 +41,22 @@ def tls_files(ca_file: str, certificate_file: str = "", key_file: str = "") -> T
     )
 
 
+def files_in_environment(environment: Mapping[str, str] = os.environ) -> TlsFiles | None:
+    """Return the files that the three variables name; None when they name none, for plaintext.
+
+    Raises:
+        InvalidRequestError: some are missing.
+    """
+    return tls_files(*(environment.get(name, "") for name in FILE_VARIABLES))
+
+
 def client_credentials(files: TlsFiles | None, environment: Mapping[str, str] = os.environ) -> TlsCredentials | None:
     """Return credentials for these files, or for those that the environment names; None for plaintext.
 
     Raises:
         InvalidRequestError: a file is missing or cannot be used.
     """
-    named = (environment.get(name, "") for name in FILE_VARIABLES)
-    found = files or tls_files(*named)
+    found = files or files_in_environment(environment)
     if found is None:
         return None
     with _lock:

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of, to_dict
 from paceline.pipeline.jobs.analyse.metrics import failovers, isr_churn, leader_imbalance, under_replicated
+from paceline.pipeline.jobs.certificates import driver_tls, ssl_options
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
 from paceline.pipeline.source.options import parse_batch_options
 
@@ -26,6 +28,8 @@ class AnalyseConfig:
     topic: str = EVENTS_TOPIC
     since_ms: int | None = None
     """Events whose record is younger; None takes all that the topic has."""
+    tls: TlsFiles | None = None
+    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
 
 def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) -> JobResult:
@@ -36,6 +40,7 @@ def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) 
         PacelineError: the cluster could not be asked in time.
     """
     listener = listener or SilentListener()
+    config = replace(config, tls=driver_tls(config.tls))
     _check_topic(config)
     events = read_events(spark, config)
     listener.step("read", {"events": len(events)})
@@ -45,8 +50,7 @@ def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) 
 def _check_topic(config: AnalyseConfig) -> None:
     from paceline.pipeline.cluster import Cluster
 
-    servers = ",".join(config.bootstrap_servers)
-    options = parse_batch_options({"paceline.bootstrap.servers": servers, "subscribe": config.topic})
+    options = parse_batch_options(_source_options(config))
     if not Cluster(options).describe_topics([config.topic]):
         raise UnknownTopicOrPartitionError(
             f"there is no topic {config.topic}: brokers and controllers publish their events once each of them has "
@@ -54,12 +58,16 @@ def _check_topic(config: AnalyseConfig) -> None:
         )
 
 
+def _source_options(config: AnalyseConfig) -> dict[str, str]:
+    servers = ",".join(config.bootstrap_servers)
+    return {"paceline.bootstrap.servers": servers, "subscribe": config.topic, **ssl_options(config.tls)}
+
+
 def read_events(spark: Any, config: AnalyseConfig) -> list[EventRow]:
     """Return every event once, in the order of the topic."""
     reader = (
         spark.read.format("paceline")
-        .option("paceline.bootstrap.servers", ",".join(config.bootstrap_servers))
-        .option("subscribe", config.topic)
+        .options(**_source_options(config))
         .option("columns", _COLUMNS)
         .option("failOnDataLoss", "false")
     )

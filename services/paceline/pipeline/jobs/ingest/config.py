@@ -6,6 +6,7 @@ from typing import Final
 
 from paceline.model.errors import InvalidConfigError, InvalidTopicError
 from paceline.model.identifiers import validate_topic_name
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.jobs.lake.table import local_root
 from paceline.pipeline.jobs.values.columns import parse_columns
 from paceline.pipeline.jobs.values.json_values import JsonParser
@@ -56,6 +57,8 @@ class IngestConfig:
     orphan_age_s: float = 24 * 3600.0
     attempts: int = 5
     """Attempts of one batch before a run without ``continuous`` fails; continuous runs try until they are stopped."""
+    tls: TlsFiles | None = None
+    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
     @property
     def dead_letter_table(self) -> str:

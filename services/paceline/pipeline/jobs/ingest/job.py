@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from paceline.model.errors import InvalidConfigError, PacelineError, UnknownTopi
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import EARLIEST, LATEST, Cluster
 from paceline.pipeline.errors import DataLossError
+from paceline.pipeline.jobs.certificates import driver_tls
 from paceline.pipeline.jobs.ingest.batches import LogEnds, PlannedRange, plan_batch
 from paceline.pipeline.jobs.ingest.config import IngestConfig, check_config, make_parser
 from paceline.pipeline.jobs.ingest.read_options import read_options
@@ -57,6 +58,7 @@ def run(
         DataLossError: records that were not copied are gone.
     """
     check_config(config)
+    config = replace(config, tls=driver_tls(config.tls))
     return _Ingest(spark, config, listener or SilentListener(), stop or threading.Event()).run()
 
 

@@ -1,5 +1,6 @@
 """The options with which an ingest reads: those of the data source."""
 
+from paceline.pipeline.jobs.certificates import ssl_options
 from paceline.pipeline.jobs.ingest.config import IngestConfig
 from paceline.pipeline.source.options import ReadOptions, parse_batch_options
 
@@ -17,5 +18,6 @@ def read_options(config: IngestConfig) -> ReadOptions:
             "failOnDataLoss": "false" if config.allow_data_loss else "true",
             "paceline.fetch.max.bytes": str(config.fetch_max_bytes),
             "groupIdPrefix": "paceline-ingest",
+            **ssl_options(config.tls),
         }
     )

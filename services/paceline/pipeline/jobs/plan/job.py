@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from paceline.model.errors import InvalidConfigError
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.jobs.plan.goals import DEFAULT_THRESHOLD
 from paceline.pipeline.jobs.plan.measure import measure
 from paceline.pipeline.jobs.plan.model import NO_REPLICA, ClusterModel, Partition, build_model, changed_rows
@@ -31,6 +32,8 @@ class PlanConfig:
     seed: int = 0
     seeds: int = 1
     """How many seeds to try, from ``seed`` on; the plan that copies the fewest bytes wins. More than 1 needs Spark."""
+    tls: TlsFiles | None = None
+    """Certificate files; None: those that the driver's environment names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> 
     listener = listener or SilentListener()
     if not 0 < config.threshold < 1 or config.seeds < 1 or config.sample_seconds < 0:
         raise InvalidConfigError("threshold must be between 0 and 1, seeds at least 1, seconds not negative")
-    with Admin(",".join(config.bootstrap_servers)) as admin:
+    with Admin(",".join(config.bootstrap_servers), tls=config.tls) as admin:
         listener.step("measuring", {"seconds": config.sample_seconds})
         measured = measure(admin, config.topics, config.empty_brokers, config.sample_seconds)
     known = {broker.broker_id for broker in measured.brokers}

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paceline.model.tls import TlsFiles
 from paceline.pipeline.jobs.analyse import job as analyse
 from paceline.pipeline.jobs.report.page import make_page
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
@@ -20,15 +21,17 @@ class ReportConfig:
     """File of the page."""
     with_verify: bool = False
     """Whether replicas are compared as well; it reads every record on every broker."""
+    tls: TlsFiles | None = None
+    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
 
 def run(spark: Any, config: ReportConfig, listener: JobListener | None = None) -> JobResult:
     """Write the page; a difference between replicas is a negative verdict."""
     listener = listener or SilentListener()
-    analysed = analyse.run(spark, analyse.AnalyseConfig(config.bootstrap_servers), listener)
+    analysed = analyse.run(spark, analyse.AnalyseConfig(config.bootstrap_servers, tls=config.tls), listener)
     verified = None
     if config.with_verify:
-        verified = verify.run(spark, verify.VerifyConfig(config.bootstrap_servers), listener)
+        verified = verify.run(spark, verify.VerifyConfig(config.bootstrap_servers, tls=config.tls), listener)
     page = make_page(analysed.summary, None if verified is None else verified.summary, datetime.now(UTC))
     output = Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -3,12 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.tls import TlsFiles
+from paceline.pipeline.jobs.certificates import driver_tls
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
 from paceline.pipeline.jobs.verify.replicas import (
     PartitionToVerify,
@@ -29,6 +31,8 @@ class VerifyConfig:
     topics: tuple[str, ...] = ()
     """Names; empty means all topics whose log is not compacted."""
     max_tasks: int = 8
+    tls: TlsFiles | None = None
+    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
 
 def run(spark: Any, config: VerifyConfig, listener: JobListener | None = None) -> JobResult:
@@ -41,9 +45,10 @@ def run(spark: Any, config: VerifyConfig, listener: JobListener | None = None) -
         PacelineError: the cluster could not be asked.
     """
     listener = listener or SilentListener()
+    config = replace(config, tls=driver_tls(config.tls))
     items, compacted = _partitions(config)
     count = max(1, min(config.max_tasks, len(items)))
-    tasks = _VerifyTasks([items[number::count] for number in range(count)])
+    tasks = _VerifyTasks([items[number::count] for number in range(count)], config.tls)
     listener.step("planned", {"partitions": len(items), "tasks": count})
     rows = spark.range(0, count, 1, count).mapInArrow(tasks.__call__, "found string").collect() if items else []
     reports = [json.loads(row.found) for row in rows]
@@ -63,7 +68,7 @@ def run(spark: Any, config: VerifyConfig, listener: JobListener | None = None) -
 def _partitions(config: VerifyConfig) -> tuple[list[PartitionToVerify], list[str]]:
     from paceline_client import Admin
 
-    with Admin(",".join(config.bootstrap_servers)) as admin:
+    with Admin(",".join(config.bootstrap_servers), tls=config.tls) as admin:
         names = sorted(config.topics) or admin.list_topics()
         described = [topic for topic in admin.describe_topics(names) if topic.partitions]
         missing = set(names) - {topic.name for topic in described}
@@ -91,11 +96,12 @@ def _partitions(config: VerifyConfig) -> tuple[list[PartitionToVerify], list[str
 @dataclass(frozen=True, slots=True)
 class _VerifyTasks:
     items: Sequence[Sequence[PartitionToVerify]]
+    tls: TlsFiles | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from paceline.pipeline.cluster import channels_of_this_process
 
-        channels = channels_of_this_process(CLIENT_ID)
+        channels = channels_of_this_process(CLIENT_ID, self.tls)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 verified = Verified()
