@@ -1,11 +1,11 @@
-"""Throughput over time as an SVG, with what happened to the cluster marked on it. No plotting library needed."""
+"""Throughput over time as an SVG, with the events of the cluster marked on it. No plotting library needed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 1040, 460
-LEFT, RIGHT, TOP, BOTTOM = 78, 24, 150, 56
+WIDTH, HEIGHT = 1040, 480
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 170, 56
 _PLOT_WIDTH = WIDTH - LEFT - RIGHT
 _PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 _LABEL_ROWS = 5
@@ -14,9 +14,11 @@ _CHARACTER_WIDTH = 6.3
 _STYLE = """
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#1f2933}
 .title{font-size:18px;font-weight:600}.sub{font-size:12px;fill:#52606d}.axis{font-size:11px;fill:#52606d}
-.event{font-size:11.5px;paint-order:stroke;stroke:#fff;stroke-width:3px}.grid{stroke:#e4e7eb}.area{fill:#3e7cb1;fill-opacity:.18}.line{fill:none;stroke:#2a5f8f;stroke-width:1.6}
+.event{font-size:11.5px;paint-order:stroke;stroke:#fff;stroke-width:3px}.grid{stroke:#e4e7eb}.area{fill:#3e7cb1;fill-opacity:.18}.line{fill:none;stroke-width:1.6}
+.key{font-size:12px}
 .band-pause{fill:#f0b429;fill-opacity:.16}.band-down{fill:#cf1124;fill-opacity:.10}
 """
+_LINES = ("#2a5f8f", "#c05621", "#2f855a")
 _COLOURS = {"bad": "#cf1124", "warn": "#b7791f", "good": "#2f855a", "info": "#52606d"}
 
 
@@ -41,14 +43,16 @@ class Band:
 def throughput_chart(
     title: str,
     subtitle: str,
-    samples: Sequence[tuple[float, float]],
+    lines: Mapping[str, Sequence[tuple[float, float]]],
     marks: Sequence[Mark],
     bands: Sequence[Band] = (),
 ) -> str:
-    """Return an SVG of (seconds, records per second) samples with marks and bands.
+    """Return an SVG of lines of (seconds, records per second) by name, with marks and bands.
 
-    Labels of neighbouring marks are put on different rows so that they do not cover each other.
+    The area below the first line is filled. Labels of neighbouring marks are put on different rows so that they do not
+    cover each other.
     """
+    samples = [sample for line in lines.values() for sample in line]
     last = max([at for at, _ in samples] + [mark.at_s for mark in marks] + [1.0])
     peak = _nice_ceiling(max([rate for _, rate in samples] + [1.0]))
 
@@ -87,13 +91,21 @@ def throughput_chart(
         at += tick
     parts.append(
         f'<text class="axis" x="{LEFT + _PLOT_WIDTH / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">'
-        "time since the first record · records acknowledged by every in-sync replica, per second</text>"
+        "seconds since the first record · records per second</text>"
     )
-    if samples:
-        points = " ".join(f"{x(at):.1f},{y(rate):.1f}" for at, rate in samples)
-        parts.append(f'<polygon class="area" points="{x(samples[0][0]):.1f},{y(0):.1f} {points} '
-                     f'{x(samples[-1][0]):.1f},{y(0):.1f}"/>')  # fmt: skip
-        parts.append(f'<polyline class="line" points="{points}"/>')
+    key_x = float(LEFT)
+    for number, (name, line) in enumerate(lines.items()):
+        colour = _LINES[number % len(_LINES)]
+        points = " ".join(f"{x(at):.1f},{y(rate):.1f}" for at, rate in line)
+        if line and number == 0:
+            parts.append(f'<polygon class="area" points="{x(line[0][0]):.1f},{y(0):.1f} {points} '
+                         f'{x(line[-1][0]):.1f},{y(0):.1f}"/>')  # fmt: skip
+        parts.append(f'<polyline class="line" stroke="{colour}" points="{points}"/>')
+        parts.append(
+            f'<line x1="{key_x:.1f}" x2="{key_x + 22:.1f}" y1="62" y2="62" stroke="{colour}" stroke-width="3"/>'
+            f'<text class="key" x="{key_x + 28:.1f}" y="66">{escape(name)}</text>'
+        )
+        key_x += 28 + len(name) * _CHARACTER_WIDTH + 24
     parts.extend(_labels(sorted(marks, key=lambda mark: mark.at_s), x))
     parts.append("</svg>")
     return "\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""The end of `make run`: a short report on the terminal, the same facts as JSON, and the chart."""
+"""The end of `make run`: a short report on the terminal, the same facts as a page and as JSON, and the chart."""
 
 import json
 from dataclasses import dataclass
@@ -7,8 +7,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from examples.flights.chart import throughput_chart
+from examples.flights.page import DELAYS_TITLE, make_page
+from examples.flights.reading import Reading
 from examples.flights.story import Facts
 from examples.flights.verify import Verdict
 
@@ -32,9 +35,12 @@ class StreamTotals:
         return self.records_acked / self.stream_s if self.stream_s else 0.0
 
 
-def facts_as_json(seed: int, totals: StreamTotals, facts: Facts, verdict: Verdict, elapsed_s: float) -> dict[str, Any]:
+def facts_as_json(
+    seed: int, totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict, elapsed_s: float
+) -> dict[str, Any]:
     """Return the report as a JSON object; the keys are stable."""
     shrinks = facts.isr_shrink_after_ms.values()
+    read_again = reading.read_again_ms(facts.killed_at_s, facts.resumed_at)
     return {
         "seed": seed,
         "records_sent": totals.records_sent,
@@ -46,6 +52,12 @@ def facts_as_json(seed: int, totals: StreamTotals, facts: Facts, verdict: Verdic
         "failures": list(totals.failures[:10]),
         "leaderless_ms": {str(partition): ms for partition, ms in sorted(facts.leaderless_ms.items())},
         "leaderless_ms_max": max(facts.leaderless_ms.values(), default=0),
+        "micro_batches": len(reading.batches),
+        "micro_batch_ms_median": reading.median_ms,
+        "read_during_stream": sum(batch.rows for batch in reading.batches if batch.at_s <= totals.stream_s),
+        "read_again_after_kill_ms": {str(partition): ms for partition, ms in read_again.items()},
+        "read_again_after_kill_ms_max": max(read_again.values(), default=0),
+        "longest_pause_of_table_ms": reading.longest_pause_ms,
         "isr_shrink_after_ms": max(shrinks, default=0),
         "isr_shrink_after_ms_min": min(shrinks, default=0),
         "isr_shrink_after_ms_by_partition": {
@@ -65,53 +77,75 @@ def facts_as_json(seed: int, totals: StreamTotals, facts: Facts, verdict: Verdic
     }
 
 
-def write_report(directory: Path, report: dict[str, Any], totals: StreamTotals, facts: Facts) -> tuple[Path, Path]:
-    """Write ``report.json`` and ``throughput.svg`` and return their paths."""
-    report_path, chart_path = directory / "report.json", directory / "throughput.svg"
-    report_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    chart_path.write_text(
-        throughput_chart(
-            f"{totals.records_acked:,} flights through a cluster that loses a leader",
-            f"3 replicas · min.insync.replicas 2 · acks=all · seed {report['seed']}",
-            totals.samples,
-            facts.marks,
-            facts.bands,
-        ),
-        encoding="utf-8",
+def write_report(
+    directory: Path, report: dict[str, Any], totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict
+) -> list[Path]:
+    """Write ``report.html``, ``report.json`` and ``throughput.svg`` and return their paths."""
+    page, facts_file, chart_file = (directory / name for name in ("report.html", "report.json", "throughput.svg"))
+    title = f"{totals.records_acked:,} flights through a cluster that loses a leader"
+    chart = throughput_chart(
+        title,
+        f"3 replicas · min.insync.replicas 2 · acks=all · seed {report['seed']}",
+        {
+            "acknowledged by every in-sync replica": totals.samples,
+            "written to the table by Spark's stream": reading.samples(),
+        },
+        facts.marks,
+        facts.bands,
     )
-    return report_path, chart_path
+    chart_file.write_text(chart, encoding="utf-8")
+    facts_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    page.write_text(make_page(title, report_rows(report), chart, delay_rows(verdict)), encoding="utf-8")
+    return [page, facts_file, chart_file]
 
 
 def print_report(console: Console, report: dict[str, Any], verdict: Verdict) -> None:
     """Print the delay table and the facts."""
-    console.print(_delay_table(verdict))
+    header, *rows = delay_rows(verdict)
+    delays = Table(title=DELAYS_TITLE, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for name in header:
+        delays.add_column(name, justify="left" if name == header[0] else "right")
+    for row in rows:
+        delays.add_row(*row)
+    console.print(delays)
     table = Table(title="What happened", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
-    table.add_row("records", f"{report['records_sent']:,} sent · {report['records_acked']:,} acked · "
-                             f"{report['records_read']:,} read")  # fmt: skip
     bad = report["lost"] or report["duplicated"] or report["out_of_order"]
-    colour = "red" if bad else "green"
-    table.add_row("checked", f"[{colour}]{report['lost']} lost · {report['duplicated']} duplicated · "
-                             f"{report['out_of_order']} out of order[/]")  # fmt: skip
-    table.add_row(
-        "ISR shrank",
-        f"{report['isr_shrink_after_ms_min']}-{report['isr_shrink_after_ms']} ms after the last catch-up of paused "
-        f"broker {report['paused_broker']}, full again {report['isr_grown_after_resume_ms']} ms after it went on",
-    )
-    leaderless = ", ".join(f"{partition}: {ms} ms" for partition, ms in report["leaderless_ms"].items())
-    table.add_row("without a leader", f"{leaderless} after broker {report['killed_broker']} was killed")
-    table.add_row("back in every ISR", f"{report['full_isr_after_restart_ms']} ms after its restart")
-    table.add_row("throughput", f"{report['records_per_second']:,} records/s over {report['stream_s']:.1f} s (paced)")
+    for name, text in report_rows(report):
+        table.add_row(name, Text(text, style=("red" if bad else "green") if name == "checked" else ""))
     console.print(table)
 
 
-def _delay_table(verdict: Verdict) -> Table:
-    title = "Mean departure delay in minutes, 2013, by carrier and month"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("carrier")
-    for month in _MONTHS:
-        table.add_column(month, justify="right")
+def report_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts as a name and a sentence each."""
+    killed, paused = report["killed_broker"], report["paused_broker"]
+    return [
+        ("records", f"{report['records_sent']:,} sent · {report['records_acked']:,} acked · "
+                    f"{report['records_read']:,} read by Spark's stream"),
+        ("checked", f"{report['lost']} lost · {report['duplicated']} duplicated · "
+                    f"{report['out_of_order']} out of order"),
+        ("ISR shrank", f"{report['isr_shrink_after_ms_min']} to {report['isr_shrink_after_ms']} ms after paused broker "
+                       f"{paused} had last caught up; full again {report['isr_grown_after_resume_ms']} ms after it was "
+                       "resumed"),
+        ("without a leader", f"{_by_partition(report['leaderless_ms'])} after broker {killed} was killed"),
+        ("in Spark's table again", f"{_by_partition(report['read_again_after_kill_ms'])} after the same kill, with "
+                                   "records of the new leader"),
+        ("back in every ISR", f"{report['full_isr_after_restart_ms']} ms after the restart of broker {killed}"),
+        ("Spark's stream", f"{report['micro_batches']} micro-batches, median {report['micro_batch_ms_median']} ms; "
+                           f"longest time without a new row {report['longest_pause_of_table_ms']} ms; "
+                           f"{report['read_during_stream']:,} records were in the table when the last was acked"),
+        ("throughput", f"{report['records_per_second']:,} records/s over {report['stream_s']:.1f} s (paced)"),
+    ]  # fmt: skip
+
+
+def _by_partition(times_ms: dict[str, int]) -> str:
+    return ", ".join(f"partition {partition}: {ms} ms" for partition, ms in times_ms.items()) or "not measured"
+
+
+def delay_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the header and the rows of the delay table."""
+    rows = [["carrier", *_MONTHS]]
     for carrier, months in sorted(verdict.delays.items()):
-        table.add_row(carrier, *(f"{months[m]:.1f}" if m in months else "" for m in range(1, 13)))
-    return table
+        rows.append([carrier, *(f"{months[m]:.1f}" if m in months else "" for m in range(1, 13))])
+    return rows

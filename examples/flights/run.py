@@ -1,4 +1,4 @@
-"""The main job: a cluster from nothing, real flights through it, two mishaps, and the proof that nothing was lost."""
+"""The main job: a cluster from nothing, real flights streamed in by a producer and out by Spark, and two mishaps."""
 
 import argparse
 import math
@@ -17,10 +17,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from examples.flights.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
+from examples.flights.reading import Reading
 from examples.flights.report import StreamTotals, facts_as_json, print_report, write_report
 from examples.flights.story import Story, StoryFailedError
 from examples.flights.stream import Stream
-from examples.flights.verify import SparkFailedError, SparkReader, Verdict
+from examples.flights.verify import SCRATCH, TABLE, SparkFailedError, SparkReader, Verdict
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, remove
 from paceline_client import Admin, Producer
 
@@ -118,6 +119,7 @@ class _Demo:
         self._console = console
         self._began = time.monotonic()
         self._rng = random.Random(options.seed)
+        self._stream_began = 0.0
 
     def run(self) -> int:
         directory, console = self._options.directory, self._console
@@ -143,10 +145,13 @@ class _Demo:
                 admin.create_topics(
                     {TOPIC: (PARTITIONS, REPLICATION_FACTOR, {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)})}
                 )
-            totals, story = self._stream(cluster, source)
-            console.print("reading it back with Spark")
-            verdict = spark.read_back(cluster.bootstrap, TOPIC, FLIGHT_COUNT)
-            code = self._conclude(totals, story, verdict)
+            spark.start(cluster.bootstrap, TOPIC)
+            console.print("  waiting for Spark's stream to start")
+            spark.await_stream()
+            totals, story = self._stream(cluster, source, spark)
+            console.print("waiting until Spark's stream has read every record and its table is checked")
+            verdict = spark.finish(FLIGHT_COUNT)
+            code = self._conclude(totals, story, Reading.since(self._stream_began, spark.batches()), verdict)
             kept = self._options.keep
             return code
         finally:
@@ -156,23 +161,30 @@ class _Demo:
                 console.print("stopping the cluster")
                 cluster.stop()
             spark.stop()
-            shutil.rmtree(directory / "scratch", ignore_errors=True)
+            shutil.rmtree(directory / SCRATCH, ignore_errors=True)
 
-    def _stream(self, cluster: LocalCluster, source: Path) -> tuple[StreamTotals, Story]:
+    def _stream(self, cluster: LocalCluster, source: Path, spark: SparkReader) -> tuple[StreamTotals, Story]:
         progress = Progress(
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=36),
-            TextColumn("{task.completed:>9,.0f} / {task.total:,.0f} acked"),
+            TextColumn("{task.completed:>9,.0f} / {task.total:,.0f} {task.fields[unit]}"),
             TimeElapsedColumn(),
             console=self._console,
         )
-        bar = progress.add_task("streaming", total=FLIGHT_COUNT)
+        bar = progress.add_task("streaming", total=FLIGHT_COUNT, unit="acked")
+        read_bar = progress.add_task("Spark's stream", total=FLIGHT_COUNT, unit="read")
 
         def say(text: str) -> None:
             progress.update(bar, description=escape(text))
             progress.console.print(f"  {progress.tasks[bar].elapsed or 0:5.1f} s  {text}", markup=False)
 
-        story = Story(cluster, TOPIC, PARTITIONS, self._rng, LAG_TIME_MAX_MS, say)
+        def show(acked: int) -> None:
+            progress.update(bar, completed=acked)
+            progress.update(read_bar, completed=sum(batch.rows for batch in spark.batches()))
+
+        story = Story(
+            cluster, TOPIC, PARTITIONS, self._rng, LAG_TIME_MAX_MS, say, is_reading=lambda: bool(spark.batches())
+        )
         ending: list[BaseException] = []
 
         def tell(started: float) -> None:
@@ -184,12 +196,13 @@ class _Demo:
         teller: list[threading.Thread] = []
 
         def on_start(started: float) -> None:
+            self._stream_began = started
             teller.append(threading.Thread(target=tell, args=(started,), name="story", daemon=True))
             teller[0].start()
 
         with progress, Producer(cluster.bootstrap, linger_ms=20) as producer:
             stream = Stream(producer, TOPIC, FLIGHT_COUNT, self._options.duration_s)
-            watcher = _Every(0.2, lambda: progress.update(bar, completed=stream.acked))
+            watcher = _Every(0.2, lambda: show(stream.acked))
             try:
                 totals = stream.run(read_flights(source), on_start)
                 teller[0].join(timeout=240.0)
@@ -198,18 +211,22 @@ class _Demo:
                 raise
             finally:
                 watcher.stop()
-            progress.update(bar, completed=stream.acked, description="streamed")
+            show(stream.acked)
+            progress.update(bar, description="streamed")
         if ending:
             raise ending[0]
         story.check_the_end()
         return totals, story
 
-    def _conclude(self, totals: StreamTotals, story: Story, verdict: Verdict) -> int:
-        report = facts_as_json(self._options.seed, totals, story.facts, verdict, time.monotonic() - self._began)
-        report_path, chart_path = write_report(self._options.directory, report, totals, story.facts)
+    def _conclude(self, totals: StreamTotals, story: Story, reading: Reading, verdict: Verdict) -> int:
+        elapsed_s = time.monotonic() - self._began
+        report = facts_as_json(self._options.seed, totals, story.facts, reading, verdict, elapsed_s)
+        page, facts_file, chart_file = write_report(
+            self._options.directory, report, totals, story.facts, reading, verdict
+        )
         self._console.print()
         print_report(self._console, report, verdict)
-        written = f"\nreport {report_path}\nchart  {chart_path}\ntable  {report_path.parent}/flights.parquet"
+        written = f"\nreport {page}\nfacts  {facts_file}\nchart  {chart_file}\ntable  {page.parent / TABLE}"
         self._console.print(written, markup=False)
         everything = totals.records_sent == totals.records_acked == verdict.records_read == FLIGHT_COUNT
         if verdict.clean and everything and not totals.failures:

@@ -1,4 +1,4 @@
-"""What happens to the cluster while the stream goes on: a follower is paused, then a leader is killed."""
+"""The mishaps during the stream: a follower is paused, then a leader is killed."""
 
 import random
 import threading
@@ -13,6 +13,8 @@ from paceline.dev.local_cluster import LocalCluster
 POLL_SECONDS = 0.04
 _PAUSE_AFTER_S = (4.0, 8.0)
 _KILL_AFTER_S = (15.0, 19.0)
+_READER_LIMIT_S = 32.0
+"""How long after the first record the kill waits for the reader; a reader that is slower misses it."""
 _DOWN_S = (1.0, 3.0)
 
 
@@ -31,9 +33,12 @@ class Facts:
     """Per partition: from the follower's last catch-up to the first answer of the leader without it in the ISR."""
     isr_grown_after_resume_ms: int = 0
     killed_broker: int = 0
+    killed_at_s: float = 0.0
     killed_leaders: int = 0
     leaderless_ms: dict[int, int] = field(default_factory=dict)
     """Per partition of the killed leader: from the kill to the first answer of a new leader."""
+    resumed_at: dict[int, int] = field(default_factory=dict)
+    """Per partition of the killed leader: the new leader's log end offset in that answer."""
     full_isr_after_restart_ms: int = 0
 
 
@@ -48,14 +53,17 @@ class Story:
         rng: random.Random,
         lag_time_max_ms: int,
         say: Callable[[str], None],
+        is_reading: Callable[[], bool],
         wait_limit_s: float = 60.0,
     ) -> None:
+        """``is_reading`` says whether the stream that must survive the kill has read its first records."""
         self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
         self._rng = rng
         self._lag_time_max_ms = lag_time_max_ms
         self._say = say
+        self._is_reading = is_reading
         self._wait_limit_s = wait_limit_s
         self._started = 0.0
         self._over = threading.Event()
@@ -75,6 +83,7 @@ class Story:
         self._sleep_until(pause_at)
         self._pause_a_follower()
         self._sleep_until(max(kill_at, self._now() + 1.0))
+        self._await_reader()
         self._kill_the_leader_of_most()
 
     def abandon(self) -> None:
@@ -152,6 +161,12 @@ class Story:
             self._sleep(POLL_SECONDS)
         return bool(after)
 
+    def _await_reader(self) -> None:
+        if not self._is_reading():
+            self._say("waiting for Spark's first micro-batch before a leader is killed")
+        while not self._is_reading() and self._now() < _READER_LIMIT_S:
+            self._sleep(POLL_SECONDS)
+
     def _kill_the_leader_of_most(self) -> None:
         led: dict[int, list[int]] = {}
         for partition, view in self._observer.leaders(self._topic).items():
@@ -160,7 +175,7 @@ class Story:
         victim = self._rng.choice(sorted(broker for broker, partitions in led.items() if len(partitions) == most))
         self.facts.killed_broker, self.facts.killed_leaders = victim, most
         node = self._cluster.broker(victim)
-        from_s = self._now()
+        from_s = self.facts.killed_at_s = self._now()
         self._cluster.kill(node)
         self._mark(f"broker {victim} killed, leader of {most}", "bad")
         orphans = set(led[victim])
@@ -171,6 +186,7 @@ class Story:
             now = self._now()
             for partition in sorted(orphans & views.keys()):
                 self.facts.leaderless_ms[partition] = round((now - from_s) * 1000)
+                self.facts.resumed_at[partition] = views[partition].log_end_offset.get(views[partition].leader, 0)
                 orphans.discard(partition)
             self._sleep(POLL_SECONDS)
         self._mark("new leaders serve", "good")

@@ -1,11 +1,11 @@
-"""The demo's reader of the stream: a Spark process of its own that judges a topic, here one with known damage."""
+"""The reader of `make run`: a Spark process that streams a topic and judges what it read, here with known damage."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from examples.flights.verify import SparkReader
+from examples.flights.verify import SparkFailedError, SparkReader
 from tests.unit.pipeline.batches import encode
 from tests.unit.pipeline.golden import Expected
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
@@ -41,13 +41,28 @@ def test_what_is_lost_doubled_and_out_of_order_is_counted_wherever_the_run_is_ke
             ("flights", 1): ServedPartition(flights(("DL", 3), ("UA", 6), ("DL", 7))),
         }
         with ServedCluster(partitions) as served:
-            verdict = reader.read_back(served.bootstrap, "flights", 9, timeout_s=240)
+            reader.start(served.bootstrap, "flights")
+            reader.await_stream()
+            verdict = reader.finish(9, timeout_s=240)
+            batches = reader.batches()
         assert (verdict.records_read, verdict.distinct) == (8, 7)
         assert (verdict.lost, verdict.duplicated) == (2, 1)
         assert (verdict.out_of_order, verdict.keys_on_two_partitions) == (1, 1)
         assert not verdict.clean
+        assert sum(batch.rows for batch in batches) == 8 and batches[-1].ends == {0: 5, 1: 3}
         assert verdict.delays == {"AA": {1: 4 / 3, 2: 1.0}, "DL": {2: 5.0}, "UA": {2: 5.0, 1: 6.0}}
     finally:
         reader.stop()
     assert sorted(path.name for path in tmp_path.iterdir()) == [directory.name]
     assert sorted(path.name for path in directory.iterdir()) == ["flights.parquet", "scratch", "spark.log"]
+
+
+def test_a_spark_that_ends_early_is_an_error_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
+    reader = SparkReader(tmp_path)
+    try:
+        with pytest.raises(SparkFailedError, match=r"exit code[\s\S]*no java"):
+            reader.start("127.0.0.1:1", "flights")
+            reader.await_stream()
+    finally:
+        reader.stop()

@@ -1,0 +1,74 @@
+"""How Spark's stream kept up: its micro-batches, and when it read from the new leaders after a leader died."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch whose rows are in the table."""
+
+    at_s: float
+    """When it ended."""
+    duration_ms: int
+    rows: int
+    ends: Mapping[int, int]
+    """Per partition, the offset after the last record that has been read."""
+
+
+def parse_batches(lines: Iterable[str]) -> list[Batch]:
+    """Return the micro-batches of a progress file; a last line that is not yet complete is left out."""
+    found = []
+    for line in lines:
+        if not line.endswith("\n"):
+            break
+        fields = json.loads(line)
+        ends = {int(partition): end for partition, end in fields.pop("ends").items()}
+        found.append(Batch(**fields, ends=ends))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The whole stream, with times in seconds since the first record."""
+
+    batches: Sequence[Batch] = ()
+
+    @classmethod
+    def since(cls, started_s: float, batches: Sequence[Batch]) -> "Reading":
+        """Return the reading with times relative to ``started_s`` of the same clock."""
+        return cls([replace(batch, at_s=batch.at_s - started_s) for batch in batches])
+
+    @property
+    def median_ms(self) -> int:
+        """Median duration of a micro-batch."""
+        return round(median(batch.duration_ms for batch in self.batches)) if self.batches else 0
+
+    @property
+    def longest_pause_ms(self) -> int:
+        """Longest time in which the table got no new row."""
+        return round(1000 * max((after.at_s - before.at_s for before, after in pairwise(self.batches)), default=0.0))
+
+    def samples(self) -> tuple[tuple[float, float], ...]:
+        """Return (seconds, rows per second) per micro-batch, each over the time since the one before."""
+        return tuple(
+            (after.at_s, after.rows / max(after.at_s - before.at_s, 0.001)) for before, after in pairwise(self.batches)
+        )
+
+    def read_again_ms(self, killed_at_s: float, resumed_at: Mapping[int, int]) -> dict[int, int]:
+        """Return, per partition, the time from a leader's death until a row that the new leader took is in the table.
+
+        Args:
+            killed_at_s: when the leader was killed.
+            resumed_at: per partition that it led, the new leader's log end offset when it began to serve. A partition
+                that got no record after that is left out.
+        """
+        found = {}
+        for partition, resumed in sorted(resumed_at.items()):
+            at_s = next((batch.at_s for batch in self.batches if batch.ends.get(partition, 0) > resumed), None)
+            if at_s is not None:
+                found[partition] = round((at_s - killed_at_s) * 1000)
+        return found
