@@ -1,15 +1,19 @@
 """Every job, unchanged, by spark-submit to a standalone master and over Spark Connect, against a real cluster.
 
-The test starts a master, a worker and a Connect server on free ports. That costs two Spark sessions per job, so it
+The test starts a master, a worker and a Connect server on free ports. That costs three Spark sessions per job, so it
 runs with PACELINE_SPARK_CLUSTERS=1 only.
 """
 
+import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,6 +151,12 @@ def arguments(job: str, cluster: LocalCluster, folder: Path) -> list[str]:
     return ["pipeline", job, *(each.format(folder=folder) for each in JOBS[job]), *servers, "-o", "json"]
 
 
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=JOB_TIMEOUT_S, check=False, cwd=folder
+    )
+
+
 def check(job: str, ended: "subprocess.CompletedProcess[str]", folder: Path) -> None:
     assert ended.returncode == 0, ended.stdout[-1_000:] + ended.stderr[-3_000:]
     summary: dict[str, Any] = json.loads(ended.stdout)
@@ -169,17 +179,42 @@ def test_a_job_runs_by_spark_submit_on_a_standalone_master(
     script = str(command_line.__file__)
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *SMALL, script]
     command += arguments(job, cluster, tmp_path)
-    ended = subprocess.run(
-        command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S, check=False, cwd=tmp_path
-    )
-    check(job, ended, tmp_path)
+    check(job, run(command, tmp_path, environment()), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A zip of our packages, and an interpreter that has their dependencies but not them."""
+    folder = tmp_path_factory.mktemp("shipped")
+    venv.create(folder / "worker", with_pip=False, symlinks=True)
+    # Packages that are installed as a path, as ours in development, are named by files which Python does not follow
+    # from a second folder.
+    (dependencies,) = (folder / "worker").glob("lib/python*/site-packages")
+    (dependencies / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    python = folder / "worker" / "bin" / "python"
+    for package in ("paceline", "paceline_client", "pyspark_paceline"):
+        alone = [str(python), "-c", f"import pyspark, grpc, {package}"]
+        found = subprocess.run(alone, capture_output=True, text=True, check=False, cwd=folder, env=environment())
+        assert f"No module named '{package}'" in found.stderr
+        source = Path(str(importlib.import_module(package).__file__)).parent
+        shutil.copytree(source, folder / "packages" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return Path(shutil.make_archive(str(folder / "paceline"), "zip", folder / "packages")), python
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_runs_with_its_packages_in_a_zip(
+    cluster: LocalCluster, master: str, shipped: tuple[Path, Path], tmp_path: Path, job: str
+) -> None:
+    archive, python = shipped
+    script = shutil.copy(str(command_line.__file__), tmp_path / "paceline_job.py")
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *SMALL, "--py-files", str(archive)]
+    only_the_zip = environment() | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    check(job, run([*command, script, *arguments(job, cluster, tmp_path)], tmp_path, only_the_zip), tmp_path)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_runs_over_spark_connect(cluster: LocalCluster, connect: str, tmp_path: Path, job: str) -> None:
     command = [sys.executable, "-m", "paceline.cli", *arguments(job, cluster, tmp_path), "--remote", connect]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, env=environment(), timeout=JOB_TIMEOUT_S, check=False, cwd=tmp_path
-    )
-    check(job, ended, tmp_path)
+    check(job, run(command, tmp_path, environment()), tmp_path)

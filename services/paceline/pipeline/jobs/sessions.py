@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline.model.errors import InvalidConfigError
-from paceline.pipeline.session import SETTINGS, configure
+from paceline.pipeline.session import SETTINGS, configure, register
 
 
 @contextmanager
@@ -48,6 +48,9 @@ def open_session(
         for key, value in {**defaults, **(settings or {})}.items():
             builder = builder.config(key, value)
     session = builder.getOrCreate()
+    if not remote and session.conf.get("spark.submit.pyFiles", ""):
+        # Tasks do not find a data source that Spark discovered in Python files shipped with the job.
+        register(session)
     try:
         yield session
     finally:
