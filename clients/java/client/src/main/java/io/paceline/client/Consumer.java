@@ -4,6 +4,7 @@ import io.grpc.Deadline;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.FetchFormat;
 import io.paceline.v1.FetchPartition;
+import io.paceline.v1.FetchPartitionResult;
 import io.paceline.v1.FetchRequest;
 import io.paceline.v1.FetchResponse;
 import java.time.Duration;
@@ -14,8 +15,14 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Supplier;
 
 /** Reads assigned partitions from positions of its own, without a group. Use it from one thread at a time. */
 public final class Consumer {
@@ -23,9 +30,12 @@ public final class Consumer {
     private final Executor threads;
     private final Admin admin;
     private final ConsumerConfig config;
-    private final Map<String, Position> positions = new LinkedHashMap<>();
+    private final Map<TopicPartition, Position> positions = new LinkedHashMap<>();
     /** Records that were read and not returned yet, in the order of each partition. */
     private final Deque<ConsumerRecord> buffered = new ArrayDeque<>();
+    /** Counts fetches that have ended since the last look. */
+    private final Semaphore arrived = new Semaphore(0);
+    private final AtomicBoolean woken = new AtomicBoolean();
 
     Consumer(Cluster cluster, Executor threads, Admin admin, ConsumerConfig config) {
         this.cluster = cluster;
@@ -50,17 +60,46 @@ public final class Consumer {
     }
 
     private void put(Position position) {
-        positions.put(key(position.topic, position.partition), position);
-        buffered.removeIf(one -> one.topic().equals(position.topic) && one.partition() == position.partition);
+        positions.put(new TopicPartition(position.topic, position.partition), position);
+        dropBuffered(new TopicPartition(position.topic, position.partition));
     }
 
-    private static String key(String topic, int partition) {
-        return topic + "/" + partition;
+    private void dropBuffered(TopicPartition partition) {
+        buffered.removeIf(one -> one.topic().equals(partition.topic()) && one.partition() == partition.partition());
+    }
+
+    /** Continues after a committed position, or at a place where there is none. */
+    void assign(TopicPartition partition, OffsetAndMetadata committed, OffsetSpec otherwise) {
+        Position position = new Position(partition.topic(), partition.partition(),
+                committed == null ? 0 : committed.offset(), committed == null ? otherwise : null);
+        position.epoch = committed == null ? null : committed.leaderEpoch();
+        put(position);
+    }
+
+    /** Reads a partition no more. */
+    void unassign(TopicPartition partition) {
+        positions.remove(partition);
+        dropBuffered(partition);
+    }
+
+    boolean isIdle() {
+        return positions.isEmpty();
+    }
+
+    /** Returns the positions after the records that {@code poll} has returned, as far as they are known. */
+    Map<TopicPartition, OffsetAndMetadata> consumed() {
+        Map<TopicPartition, OffsetAndMetadata> consumed = new TreeMap<>();
+        positions.forEach((partition, at) -> {
+            if (at.start == null) {
+                consumed.put(partition, new OffsetAndMetadata(at.returned, at.epoch, ""));
+            }
+        });
+        return consumed;
     }
 
     /** Returns the offset of the next record that {@code poll} returns of a partition; empty while it is not known. */
     public OptionalLong position(String topic, int partition) {
-        Position found = positions.get(key(topic, partition));
+        Position found = positions.get(new TopicPartition(topic, partition));
         return found == null || found.start != null ? OptionalLong.empty() : OptionalLong.of(found.returned);
     }
 
@@ -81,31 +120,18 @@ public final class Consumer {
             throw new IllegalStateException("the consumer has no partitions: call assign first");
         }
         Deadline deadline = Retry.after(timeout);
-        long pauseMs = Retry.FIRST_PAUSE_MS;
         while (true) {
             if (!buffered.isEmpty()) {
                 return give(limit);
             }
-            RuntimeException failure = pollOnce(deadline);
-            if (!buffered.isEmpty()) {
-                // A truncation would not be found a second time: it goes first. Other failures come again.
-                if (failure instanceof TruncatedException) {
-                    throw failure;
-                }
-                continue;
-            }
-            if (failure != null && !isRetriable(failure)) {
+            startFetches();
+            RuntimeException failure = collect();
+            if (failure != null) {
                 throw failure;
             }
-            if (deadline.isExpired() || Thread.currentThread().isInterrupted()) {
+            if (buffered.isEmpty() && !awaitFetch(deadline)) {
                 return List.of();
             }
-            if (failure == null) {
-                pauseMs = Retry.FIRST_PAUSE_MS;
-                continue;
-            }
-            Retry.sleep(deadline, Math.max(pauseMs, ((PacelineException) failure).details().retryAfter().toMillis()));
-            pauseMs = Math.min(pauseMs * 3 / 2, Retry.LONGEST_PAUSE_MS);
         }
     }
 
@@ -115,76 +141,131 @@ public final class Consumer {
         while (given.size() < limit && !buffered.isEmpty()) {
             ConsumerRecord record = buffered.remove();
             given.add(record);
-            positions.get(key(record.topic(), record.partition())).returned = record.offset() + 1;
+            positions.get(new TopicPartition(record.topic(), record.partition())).returned = record.offset() + 1;
         }
         return given;
     }
 
-    /** Fetches from the leader of every partition at the same time; returns the failure that matters most, or null. */
-    private RuntimeException pollOnce(Deadline deadline) {
-        List<CompletableFuture<List<ConsumerRecord>>> fetches = new ArrayList<>();
-        for (Position position : positions.values()) {
-            Executor where = positions.size() == 1 ? Runnable::run : threads;
-            fetches.add(CompletableFuture.supplyAsync(() -> fetch(position, deadline), where));
-        }
-        RuntimeException worst = null;
-        for (CompletableFuture<List<ConsumerRecord>> one : fetches) {
-            try {
-                buffered.addAll(one.join());
-            } catch (java.util.concurrent.CompletionException error) {
-                RuntimeException failure = error.getCause() instanceof RuntimeException cause ? cause : error;
-                if (worst == null || failure instanceof TruncatedException
-                        || isRetriable(worst) && !isRetriable(failure)) {
-                    worst = failure;
-                }
+    /** Starts a fetch in every partition without one; it may outlive this poll, and a later one takes its records. */
+    private void startFetches() {
+        long now = System.nanoTime();
+        for (Position at : positions.values()) {
+            if (at.fetch == null && at.pausedUntilNanos - now <= 0) {
+                Supplier<Position.Fetched> fetch = at.start == null ? fetch(at) : lookUp(at.topic, at.partition, at.start);
+                at.fetch = CompletableFuture.supplyAsync(fetch, threads);
+                at.fetch.whenComplete((fetched, failure) -> arrived.release());
             }
         }
-        return worst;
     }
 
-    private static boolean isRetriable(RuntimeException failure) {
-        return failure instanceof PacelineException known && known.retriable();
-    }
-
-    private List<ConsumerRecord> fetch(Position at, Deadline deadline) {
-        if (at.start != null) {
-            OptionalLong offset = admin.listOffset(at.topic, at.partition, at.start, deadline);
-            at.moveTo(offset.isPresent()
-                    ? offset.getAsLong()
-                    : admin.listOffset(at.topic, at.partition, OffsetSpec.latest(), deadline).orElseThrow());
+    /** Waits for the next fetch to end, or for the end of a pause; returns false at the deadline or after {@link #wake}. */
+    private boolean awaitFetch(Deadline deadline) {
+        long now = System.nanoTime();
+        long waitNanos = deadline.timeRemaining(TimeUnit.NANOSECONDS);
+        if (waitNanos <= 0) {
+            return false;
         }
-        String operation = "reading " + at.topic + "/" + at.partition + " from offset " + at.next;
-        Deadline bound = deadline.minimum(Retry.after(config.maxWait().plus(cluster.requestTimeout())));
+        for (Position at : positions.values()) {
+            if (at.fetch == null) {
+                waitNanos = Math.min(waitNanos, Math.max(at.pausedUntilNanos - now, 0));
+            }
+        }
         try {
-            return cluster.onLeader(bound, at.topic, at.partition, route -> {
-                FetchRequest request = request(at, route, bound);
+            if (arrived.tryAcquire(waitNanos, TimeUnit.NANOSECONDS)) {
+                arrived.drainPermits();
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            return false;
+        }
+        return !woken.getAndSet(false);
+    }
+
+    /** Ends the wait of a poll of another thread, or else of the next poll. */
+    void wake() {
+        woken.set(true);
+        arrived.release();
+    }
+
+    /**
+     * Moves the records of finished fetches to the buffer. It returns a failure for the caller, or null: a truncation
+     * would not be found a second time and goes before records, other failures come again.
+     */
+    private RuntimeException collect() {
+        RuntimeException failure = null;
+        for (Position at : positions.values()) {
+            if (failure instanceof TruncatedException || at.fetch == null || !at.fetch.isDone()) {
+                continue;
+            }
+            RuntimeException found = take(at);
+            failure = failure == null || found instanceof TruncatedException ? found : failure;
+        }
+        return buffered.isEmpty() || failure instanceof TruncatedException ? failure : null;
+    }
+
+    /** Takes the outcome of a partition's fetch; returns its failure unless a later fetch may mend it. */
+    private RuntimeException take(Position at) {
+        CompletableFuture<Position.Fetched> finished = at.fetch;
+        at.fetch = null;
+        try {
+            buffered.addAll(at.accept(finished.join()));
+            at.pauseMs = Retry.FIRST_PAUSE_MS;
+            return null;
+        } catch (CompletionException | TruncatedException error) {
+            RuntimeException failure = error.getCause() instanceof RuntimeException cause ? cause : error;
+            if (!(failure instanceof PacelineException known)) {
+                return failure;
+            }
+            if (known.code() == ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE && config.reset() != ResetPolicy.ERROR) {
+                at.start = config.reset() == ResetPolicy.LATEST ? OffsetSpec.latest() : OffsetSpec.earliest();
+                at.epoch = null;
+                return null;
+            }
+            if (!known.retriable()) {
+                return failure;
+            }
+            at.pause(known.details().retryAfter());
+            return null;
+        }
+    }
+
+    private Supplier<Position.Fetched> lookUp(String topic, int partition, OffsetSpec start) {
+        return () -> {
+            Deadline deadline = Retry.after(cluster.requestTimeout());
+            OptionalLong offset = admin.listOffset(topic, partition, start, deadline);
+            return new Position.Fetched(offset.isPresent()
+                    ? offset.getAsLong()
+                    : admin.listOffset(topic, partition, OffsetSpec.latest(), deadline).orElseThrow(), null, 0);
+        };
+    }
+
+    private Supplier<Position.Fetched> fetch(Position at) {
+        String topic = at.topic;
+        int partition = at.partition;
+        String operation = "reading " + topic + "/" + partition + " from offset " + at.next;
+        FetchPartition.Builder from = FetchPartition.newBuilder()
+                .setTopic(topic).setPartition(partition).setFetchOffset(at.next).setMaxBytes(config.maxBytes());
+        if (at.epoch != null) {
+            from.setLastFetchedEpoch(at.epoch);
+        }
+        return () -> {
+            Deadline deadline = Retry.after(config.maxWait().plus(cluster.requestTimeout()));
+            return cluster.onLeader(deadline, topic, partition, route -> {
+                from.setTopicId(route.topicId()).setCurrentLeaderEpoch(route.leader().epoch());
+                FetchRequest request = FetchRequest.newBuilder()
+                        .setMaxWaitMs((int) config.maxWait().toMillis()).setMinBytes(1).setMaxBytes(config.maxBytes())
+                        .setFormat(FetchFormat.FETCH_FORMAT_RECORDS).addPartitions(from).build();
                 FetchResponse answer = Cluster.call(operation, () -> route.log().fetch(request));
                 if (answer.getPartitionsCount() != 1) {
                     throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR,
                             "the answer does not hold one partition");
                 }
-                return at.accept(operation, answer.getPartitions(0), route.leader().epoch());
+                FetchPartitionResult result = answer.getPartitions(0);
+                if (result.hasError()) {
+                    Failures.throwPartition(operation, result.getError());
+                }
+                return new Position.Fetched(0, result, route.leader().epoch());
             });
-        } catch (PacelineException failure) {
-            if (failure.code() != ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE || config.reset() == ResetPolicy.ERROR) {
-                throw failure;
-            }
-            at.start = config.reset() == ResetPolicy.LATEST ? OffsetSpec.latest() : OffsetSpec.earliest();
-            at.epoch = null;
-            return List.of();
-        }
-    }
-
-    private FetchRequest request(Position at, Cluster.Route route, Deadline bound) {
-        FetchPartition.Builder partition = FetchPartition.newBuilder()
-                .setTopic(at.topic).setPartition(at.partition).setTopicId(route.topicId()).setFetchOffset(at.next)
-                .setCurrentLeaderEpoch(route.leader().epoch()).setMaxBytes(config.maxBytes());
-        if (at.epoch != null) {
-            partition.setLastFetchedEpoch(at.epoch);
-        }
-        return FetchRequest.newBuilder()
-                .setMaxWaitMs((int) Math.min(config.maxWait().toMillis(), Retry.serverWaitMs(bound)))
-                .setMinBytes(1).setMaxBytes(config.maxBytes()).setFormat(FetchFormat.FETCH_FORMAT_RECORDS)
-                .addPartitions(partition).build();
+        };
     }
 }

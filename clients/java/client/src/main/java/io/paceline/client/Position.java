@@ -3,9 +3,11 @@ package io.paceline.client;
 import com.google.protobuf.ByteString;
 import io.paceline.v1.FetchPartitionResult;
 import io.paceline.v1.Record;
+import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 
 /** Where a consumer reads in one partition. */
 final class Position {
@@ -19,6 +21,10 @@ final class Position {
     OffsetSpec start;
     /** Leader epoch under which records were last read; null before the first. */
     Integer epoch;
+    /** The fetch under way; null while there is none. */
+    CompletableFuture<Fetched> fetch;
+    long pausedUntilNanos = System.nanoTime();
+    long pauseMs = Retry.FIRST_PAUSE_MS;
 
     Position(String topic, int partition, long offset, OffsetSpec start) {
         this.topic = topic;
@@ -34,10 +40,27 @@ final class Position {
         start = null;
     }
 
-    /** Returns the records of an answer and moves behind them. */
-    List<ConsumerRecord> accept(String operation, FetchPartitionResult result, int leaderEpoch) {
-        if (result.hasError()) {
-            Failures.throwPartition(operation, result.getError());
+    /** Pauses before the next fetch, longer after every failure. */
+    void pause(Duration atLeast) {
+        pausedUntilNanos = System.nanoTime() + Math.max(pauseMs, atLeast.toMillis()) * 1_000_000;
+        pauseMs = Math.min(pauseMs * 3 / 2, Retry.LONGEST_PAUSE_MS);
+    }
+
+    /**
+     * What a fetch has found.
+     *
+     * @param offset the place that was looked up, when there is no result
+     * @param result the answer for the partition, without an error; or null
+     * @param leaderEpoch epoch of the leader that answered
+     */
+    record Fetched(long offset, FetchPartitionResult result, int leaderEpoch) {}
+
+    /** Returns the records of a fetch and moves behind them. */
+    List<ConsumerRecord> accept(Fetched fetched) {
+        FetchPartitionResult result = fetched.result;
+        if (result == null) {
+            moveTo(fetched.offset);
+            return List.of();
         }
         if (result.hasDivergingEpoch()) {
             long before = next;
@@ -53,7 +76,7 @@ final class Position {
             }
         }
         if (!records.isEmpty()) {
-            epoch = leaderEpoch;
+            epoch = fetched.leaderEpoch;
         }
         return records;
     }

@@ -1,0 +1,60 @@
+package io.paceline.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
+
+import io.paceline.v1.FetchPartitionResult;
+import io.paceline.v1.FetchResponse;
+import io.paceline.v1.LogServiceGrpc;
+import io.paceline.v1.Record;
+import io.paceline.v1.RecordList;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+
+class ConsumerTest {
+    @Test
+    void recordsOfOnePartitionDoNotWaitForTheFetchOfAnother() throws IOException {
+        CountDownLatch released = new CountDownLatch(1);
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 2);
+            broker.on(LogServiceGrpc.getFetchMethod(), request -> {
+                int partition = request.getPartitions(0).getPartition();
+                if (partition == 1) {
+                    awaitQuietly(released);
+                }
+                return FetchResponse.newBuilder().addPartitions(FetchPartitionResult.newBuilder().setTopic("t")
+                        .setPartition(partition).setRecords(RecordList.newBuilder().addRecords(
+                                Record.newBuilder().setOffset(request.getPartitions(0).getFetchOffset())))).build();
+            });
+            Consumer consumer = client.consumer();
+            consumer.assign("t", 0, 0L);
+            consumer.assign("t", 1, 0L);
+            // The fetch of partition 1 fails after ten seconds at the earliest.
+            assertTimeoutPreemptively(Duration.ofSeconds(8), () -> {
+                for (long offset = 0; offset < 3; offset++) {
+                    ConsumerRecord record = consumer.poll(Duration.ofSeconds(20)).get(0);
+                    assertEquals(0, record.partition());
+                    assertEquals(offset, record.offset());
+                }
+            });
+            released.countDown();
+            int found = 0;
+            while (found != 1) {
+                found = consumer.poll(Duration.ofSeconds(20)).get(0).partition();
+            }
+        } finally {
+            released.countDown();
+        }
+    }
+
+    private static void awaitQuietly(CountDownLatch latch) {
+        try {
+            latch.await(30, TimeUnit.SECONDS);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+}
