@@ -191,7 +191,7 @@ public final class Admin {
                 return Cluster.call(operation, () -> call.apply(admin, Retry.serverWaitMs(deadline)));
             } catch (PacelineException failure) {
                 if (failure.details().refreshMetadata()) {
-                    address.set(failure.details().controller());
+                    address.set(failure.details().metadata().getOrDefault("address", ""));
                 }
                 throw failure.with(failure.retriable() && failure.definite(), failure.definite());
             }

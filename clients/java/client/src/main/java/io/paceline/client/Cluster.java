@@ -18,10 +18,12 @@ import io.paceline.v1.PartitionDescription;
 import io.paceline.v1.TopicDescription;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.function.Function;
 import java.util.function.Supplier;
 
@@ -236,7 +238,41 @@ final class Cluster implements AutoCloseable {
         }
     }
 
-    private static String join(String host, int port) {
+    /** Asks for the brokers and returns their addresses in a random order. */
+    List<String> brokerAddresses(Deadline deadline) {
+        describeOnce(deadline);
+        List<String> addresses;
+        synchronized (this) {
+            addresses = new ArrayList<>(brokers.values());
+        }
+        if (addresses.isEmpty()) {
+            throw Failures.of("describing the cluster", ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE, "there is no broker");
+        }
+        Collections.shuffle(addresses);
+        return addresses;
+    }
+
+    /** Asks for topics and returns their numbers of partitions, without the topics that do not exist. */
+    Map<String, Integer> partitionCounts(Deadline deadline, Collection<String> names) {
+        return names.isEmpty() ? Map.of() : askAny(deadline, stub -> {
+            Map<String, Integer> counts = new TreeMap<>();
+            String page = "";
+            do {
+                DescribeTopicsRequest request =
+                        DescribeTopicsRequest.newBuilder().addAllTopics(names).setPageToken(page).build();
+                DescribeTopicsResponse answer = call("describing topics", () -> stub.describeTopics(request));
+                for (TopicDescription topic : answer.getTopicsList()) {
+                    if (!topic.hasError()) {
+                        counts.put(topic.getName(), topic.getPartitionsCount());
+                    }
+                }
+                page = answer.getNextPageToken();
+            } while (!page.isEmpty());
+            return counts;
+        });
+    }
+
+    static String join(String host, int port) {
         return (host.contains(":") ? "[" + host + "]" : host) + ":" + port;
     }
 }

@@ -8,6 +8,7 @@ import com.google.rpc.RetryInfo;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
+import io.paceline.v1.CommitOffsetResult;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.Errors;
 import io.paceline.v1.LeaderHint;
@@ -17,6 +18,7 @@ import java.net.ConnectException;
 import java.net.NoRouteToHostException;
 import java.net.UnknownHostException;
 import java.time.Duration;
+import java.util.Map;
 
 /** Makes exceptions of the errors in answers and of failed calls. */
 final class Failures {
@@ -43,27 +45,43 @@ final class Failures {
 
     /** Makes a failure with the options of its code. */
     static PacelineException of(String operation, ErrorCode code, String sentence) {
-        return answered(operation, code, sentence, Duration.ZERO, null, "", null);
+        return answered(operation, code, sentence, Duration.ZERO, null, Map.of(), null);
     }
 
     private static PacelineException answered(
-            String operation, ErrorCode code, String sentence, Duration retryAfter, LeaderHint leader, String controller,
-            Throwable cause) {
+            String operation, ErrorCode code, String sentence, Duration retryAfter, LeaderHint leader,
+            Map<String, String> metadata, Throwable cause) {
         Options options = Options.of(code);
         var details = new PacelineException.Details(
-                operation, sentence, options.refreshMetadata, true, retryAfter, leader, controller);
-        return new PacelineException(code, options.retriable, options.definite, details, cause);
+                operation, sentence, options.refreshMetadata, true, retryAfter, leader, metadata);
+        return PacelineException.of(code, options.retriable, options.definite, details, cause);
     }
 
     /** Throws the error of one partition. */
     static void throwPartition(String operation, PartitionError error) {
         throw answered(operation, error.getCode(), error.getMessage(), Duration.ofMillis(error.getRetryAfterMs()),
-                error.hasCurrentLeader() ? error.getCurrentLeader() : null, "", null);
+                error.hasCurrentLeader() ? error.getCurrentLeader() : null, Map.of(), null);
     }
 
     /** Throws the error of one topic. */
     static void throwTopic(String operation, TopicError error) {
         throw of(operation, error.getCode(), error.getMessage());
+    }
+
+    /** Throws the error of one partition of a commit, if there is one. */
+    static void throwCommit(String operation, CommitOffsetResult result) {
+        if (result.hasError()) {
+            throw of(operation, result.getError().getCode(),
+                    result.getTopic() + "/" + result.getPartition() + ": " + result.getError().getMessage());
+        }
+    }
+
+    /** Returns the failure of a commit by a member that has no place in the group any more. */
+    static PacelineException commitFailed(String operation, String reason, PacelineException cause) {
+        var details = new PacelineException.Details(operation, "the group has rebalanced without this member; poll more "
+                + "often, take fewer records per poll or raise maxPollInterval (" + reason + ")", false, true,
+                Duration.ZERO, null, Map.of());
+        return new CommitFailedException(ErrorCode.ERROR_CODE_ILLEGAL_GENERATION, false, true, details, cause);
     }
 
     /** Returns the failure of a call that ended with a gRPC status. */
@@ -93,8 +111,7 @@ final class Failures {
         } catch (IllegalArgumentException unknown) {
             code = ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR;
         }
-        return answered(operation, code, status.getMessage(), retryAfter, null,
-                info.getMetadataOrDefault("address", ""), error);
+        return answered(operation, code, status.getMessage(), retryAfter, null, info.getMetadataMap(), error);
     }
 
     /** Returns the failure of a call that no server of Paceline answered: unknown outcome, unless no connection was made. */
@@ -124,7 +141,7 @@ final class Failures {
         if (status.getCause() != null && status.getCause().getMessage() != null) {
             sentence += ": " + status.getCause().getMessage();
         }
-        var details = new PacelineException.Details(operation, sentence, true, false, Duration.ZERO, null, "");
+        var details = new PacelineException.Details(operation, sentence, true, false, Duration.ZERO, null, Map.of());
         return new PacelineException(code, retriable, neverSent(status), details, error);
     }
 

@@ -38,12 +38,22 @@ public final class PacelineClient implements AutoCloseable {
         return new Consumer(cluster, threads, admin(), config);
     }
 
+    /** Makes a member of a consumer group with defaults; subscribe it to topics. */
+    public GroupConsumer groupConsumer(String groupId) {
+        return groupConsumer(GroupConfig.of(groupId));
+    }
+
+    /** Makes a member of a consumer group; subscribe it to topics. */
+    public GroupConsumer groupConsumer(GroupConfig config) {
+        return new GroupConsumer(cluster, threads, admin(), config);
+    }
+
     /** Returns the administrative calls. */
     public Admin admin() {
         return new Admin(cluster);
     }
 
-    /** Ends every connection; calls in flight fail. Close producers before, so that their records are delivered. */
+    /** Ends every connection; calls in flight fail. Close producers and members of groups before. */
     @Override
     public void close() {
         cluster.close();

@@ -3,9 +3,11 @@ package io.paceline.client;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.LeaderHint;
 import java.time.Duration;
+import java.util.Map;
 
 /** A failure with the code that a server sent, or the nearest code for a call without an answer. */
-public final class PacelineException extends RuntimeException {
+public sealed class PacelineException extends RuntimeException
+        permits CommitFailedException, FencedInstanceIdException, RebalanceInProgressException {
     private static final long serialVersionUID = 1;
 
     private final ErrorCode code;
@@ -16,7 +18,7 @@ public final class PacelineException extends RuntimeException {
     /** Facts for the client itself. */
     record Details(
             String operation, String sentence, boolean refreshMetadata, boolean answered, Duration retryAfter,
-            LeaderHint leader, String controller) {}
+            LeaderHint leader, Map<String, String> metadata) {}
 
     PacelineException(ErrorCode code, boolean retriable, boolean definite, Details details, Throwable cause) {
         super(details.operation + ": " + nameOf(code) + ": " + details.sentence, cause);
@@ -55,7 +57,19 @@ public final class PacelineException extends RuntimeException {
         if (isRetriable == retriable && isDefinite == definite) {
             return this;
         }
-        return new PacelineException(code, isRetriable, isDefinite, details, this);
+        return of(code, isRetriable, isDefinite, details, this);
+    }
+
+    /** Makes a failure of the class that belongs to its code. */
+    static PacelineException of(
+            ErrorCode code, boolean retriable, boolean definite, Details details, Throwable cause) {
+        return switch (code) {
+            case ERROR_CODE_ILLEGAL_GENERATION -> new CommitFailedException(code, retriable, definite, details, cause);
+            case ERROR_CODE_FENCED_INSTANCE_ID -> new FencedInstanceIdException(code, retriable, definite, details, cause);
+            case ERROR_CODE_REBALANCE_IN_PROGRESS ->
+                    new RebalanceInProgressException(code, retriable, definite, details, cause);
+            default -> new PacelineException(code, retriable, definite, details, cause);
+        };
     }
 
     private static String nameOf(ErrorCode code) {

@@ -50,6 +50,7 @@ public final class Driver {
     private static final Gson GSON = new GsonBuilder().serializeNulls().disableHtmlEscaping().create();
 
     private final Map<String, Consumer> consumers = new HashMap<>();
+    private final Members members = new Members();
     private PacelineClient client;
     private Producer producer;
     private Duration timeout = Duration.ofSeconds(30);
@@ -86,18 +87,25 @@ public final class Driver {
         return answer;
     }
 
-    private static JsonObject failure(Throwable error) {
+    static JsonObject failure(Throwable error) {
         Throwable cause = error instanceof CompletionException ? error.getCause() : error;
         JsonObject object = new JsonObject();
         boolean known = cause instanceof PacelineException;
-        object.addProperty("code", known ? ((PacelineException) cause).codeName() : "UNKNOWN_SERVER_ERROR");
+        boolean refused = cause instanceof IllegalArgumentException;
+        object.addProperty("code", known ? ((PacelineException) cause).codeName()
+                : refused ? "INVALID_REQUEST" : "UNKNOWN_SERVER_ERROR");
         object.addProperty("message", String.valueOf(cause.getMessage()));
-        object.addProperty("definite", known && ((PacelineException) cause).definite());
+        object.addProperty("definite", refused || known && ((PacelineException) cause).definite());
         return object;
     }
 
     /** A command with defaults for missing arguments. */
-    private record Command(JsonObject fields) {
+    record Command(JsonObject fields) {
+        JsonElement field(String name) {
+            JsonElement found = fields.get(name);
+            return found == null ? JsonNull.INSTANCE : found;
+        }
+
         String text(String name, String byDefault) {
             JsonElement found = fields.get(name);
             return found == null || found.isJsonNull() ? byDefault : found.getAsString();
@@ -145,7 +153,12 @@ public final class Driver {
             case "delete_topic" -> client.admin().deleteTopic(command.topic(), limit);
             case "describe_topic" -> result.add("partitions", describe(command, limit));
             case "close" -> close();
-            default -> throw new UnsupportedCommandException();
+            default -> {
+                result = members.perform(client, command);
+                if (result == null) {
+                    throw new UnsupportedCommandException();
+                }
+            }
         }
         return result;
     }
@@ -160,6 +173,7 @@ public final class Driver {
     }
 
     private void close() {
+        members.close();
         consumers.clear();
         if (producer != null) {
             producer.close(Duration.ofSeconds(1));

@@ -1,0 +1,92 @@
+package io.paceline.client;
+
+import io.grpc.Deadline;
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.FindCoordinatorRequest;
+import io.paceline.v1.FindCoordinatorResponse;
+import io.paceline.v1.GroupServiceGrpc;
+import io.paceline.v1.GroupServiceGrpc.GroupServiceBlockingStub;
+import io.paceline.v1.GroupServiceGrpc.GroupServiceFutureStub;
+import java.time.Duration;
+import java.util.function.Function;
+
+/** Finds the coordinator of one group and calls it. Safe for many threads. */
+final class GroupCoordinator {
+    private static final Duration ASK_TIMEOUT = Duration.ofSeconds(5);
+
+    private final Cluster cluster;
+    private final String group;
+    /** Null while it is not known; guarded by this. */
+    private String address;
+
+    GroupCoordinator(Cluster cluster, String group) {
+        this.cluster = cluster;
+        this.group = group;
+    }
+
+    /** Calls the coordinator and follows it when it moves; throws the last cause when the time is over. */
+    <T> T call(String operation, Deadline total, Function<GroupServiceBlockingStub, T> call) {
+        return cluster.retry(total, deadline -> callOnce(operation, deadline, call));
+    }
+
+    /** Calls the coordinator, found first where it is not known, and learns from its failure. */
+    <T> T callOnce(String operation, Deadline deadline, Function<GroupServiceBlockingStub, T> call) {
+        String known = addressOrFind(deadline);
+        try {
+            return Cluster.call(operation, () -> call.apply(
+                    GroupServiceGrpc.newBlockingStub(cluster.channel(known)).withDeadline(deadline)));
+        } catch (PacelineException failure) {
+            learnFrom(failure);
+            throw failure;
+        }
+    }
+
+    /** Returns a stub for a call that outlives the present poll; the coordinator is found within a deadline. */
+    GroupServiceFutureStub futureStub(Deadline deadline) {
+        return GroupServiceGrpc.newFutureStub(cluster.channel(addressOrFind(deadline)));
+    }
+
+    /** Forgets the coordinator when a failure says that it has moved or cannot be reached. */
+    synchronized void learnFrom(PacelineException failure) {
+        switch (failure.code()) {
+            case ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, ERROR_CODE_THROTTLED -> { }
+            case ERROR_CODE_NOT_COORDINATOR, ERROR_CODE_COORDINATOR_NOT_AVAILABLE, ERROR_CODE_SHUTTING_DOWN -> address = null;
+            default -> address = failure.retriable() ? null : address;
+        }
+    }
+
+    private String addressOrFind(Deadline deadline) {
+        synchronized (this) {
+            if (address != null) {
+                return address;
+            }
+        }
+        String found = find(deadline);
+        synchronized (this) {
+            address = found;
+        }
+        return found;
+    }
+
+    private String find(Deadline deadline) {
+        String operation = "finding the coordinator of group " + group;
+        FindCoordinatorRequest request = FindCoordinatorRequest.newBuilder().setGroupId(group).build();
+        PacelineException last = null;
+        for (String broker : cluster.brokerAddresses(deadline)) {
+            Deadline one = deadline.minimum(Retry.after(ASK_TIMEOUT));
+            try {
+                FindCoordinatorResponse answer = Cluster.call(operation, () -> GroupServiceGrpc
+                        .newBlockingStub(cluster.channel(broker)).withDeadline(one).findCoordinator(request));
+                return Cluster.join(answer.getHost(), answer.getPort());
+            } catch (PacelineException failure) {
+                last = last == null || failure.details().answered() ? failure : last;
+                // Another broker knows no more.
+                boolean isFinal = !failure.retriable() || failure.code() == ErrorCode.ERROR_CODE_COORDINATOR_NOT_AVAILABLE;
+                if (isFinal || deadline.isExpired()) {
+                    break;
+                }
+            }
+        }
+        throw last;
+    }
+}

@@ -1,0 +1,139 @@
+package io.paceline.client;
+
+import java.time.Duration;
+import java.util.Map;
+
+/**
+ * The thread that keeps a member alive between polls. It sends heartbeats while the member is in a generation, leaves when
+ * the program stops polling, and as the leader looks for partitions that were added to topics.
+ */
+final class GroupHeartbeats implements AutoCloseable {
+    private static final long RETRY_MS = 200;
+    private static final long SHORTEST_TIMEOUT_MS = 500;
+    private static final Duration LOOK_TIMEOUT = Duration.ofSeconds(2);
+
+    private final GroupConfig config;
+    private final GroupMembership membership;
+    private final GroupCoordinator coordinator;
+    private final Cluster cluster;
+    private final Warnings warnings;
+    private final Thread thread;
+    private boolean closed;
+    private long lookedNanos = System.nanoTime();
+
+    GroupHeartbeats(
+            GroupConfig config, GroupMembership membership, GroupCoordinator coordinator, Cluster cluster, Warnings warnings) {
+        this.config = config;
+        this.membership = membership;
+        this.coordinator = coordinator;
+        this.cluster = cluster;
+        this.warnings = warnings;
+        thread = Connections.daemon(this::run, "paceline-heartbeat-" + config.groupId());
+        thread.start();
+    }
+
+    /** Stops the thread. */
+    @Override
+    public void close() {
+        synchronized (membership) {
+            closed = true;
+        }
+        thread.interrupt();
+        try {
+            thread.join(SHORTEST_TIMEOUT_MS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private void run() {
+        long pauseMs = config.heartbeatIntervalMs();
+        while (true) {
+            if (!awaitTurn(pauseMs)) {
+                return;
+            }
+            try {
+                pauseMs = beat();
+                lookForPartitions();
+            } catch (RuntimeException failure) {
+                if (cluster.closed()) {
+                    return;
+                }
+                warnings.add(failure);
+                pauseMs = RETRY_MS;
+            }
+        }
+    }
+
+    /** Pauses, and as long as the coordinator expects no heartbeats; returns false when the thread has to end. */
+    private boolean awaitTurn(long pauseMs) {
+        synchronized (membership) {
+            try {
+                long end = System.nanoTime() + pauseMs * 1_000_000;
+                while (!closed) {
+                    long leftMs = (end - System.nanoTime() + 999_999) / 1_000_000;
+                    if (!membership.isBeating()) {
+                        membership.wait(1_000);
+                        end = System.nanoTime() + config.heartbeatIntervalMs() * 1_000_000L;
+                    } else if (leftMs > 0) {
+                        membership.wait(leftMs);
+                    } else {
+                        return true;
+                    }
+                }
+            } catch (InterruptedException ended) {
+                // Only close interrupts this thread.
+            }
+            return false;
+        }
+    }
+
+    /** Sends one heartbeat and returns the pause until the next in milliseconds. */
+    private long beat() {
+        if (membership.idleMs() > config.maxPollIntervalMs()) {
+            warnings.log(Failures.commitFailed("keeping the place in group " + config.groupId(),
+                    "no poll for " + membership.idleMs() + " ms", null));
+            membership.leaveUnpolled(Duration.ofMillis(config.sessionTimeoutMs() / 2));
+            return config.heartbeatIntervalMs();
+        }
+        var identity = membership.identity();
+        long timeoutMs = Math.max(SHORTEST_TIMEOUT_MS,
+                Math.min(config.sessionTimeoutMs() / 3, 2L * config.heartbeatIntervalMs()));
+        try {
+            coordinator.callOnce("sending a heartbeat to group " + config.groupId(),
+                    Retry.after(Duration.ofMillis(timeoutMs)), stub -> stub.heartbeat(GroupRequests.heartbeat(config, identity)));
+            warnings.clear();
+        } catch (PacelineException failure) {
+            switch (failure.code()) {
+                case ERROR_CODE_REBALANCE_IN_PROGRESS -> membership.rejoin(identity.generation());
+                case ERROR_CODE_UNKNOWN_MEMBER_ID, ERROR_CODE_FENCED_INSTANCE_ID ->
+                        membership.lose(identity.generation(), failure, true);
+                case ERROR_CODE_ILLEGAL_GENERATION -> membership.lose(identity.generation(), failure, false);
+                default -> {
+                    warnings.add(failure);
+                    return RETRY_MS;
+                }
+            }
+        }
+        return config.heartbeatIntervalMs();
+    }
+
+    /** Has the group rebalance when a topic has other partitions than those that this leader has assigned. */
+    private void lookForPartitions() {
+        Map<String, Integer> assigned = membership.assignedCounts();
+        long ageMs = (System.nanoTime() - lookedNanos) / 1_000_000;
+        // A topic that does not exist yet is looked for with every heartbeat, but not more than once a second.
+        long pauseMs = assigned.containsValue(0) ? 1_000 : config.metadataMaxAge().toMillis();
+        if (assigned.isEmpty() || ageMs < pauseMs) {
+            return;
+        }
+        int generation = membership.identity().generation();
+        lookedNanos = System.nanoTime();
+        Map<String, Integer> present = cluster.partitionCounts(Retry.after(LOOK_TIMEOUT), assigned.keySet());
+        // A topic that is not found is perhaps unknown to the broker that answered: its members keep it.
+        if (assigned.entrySet().stream().anyMatch(one ->
+                !present.getOrDefault(one.getKey(), one.getValue()).equals(one.getValue()))) {
+            membership.rejoin(generation);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+package io.paceline.client;
+
+import com.google.common.util.concurrent.ListenableFuture;
+import com.google.common.util.concurrent.MoreExecutors;
+import io.grpc.Deadline;
+import io.grpc.StatusRuntimeException;
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.JoinGroupRequest;
+import io.paceline.v1.JoinGroupResponse;
+import io.paceline.v1.MemberAssignment;
+import io.paceline.v1.SyncGroupResponse;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+
+/**
+ * A consumer's place in its group. The thread that polls joins, assigns when this member leads the group, and calls the
+ * listener; {@link GroupHeartbeats} keeps the member alive in between. A JoinGroup or SyncGroup that is under way survives
+ * the end of a poll, and the next poll takes the answer.
+ */
+final class GroupMembership {
+    private static final Duration JOIN_GRACE = Duration.ofSeconds(30);
+    private static final Duration SYNC_TIMEOUT = Duration.ofSeconds(60);
+    private static final Duration LEAVE_TIMEOUT = Duration.ofSeconds(5);
+    private static final Duration LOOKUP_TIMEOUT = Duration.ofSeconds(5);
+    /** A shorter look for the coordinator would fail whenever a program polls with a short time-out. */
+    private static final Duration SHORTEST_LOOKUP = Duration.ofSeconds(1);
+    private static final long PAUSE_MS = 100;
+
+    private final GroupConfig config;
+    private final GroupCoordinator coordinator;
+    private final Cluster cluster;
+    private final GroupHost host;
+    private final Warnings warnings;
+
+    // Guarded by this; the heartbeat thread uses them, too.
+    private String memberId = "";
+    private int generation = -1;
+    private boolean needsJoin = true;
+    private boolean lost;
+    private boolean joinInFlight;
+    private long polledNanos = System.nanoTime();
+    private PacelineException fenced;
+    private Set<String> topics = Set.of();
+    /** For a leader: the partition counts that it has assigned by. */
+    private Map<String, Integer> assignedCounts = Map.of();
+
+    // Used by the polling thread alone.
+    private ConsumerRebalanceListener listener = new ConsumerRebalanceListener() {};
+    private ListenableFuture<JoinGroupResponse> join;
+    private ListenableFuture<SyncGroupResponse> sync;
+    private boolean prepared;
+    private Set<String> joinedTopics = Set.of();
+    private long quietUntilNanos = System.nanoTime();
+
+    /** Member id and generation, for requests. */
+    record Identity(String memberId, int generation) {}
+
+    GroupMembership(GroupConfig config, GroupCoordinator coordinator, Cluster cluster, GroupHost host, Warnings warnings) {
+        this.config = config;
+        this.coordinator = coordinator;
+        this.cluster = cluster;
+        this.host = host;
+        this.warnings = warnings;
+    }
+
+    void subscribe(Set<String> wanted, ConsumerRebalanceListener newListener) {
+        listener = newListener;
+        synchronized (this) {
+            topics = Set.copyOf(wanted);
+            needsJoin = true;
+            polledNanos = System.nanoTime();
+        }
+    }
+
+    synchronized Set<String> topics() {
+        return topics;
+    }
+
+    synchronized Identity identity() {
+        return new Identity(memberId, generation);
+    }
+
+    // For the heartbeats
+
+    /** Says whether the coordinator expects heartbeats; it does not while a JoinGroup is under way. */
+    synchronized boolean isBeating() {
+        return generation >= 0 && !joinInFlight;
+    }
+
+    synchronized long idleMs() {
+        return (System.nanoTime() - polledNanos) / 1_000_000;
+    }
+
+    /** Returns the partition counts that this member has assigned by; empty unless it leads the group. */
+    synchronized Map<String, Integer> assignedCounts() {
+        return assignedCounts;
+    }
+
+    /** Joins again with the next poll, if the generation is still this one. */
+    void rejoin(int seenGeneration) {
+        synchronized (this) {
+            needsJoin |= generation == seenGeneration;
+            notifyAll();
+        }
+        host.wake();
+    }
+
+    /** Notes that the membership was lost, if the generation is still this one: other members may own the partitions. */
+    void lose(int seenGeneration, PacelineException cause, boolean forgetMember) {
+        synchronized (this) {
+            if (generation != seenGeneration) {
+                return;
+            }
+            if (cause instanceof FencedInstanceIdException) {
+                fenced = cause;
+            } else if (joinInFlight) {
+                return; // Every partition was given up already, and the answer of JoinGroup says more.
+            }
+            generation = -1;
+            memberId = forgetMember ? "" : memberId;
+            lost = true;
+            needsJoin = true;
+            notifyAll();
+        }
+        host.wake();
+    }
+
+    // Joining
+
+    /**
+     * Takes part in a rebalance, if there is one; returns whether the member has its partitions before the deadline.
+     *
+     * @throws PacelineException when the coordinator refuses this member for good
+     */
+    boolean poll(Deadline deadline) {
+        touch();
+        while (needsJoin()) {
+            try {
+                if (!step(deadline)) {
+                    return false;
+                }
+                warnings.clear();
+            } catch (PacelineException failure) {
+                noteFailure(failure);
+                if (deadline.isExpired()) {
+                    return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    /** Waits until this member has to join again, at most so long. */
+    synchronized void awaitRebalance(Duration atMost) {
+        try {
+            if (!needsJoin && fenced == null) {
+                wait(Math.max(1, atMost.toMillis()));
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Takes note that the program polls. */
+    private synchronized void touch() {
+        polledNanos = System.nanoTime();
+        notifyAll();
+    }
+
+    private synchronized boolean needsJoin() {
+        if (fenced != null) {
+            throw fenced;
+        }
+        return needsJoin;
+    }
+
+    /** Takes one step; returns false when the next one has to wait for a later poll. */
+    private boolean step(Deadline deadline) {
+        long quietMs = (quietUntilNanos - System.nanoTime()) / 1_000_000;
+        if (quietMs > 0 && !Retry.sleep(deadline, quietMs)) {
+            return false;
+        }
+        if (join == null && sync == null) {
+            if (!prepared) {
+                prepare();
+                prepared = true;
+            }
+            sendJoin(deadline);
+        }
+        if (join != null) {
+            JoinGroupResponse answer = await(join, deadline);
+            if (answer != null) {
+                join = null;
+                sendSync(answer);
+            }
+            return answer != null;
+        }
+        SyncGroupResponse answer = await(sync, deadline);
+        if (answer != null) {
+            sync = null;
+            accept(answer);
+        }
+        return answer != null;
+    }
+
+    /** Waits for an answer until a deadline; null means that it has not come yet. */
+    private <T> T await(ListenableFuture<T> answer, Deadline deadline) {
+        try {
+            while (true) {
+                touch();
+                try {
+                    return answer.get(Math.min(Retry.leftMs(deadline), config.sliceMs()), TimeUnit.MILLISECONDS);
+                } catch (TimeoutException late) {
+                    if (deadline.isExpired()) {
+                        return null;
+                    }
+                }
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            return null;
+        } catch (ExecutionException error) {
+            join = null;
+            sync = null;
+            PacelineException failure = error.getCause() instanceof StatusRuntimeException status
+                    ? Failures.ofCall("joining group " + config.groupId(), status)
+                    : Failures.of("joining group " + config.groupId(), ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR,
+                            String.valueOf(error.getCause()));
+            coordinator.learnFrom(failure);
+            throw failure;
+        }
+    }
+
+    /** Prepares the next attempt after a failure that joining again cures; throws any other. */
+    private void noteFailure(PacelineException failure) {
+        synchronized (this) {
+            switch (failure.code()) {
+                case ERROR_CODE_MEMBER_ID_REQUIRED -> {
+                    memberId = failure.details().metadata().getOrDefault("member_id", "");
+                    return;
+                }
+                case ERROR_CODE_UNKNOWN_MEMBER_ID -> {
+                    memberId = "";
+                    generation = -1;
+                }
+                case ERROR_CODE_ILLEGAL_GENERATION -> generation = -1;
+                case ERROR_CODE_REBALANCE_IN_PROGRESS -> { }
+                case ERROR_CODE_FENCED_INSTANCE_ID -> {
+                    fenced = failure;
+                    throw failure;
+                }
+                default -> {
+                    if (!failure.retriable()) {
+                        throw failure;
+                    }
+                }
+            }
+        }
+        warnings.add(failure);
+        long pauseMs = Math.max(PAUSE_MS, failure.details().retryAfter().toMillis());
+        quietUntilNanos = System.nanoTime() + pauseMs * 1_000_000;
+    }
+
+    /** Commits and gives every partition up; the next generation assigns them again. */
+    private void prepare() {
+        boolean wasLost;
+        synchronized (this) {
+            wasLost = lost;
+            lost = false;
+        }
+        if (!wasLost) {
+            host.commitBeforeRevocation(Duration.ofMillis(config.sessionTimeoutMs() / 2));
+        }
+        drop(wasLost);
+    }
+
+    private void drop(boolean wasLost) {
+        Set<TopicPartition> owned = host.assignment();
+        if (owned.isEmpty()) {
+            return;
+        }
+        Consumer<Set<TopicPartition>> notify = wasLost ? listener::onPartitionsLost : listener::onPartitionsRevoked;
+        try {
+            notify.accept(owned);
+        } finally {
+            host.take(Set.of());
+        }
+    }
+
+    private void sendJoin(Deadline deadline) {
+        long lookupMs = Math.min(Math.max(Retry.leftMs(deadline), SHORTEST_LOOKUP.toMillis()), LOOKUP_TIMEOUT.toMillis());
+        var stub = coordinator.futureStub(Retry.after(Duration.ofMillis(lookupMs)));
+        JoinGroupRequest request;
+        synchronized (this) {
+            joinedTopics = topics;
+            joinInFlight = true;
+            lost = false;
+            request = GroupRequests.join(config, memberId, joinedTopics);
+        }
+        long timeoutMs = config.maxPollIntervalMs() + JOIN_GRACE.toMillis();
+        ListenableFuture<JoinGroupResponse> call =
+                stub.withDeadlineAfter(timeoutMs, TimeUnit.MILLISECONDS).joinGroup(request);
+        join = call;
+        call.addListener(() -> answered(call), MoreExecutors.directExecutor());
+    }
+
+    /** Takes member id and generation as soon as they arrive, so that heartbeats begin before the next poll. */
+    private void answered(ListenableFuture<JoinGroupResponse> call) {
+        synchronized (this) {
+            joinInFlight = false;
+            try {
+                if (!call.isCancelled()) {
+                    memberId = call.get().getMemberId();
+                    generation = call.get().getGenerationId();
+                }
+            } catch (ExecutionException refused) {
+                // The thread that polls reads the reason.
+            } catch (InterruptedException impossible) {
+                Thread.currentThread().interrupt();
+            }
+            notifyAll();
+        }
+        host.wake();
+    }
+
+    /** Asks for this member's partitions; a leader assigns those of all members with the same call. */
+    private void sendSync(JoinGroupResponse answer) {
+        Map<String, Integer> counts = new HashMap<>();
+        List<MemberAssignment> assignments = List.of();
+        if (answer.getLeader().equals(answer.getMemberId())) {
+            GroupRequests.topicsOf(answer).forEach(topic -> counts.put(topic, 0));
+            counts.putAll(cluster.retry(
+                    Retry.after(LOOKUP_TIMEOUT), deadline -> cluster.partitionCounts(deadline, counts.keySet())));
+            if (!answer.getSkipAssignment()) {
+                assignments = GroupRequests.assign(config, answer, counts);
+            }
+        }
+        synchronized (this) {
+            assignedCounts = Map.copyOf(counts);
+        }
+        sync = coordinator.futureStub(Retry.after(LOOKUP_TIMEOUT))
+                .withDeadlineAfter(SYNC_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS)
+                .syncGroup(GroupRequests.sync(config, answer, assignments));
+    }
+
+    private void accept(SyncGroupResponse answer) {
+        Set<TopicPartition> assigned = GroupRequests.partitionsOf(answer.getAssignment());
+        synchronized (this) {
+            needsJoin = lost || !topics.equals(joinedTopics);
+            prepared = false;
+        }
+        host.take(assigned);
+        listener.onPartitionsAssigned(assigned);
+    }
+
+    // Leaving
+
+    /** Commits if commits are automatic, gives the partitions up, and leaves the group. */
+    void leave(Duration timeout) {
+        if (join != null) {
+            join.cancel(true);
+        }
+        if (sync != null) {
+            sync.cancel(true);
+        }
+        join = null;
+        sync = null;
+        boolean wasLost;
+        synchronized (this) {
+            wasLost = lost;
+            lost = false;
+            prepared = false;
+        }
+        if (!wasLost) {
+            host.commitBeforeRevocation(timeout.dividedBy(2));
+        }
+        try {
+            drop(wasLost);
+        } finally {
+            sendLeave(timeout.dividedBy(2));
+        }
+    }
+
+    /** Leaves the group because the program does not poll; the next poll joins again. */
+    void leaveUnpolled(Duration timeout) {
+        synchronized (this) {
+            lost = true;
+        }
+        sendLeave(timeout);
+        host.wake();
+    }
+
+    /** Tells the coordinator that a dynamic member leaves; a static one keeps its place until its session time-out. */
+    private void sendLeave(Duration timeout) {
+        String leaving;
+        synchronized (this) {
+            leaving = memberId;
+            memberId = "";
+            generation = -1;
+            needsJoin = true;
+        }
+        if (leaving.isEmpty() || config.isStatic()) {
+            return;
+        }
+        Deadline deadline = Retry.after(timeout).minimum(Retry.after(LEAVE_TIMEOUT));
+        try {
+            coordinator.callOnce("leaving group " + config.groupId(), deadline,
+                    stub -> stub.leaveGroup(GroupRequests.leave(config, leaving)));
+        } catch (PacelineException failure) {
+            // The coordinator removes the member after its session time-out.
+            warnings.log(failure);
+        }
+    }
+}

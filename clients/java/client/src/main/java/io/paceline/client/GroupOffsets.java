@@ -1,0 +1,139 @@
+package io.paceline.client;
+
+import io.grpc.Deadline;
+import io.paceline.v1.CommitOffsetResult;
+import io.paceline.v1.CommitOffsetsRequest;
+import io.paceline.v1.CommitOffsetsResponse;
+import io.paceline.v1.CommittedOffset;
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.FetchOffsetsRequest;
+import io.paceline.v1.FetchOffsetsResponse;
+import io.paceline.v1.OffsetToCommit;
+import java.time.Duration;
+import java.util.Collection;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** Commits offsets, each commit after the answer to the one before, and reads committed ones. */
+final class GroupOffsets {
+    private static final Duration ASYNC_TIMEOUT = Duration.ofSeconds(5);
+
+    private final GroupConfig config;
+    private final GroupCoordinator coordinator;
+    private final GroupMembership membership;
+    private final Executor threads;
+    private CompletableFuture<Void> newest = CompletableFuture.completedFuture(null);
+
+    GroupOffsets(GroupConfig config, GroupCoordinator coordinator, GroupMembership membership, Executor threads) {
+        this.config = config;
+        this.coordinator = coordinator;
+        this.membership = membership;
+        this.threads = threads;
+    }
+
+    /** Says whether a commit is under way. */
+    synchronized boolean isBusy() {
+        return !newest.isDone();
+    }
+
+    /** Commits after everything that was committed before, and waits. */
+    void commit(Map<TopicPartition, OffsetAndMetadata> offsets, Deadline deadline) {
+        CommitOffsetsRequest request = request(offsets);
+        CompletableFuture<Void> before;
+        synchronized (this) {
+            before = newest;
+        }
+        try {
+            before.handle((nothing, failure) -> null).get(Retry.leftMs(deadline), TimeUnit.MILLISECONDS);
+        } catch (TimeoutException late) {
+            throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT, "an earlier commit has not ended")
+                    .with(true, true);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT, "the thread was interrupted")
+                    .with(true, true);
+        } catch (ExecutionException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+        send(request, deadline);
+    }
+
+    /** Commits without waiting, for the member and the generation of this moment. */
+    synchronized CompletableFuture<Void> commitAsync(Map<TopicPartition, OffsetAndMetadata> offsets) {
+        CommitOffsetsRequest request;
+        try {
+            request = request(offsets);
+        } catch (PacelineException failure) {
+            return CompletableFuture.failedFuture(failure);
+        }
+        newest = newest.handle((nothing, failure) -> null)
+                .thenRunAsync(() -> send(request, Retry.after(ASYNC_TIMEOUT)), threads);
+        return newest;
+    }
+
+    private String operation() {
+        return "committing offsets of group " + config.groupId();
+    }
+
+    private CommitOffsetsRequest request(Map<TopicPartition, OffsetAndMetadata> offsets) {
+        CommitOffsetsRequest.Builder request = CommitOffsetsRequest.newBuilder()
+                .setGroupId(config.groupId()).setGroupInstanceId(config.groupInstanceId());
+        if (!membership.topics().isEmpty()) {
+            GroupMembership.Identity identity = membership.identity();
+            if (identity.generation() < 0) {
+                throw Failures.commitFailed(operation(), "this member is in no generation", null);
+            }
+            request.setGenerationId(identity.generation()).setMemberId(identity.memberId());
+        }
+        offsets.forEach((partition, position) -> {
+            OffsetToCommit.Builder offset = request.addOffsetsBuilder().setTopic(partition.topic())
+                    .setPartition(partition.partition()).setOffset(position.offset()).setMetadata(position.metadata());
+            if (position.leaderEpoch() != null) {
+                offset.setLeaderEpoch(position.leaderEpoch());
+            }
+        });
+        return request.build();
+    }
+
+    private void send(CommitOffsetsRequest request, Deadline total) {
+        try {
+            coordinator.call(operation(), total, stub -> {
+                CommitOffsetsResponse answer = stub.commitOffsets(request);
+                for (CommitOffsetResult result : answer.getPartitionsList()) {
+                    Failures.throwCommit(operation(), result);
+                }
+                return answer;
+            });
+        } catch (PacelineException failure) {
+            if (failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID
+                    || failure.code() == ErrorCode.ERROR_CODE_ILLEGAL_GENERATION) {
+                throw Failures.commitFailed(operation(), failure.getMessage(), failure);
+            }
+            throw failure;
+        }
+    }
+
+    /** Returns committed offsets, without the partitions that have none. */
+    Map<TopicPartition, OffsetAndMetadata> fetch(Collection<TopicPartition> partitions, Deadline total) {
+        Map<TopicPartition, OffsetAndMetadata> found = new TreeMap<>();
+        if (partitions.isEmpty()) {
+            return found;
+        }
+        FetchOffsetsRequest request = FetchOffsetsRequest.newBuilder().setGroupId(config.groupId())
+                .addAllPartitions(GroupRequests.onWire(partitions)).build();
+        FetchOffsetsResponse answer = coordinator.call("fetching the committed offsets of group " + config.groupId(), total,
+                stub -> stub.fetchOffsets(request));
+        for (CommittedOffset one : answer.getPartitionsList()) {
+            if (one.hasOffset()) {
+                found.put(new TopicPartition(one.getTopic(), one.getPartition()), new OffsetAndMetadata(
+                        one.getOffset(), one.hasLeaderEpoch() ? one.getLeaderEpoch() : null, one.getMetadata()));
+            }
+        }
+        return found;
+    }
+}

@@ -1,0 +1,35 @@
+package io.paceline.client;
+
+import java.lang.System.Logger.Level;
+
+/** Logs failures that last: after two seconds, and every ten seconds from then on. Safe for many threads. */
+final class Warnings {
+    private static final System.Logger LOG = System.getLogger("io.paceline.client");
+    private static final long QUIET_NANOS = 2_000_000_000L;
+    private static final long REMIND_NANOS = 10_000_000_000L;
+
+    private boolean failing;
+    private long dueNanos;
+
+    /** Takes note of a failure that a later attempt may make up for. */
+    synchronized void add(Throwable failure) {
+        long now = System.nanoTime();
+        if (!failing) {
+            failing = true;
+            dueNanos = now + QUIET_NANOS;
+        } else if (now - dueNanos >= 0) {
+            dueNanos = now + REMIND_NANOS;
+            log(failure);
+        }
+    }
+
+    /** Takes note of a success. */
+    synchronized void clear() {
+        failing = false;
+    }
+
+    /** Logs a failure that is not retried. */
+    void log(Throwable failure) {
+        LOG.log(Level.WARNING, failure.getMessage());
+    }
+}

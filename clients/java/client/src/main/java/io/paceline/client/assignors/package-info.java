@@ -1,0 +1,2 @@
+/** Rules that divide the partitions of topics among the members of a group. */
+package io.paceline.client.assignors;
