@@ -6,17 +6,22 @@ import (
 	"testing"
 )
 
+// arrive notes the outcome of a fetch as fetchInBackground does.
+func arrive(k *Consumer, partition int32, err error, records ...ConsumedRecord) *position {
+	of := k.positions[TopicPartition{"t", partition}]
+	of.fetching = true
+	k.arrived = append(k.arrived, fetched{of, of.cursor, records, err})
+	return of
+}
+
 func TestATruncationIsReportedBesideRecordsOfOtherPartitions(t *testing.T) {
 	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
 	for partition := range int32(3) {
 		consumer.Assign("t", partition, 0)
 	}
-	records := []ConsumedRecord{{Record: Record{Topic: "t", Partition: 0}, Offset: 7}}
-	retriable := &Error{Retriable: true}
-	failures := []error{&TruncatedError{"t", 1, 9, 5}, retriable, &TruncatedError{"t", 2, 4, 3}}
-	if err := consumer.settle(records, failures); err != retriable {
-		t.Fatalf("settle returned %v", err)
-	}
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}, Offset: 7})
+	arrive(consumer, 1, &TruncatedError{"t", 1, 9, 5})
+	arrive(consumer, 2, &TruncatedError{"t", 2, 4, 3})
 	for _, partition := range []int32{1, 2} {
 		var truncated *TruncatedError
 		if _, err := consumer.Poll(context.Background()); !errors.As(err, &truncated) || truncated.Partition != partition {
@@ -26,5 +31,46 @@ func TestATruncationIsReportedBesideRecordsOfOtherPartitions(t *testing.T) {
 	found, err := consumer.Poll(context.Background())
 	if err != nil || len(found) != 1 || found[0].Offset != 7 {
 		t.Fatalf("the records of partition 0 are missing: %v, %v", found, err)
+	}
+}
+
+func TestAFailureThatMayPassDelaysOnlyItsPartition(t *testing.T) {
+	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
+	consumer.Assign("t", 0, 0)
+	consumer.Assign("t", 1, 0)
+	failed := arrive(consumer, 0, &Error{Retriable: true})
+	arrive(consumer, 1, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 1}, Offset: 3})
+	found, err := consumer.Poll(context.Background())
+	if err != nil || len(found) != 1 || failed.notBefore.IsZero() || failed.fetching {
+		t.Fatalf("%v, %v, %+v", found, err, failed)
+	}
+}
+
+func TestAFetchOfAPartitionThatWasAssignedAgainIsForgotten(t *testing.T) {
+	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
+	consumer.Assign("t", 0, 0)
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t"}, Offset: 0})
+	consumer.Assign("t", 0, 40)
+	if err := consumer.collect(); err != nil || len(consumer.buffered) != 0 {
+		t.Fatalf("records of the earlier assignment were kept: %v, %v", consumer.buffered, err)
+	}
+	if offset, ok := consumer.Position("t", 0); !ok || offset != 40 {
+		t.Fatalf("the position is %d", offset)
+	}
+}
+
+func TestRecordsOfAPartitionThatWasDroppedAreNotReturned(t *testing.T) {
+	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
+	consumer.Assign("t", 0, 0)
+	consumer.Assign("t", 1, 0)
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}})
+	arrive(consumer, 1, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 1}})
+	if err := consumer.collect(); err != nil {
+		t.Fatal(err)
+	}
+	consumer.drop(TopicPartition{"t", 0})
+	found, err := consumer.Poll(context.Background())
+	if err != nil || len(found) != 1 || found[0].Partition != 1 {
+		t.Fatalf("%v, %v", found, err)
 	}
 }

@@ -1,0 +1,145 @@
+package paceline
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// TopicPartition names a partition.
+type TopicPartition struct {
+	Topic     string
+	Partition int32
+}
+
+// String returns topic/partition.
+func (p TopicPartition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.Partition) }
+
+// position is where a consumer is in a partition. Fetches work on copies of cursor, so only the goroutine that polls
+// changes a position.
+type position struct {
+	cursor cursor
+	// returned is the offset after the last record that Poll returned, and returnedEpoch the epoch of that record.
+	returned      int64
+	returnedEpoch *int32
+	// fetching: a fetch is under way.
+	fetching bool
+	// notBefore and pause delay the next fetch after a failure that may pass.
+	notBefore time.Time
+	pause     time.Duration
+}
+
+// cursor is the place of the next fetch.
+type cursor struct {
+	TopicPartition
+	next int64
+	// start is asked for before the first fetch; nil once the position is known.
+	start *Offset
+	// epoch is the leader epoch under which records were last read; nil before the first.
+	epoch *int32
+}
+
+// fetched is the outcome of one fetch.
+type fetched struct {
+	of      *position
+	after   cursor
+	records []ConsumedRecord
+	err     error
+}
+
+// fetch reads from the leader of a partition once, and returns where the next fetch begins.
+func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedRecord, error) {
+	if at.start != nil {
+		offset, ok, err := k.client.ListOffset(ctx, at.Topic, at.Partition, *at.start)
+		if err == nil && !ok {
+			offset, _, err = k.client.ListOffset(ctx, at.Topic, at.Partition, Latest())
+		}
+		if err != nil {
+			return at, nil, err
+		}
+		at.next, at.start = offset, nil
+	}
+	operation := fmt.Sprintf("reading %s from offset %d", at.TopicPartition, at.next)
+	var records []ConsumedRecord
+	err := k.client.onLeader(ctx, at.Topic, at.Partition, func(
+		ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string,
+	) error {
+		call, cancel := context.WithTimeout(ctx, k.config.MaxWait+k.client.requestTimeout)
+		defer cancel()
+		answer, err := log.Fetch(call, &pacelinev1.FetchRequest{
+			MaxWaitMs: int32(k.config.MaxWait.Milliseconds()), MinBytes: 1, MaxBytes: int32(k.config.MaxBytes),
+			Format: pacelinev1.FetchFormat_FETCH_FORMAT_RECORDS,
+			Partitions: []*pacelinev1.FetchPartition{{
+				Topic: at.Topic, Partition: at.Partition, TopicId: topicID, FetchOffset: at.next,
+				CurrentLeaderEpoch: &leader.epoch, LastFetchedEpoch: at.epoch, MaxBytes: int32(k.config.MaxBytes),
+			}},
+		})
+		if err != nil {
+			return callError(ctx, operation, err)
+		}
+		if len(answer.GetPartitions()) != 1 {
+			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition")
+		}
+		records, err = at.accept(operation, answer.GetPartitions()[0], leader.epoch)
+		return err
+	})
+	if CodeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE && k.config.Reset != ResetError {
+		start := k.config.Reset.start()
+		at.start, at.epoch = &start, nil
+		return at, nil, nil
+	}
+	return at, records, err
+}
+
+// accept moves the cursor behind the records of an answer.
+func (at *cursor) accept(
+	operation string, result *pacelinev1.FetchPartitionResult, leaderEpoch int32,
+) ([]ConsumedRecord, error) {
+	if err := partitionError(operation, result.GetError()); err != nil {
+		return nil, err
+	}
+	if diverging := result.GetDivergingEpoch(); diverging != nil {
+		epoch := diverging.GetEpoch()
+		if diverging.GetEndOffset() >= at.next {
+			// Nothing that was read is gone; the next fetch names the epoch that the leader knows.
+			at.epoch = &epoch
+			return nil, nil
+		}
+		truncated := &TruncatedError{at.Topic, at.Partition, at.next, diverging.GetEndOffset()}
+		at.next, at.epoch = truncated.DivergentOffset, &epoch
+		return nil, truncated
+	}
+	var records []ConsumedRecord
+	for _, record := range result.GetRecords().GetRecords() {
+		if record.GetOffset() < at.next {
+			continue
+		}
+		records = append(records, consumed(at.TopicPartition, record))
+		at.next = record.GetOffset() + 1
+	}
+	if len(records) > 0 {
+		at.epoch = &leaderEpoch
+	}
+	return records, nil
+}
+
+func consumed(at TopicPartition, record *pacelinev1.Record) ConsumedRecord {
+	found := ConsumedRecord{Offset: record.GetOffset(), Record: Record{
+		Topic: at.Topic, Partition: at.Partition, Key: record.Key, Value: record.Value,
+		Timestamp: time.UnixMilli(record.GetTimestampMs()),
+	}}
+	for _, header := range record.GetHeaders() {
+		found.Headers = append(found.Headers, Header{header.GetKey(), header.Value})
+	}
+	return found
+}
+
+// start returns where to begin without a position; ResetError has no such place.
+func (p ResetPolicy) start() Offset {
+	if p == ResetToLatest {
+		return Latest()
+	}
+	return Earliest()
+}
