@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
-
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
@@ -112,57 +110,6 @@ func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, 
 	return offset, ok, err
 }
 
-// WatchEvents calls handle for every event of the cluster from now on, until ctx ends or handle returns an error. It
-// reconnects and resumes at the last event when a process dies.
-func (c *Client) WatchEvents(ctx context.Context, handle func(*pacelinev1.ClusterEvent) error) error {
-	cursor := ""
-	for {
-		var stopped error
-		err := c.askController(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
-			stream, err := pacelinev1.NewMetadataServiceClient(connection).WatchEvents(ctx, &pacelinev1.WatchEventsRequest{Cursor: cursor})
-			for err == nil {
-				var answer *pacelinev1.WatchEventsResponse
-				if answer, err = stream.Recv(); err == nil {
-					cursor = answer.GetBatch().GetCursor()
-					for _, event := range answer.GetBatch().GetEvents() {
-						if stopped = handle(event); stopped != nil {
-							return nil
-						}
-					}
-				}
-			}
-			return err
-		})
-		if stopped != nil {
-			return stopped
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		_ = err // A stream that broke is opened again at the controller that is active by then.
-		if !sleep(ctx, longestPause/4) {
-			return ctx.Err()
-		}
-	}
-}
-
-func (c *Client) askController(ctx context.Context, ask func(ctx context.Context, connection *grpc.ClientConn) error) error {
-	if _, err := c.DescribeCluster(ctx); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	address := c.controller
-	c.mu.Unlock()
-	if address == "" {
-		return newError("finding the controller", pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "no controller is active")
-	}
-	connection, err := c.dial(address)
-	if err != nil {
-		return err
-	}
-	return ask(ctx, connection)
-}
-
 // onController runs an administrative call at the active controller, following the address in NOT_CONTROLLER. A call whose
 // outcome is unknown is not repeated: the change may have been made.
 func (c *Client) onController(
@@ -171,14 +118,9 @@ func (c *Client) onController(
 	address := ""
 	return c.retry(ctx, func(ctx context.Context) error {
 		if address == "" {
-			if _, err := c.describeOnce(ctx); err != nil {
+			var err error
+			if address, err = c.controllerAddress(ctx, operation); err != nil {
 				return err
-			}
-			c.mu.Lock()
-			address = c.controller
-			c.mu.Unlock()
-			if address == "" {
-				return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "no controller is active")
 			}
 		}
 		connection, err := c.dial(address)

@@ -26,8 +26,13 @@ func main() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	err = client.WatchEvents(ctx, func(event *pacelinev1.ClusterEvent) error {
-		fmt.Println(protojson.Format(event))
+	err = client.WatchEvents(ctx, func(batch *pacelinev1.EventBatch) error {
+		if batch.Gap != nil {
+			log.Print("events are missing here: ", protojson.Format(batch.Gap))
+		}
+		for _, event := range batch.GetEvents() {
+			fmt.Println(protojson.Format(event))
+		}
 		return nil
 	})
 	if ctx.Err() == nil {

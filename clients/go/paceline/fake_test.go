@@ -1,0 +1,142 @@
+package paceline
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// fakeCluster is one process that is broker 1 and the active controller. A test sets what the calls answer.
+type fakeCluster struct {
+	pacelinev1.UnimplementedMetadataServiceServer
+	pacelinev1.UnimplementedGroupServiceServer
+	host string
+	port int32
+
+	watch     func(*pacelinev1.WatchEventsRequest, grpc.ServerStreamingServer[pacelinev1.WatchEventsResponse]) error
+	join      func(*pacelinev1.JoinGroupRequest) (*pacelinev1.JoinGroupResponse, error)
+	sync      func(*pacelinev1.SyncGroupRequest) (*pacelinev1.SyncGroupResponse, error)
+	heartbeat func(*pacelinev1.HeartbeatRequest) error
+	commit    func(*pacelinev1.CommitOffsetsRequest) error
+
+	mu      sync.Mutex
+	left    []string
+	commits []*pacelinev1.CommitOffsetsRequest
+}
+
+func startFake(t *testing.T) (*fakeCluster, *Client) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, _ := net.SplitHostPort(listener.Addr().String())
+	number, _ := strconv.Atoi(port)
+	fake := &fakeCluster{host: host, port: int32(number)}
+	server := grpc.NewServer()
+	pacelinev1.RegisterMetadataServiceServer(server, fake)
+	pacelinev1.RegisterGroupServiceServer(server, fake)
+	go func() { _ = server.Serve(listener) }()
+	client, err := NewClient(Config{Bootstrap: []string{listener.Addr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); server.Stop() })
+	return fake, client
+}
+
+// refused is the status with which a server refuses a call.
+func refused(code pacelinev1.ErrorCode, metadata map[string]string) error {
+	state, err := status.New(codes.FailedPrecondition, "on purpose").WithDetails(
+		&errdetails.ErrorInfo{Domain: errorDomain, Reason: CodeName(code), Metadata: metadata})
+	if err != nil {
+		panic(err)
+	}
+	return state.Err()
+}
+
+func (f *fakeCluster) DescribeCluster(context.Context, *pacelinev1.DescribeClusterRequest) (*pacelinev1.DescribeClusterResponse, error) {
+	return &pacelinev1.DescribeClusterResponse{
+		Brokers:        []*pacelinev1.BrokerInfo{{Id: 1, Host: f.host, Port: f.port}},
+		ControllerHost: f.host, ControllerPort: f.port,
+	}, nil
+}
+
+func (f *fakeCluster) DescribeTopics(_ context.Context, request *pacelinev1.DescribeTopicsRequest) (*pacelinev1.DescribeTopicsResponse, error) {
+	answer := &pacelinev1.DescribeTopicsResponse{}
+	for _, name := range request.GetTopics() {
+		answer.Topics = append(answer.Topics, &pacelinev1.TopicDescription{
+			Name: name, Partitions: []*pacelinev1.PartitionDescription{{Partition: 0}, {Partition: 1}}})
+	}
+	return answer, nil
+}
+
+func (f *fakeCluster) WatchEvents(
+	request *pacelinev1.WatchEventsRequest, stream grpc.ServerStreamingServer[pacelinev1.WatchEventsResponse],
+) error {
+	return f.watch(request, stream)
+}
+
+func (f *fakeCluster) FindCoordinator(context.Context, *pacelinev1.FindCoordinatorRequest) (*pacelinev1.FindCoordinatorResponse, error) {
+	return &pacelinev1.FindCoordinatorResponse{BrokerId: 1, Host: f.host, Port: f.port}, nil
+}
+
+func (f *fakeCluster) JoinGroup(_ context.Context, request *pacelinev1.JoinGroupRequest) (*pacelinev1.JoinGroupResponse, error) {
+	return f.join(request)
+}
+
+func (f *fakeCluster) SyncGroup(_ context.Context, request *pacelinev1.SyncGroupRequest) (*pacelinev1.SyncGroupResponse, error) {
+	if f.sync != nil {
+		return f.sync(request)
+	}
+	return &pacelinev1.SyncGroupResponse{Assignment: request.GetAssignments()[0].GetAssignment()}, nil
+}
+
+func (f *fakeCluster) Heartbeat(_ context.Context, request *pacelinev1.HeartbeatRequest) (*pacelinev1.HeartbeatResponse, error) {
+	if f.heartbeat != nil {
+		return &pacelinev1.HeartbeatResponse{}, f.heartbeat(request)
+	}
+	return &pacelinev1.HeartbeatResponse{}, nil
+}
+
+func (f *fakeCluster) LeaveGroup(_ context.Context, request *pacelinev1.LeaveGroupRequest) (*pacelinev1.LeaveGroupResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range request.GetMembers() {
+		f.left = append(f.left, one.GetMemberId())
+	}
+	return &pacelinev1.LeaveGroupResponse{}, nil
+}
+
+func (f *fakeCluster) CommitOffsets(_ context.Context, request *pacelinev1.CommitOffsetsRequest) (*pacelinev1.CommitOffsetsResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commits = append(f.commits, request)
+	if f.commit != nil {
+		if err := f.commit(request); err != nil {
+			return nil, err
+		}
+	}
+	return &pacelinev1.CommitOffsetsResponse{}, nil
+}
+
+func (f *fakeCluster) FetchOffsets(_ context.Context, request *pacelinev1.FetchOffsetsRequest) (*pacelinev1.FetchOffsetsResponse, error) {
+	answer := &pacelinev1.FetchOffsetsResponse{}
+	for _, topic := range request.GetPartitions() {
+		for _, partition := range topic.GetPartitions() {
+			offset := int64(7)
+			answer.Partitions = append(answer.Partitions, &pacelinev1.CommittedOffset{
+				Topic: topic.GetTopic(), Partition: partition, Offset: &offset})
+		}
+	}
+	return answer, nil
+}

@@ -1,0 +1,114 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// WatchEvents calls handle with the events of the active controller from now on, wherever it moves, until ctx ends, handle
+// returns an error, or the watch is refused for good. A batch with a Gap says that events before it are missing: this
+// watcher was too slow, or another controller continues with what it has seen since the last event.
+//
+// When ctx ends while no controller can be watched, the error is that of ctx and names the last failure.
+func (c *Client) WatchEvents(ctx context.Context, handle func(*pacelinev1.EventBatch) error) error {
+	watch := eventWatch{client: c, handle: handle, sinceMs: time.Now().UnixMilli()}
+	pause := firstPause
+	var last error
+	for {
+		heard, err := watch.follow(ctx)
+		switch {
+		case watch.stopped != nil:
+			return watch.stopped
+		case ctx.Err() != nil:
+			if last != nil && !heard {
+				return fmt.Errorf("%w; the last failure: %v", ctx.Err(), last)
+			}
+			return ctx.Err()
+		}
+		var failure *Error
+		if !errors.Is(err, io.EOF) && (!errors.As(err, &failure) || !failure.Retriable) {
+			return err
+		}
+		if heard {
+			pause = firstPause
+		}
+		last = err
+		sleep(ctx, pause)
+		pause = min(pause*3/2, longestPause)
+	}
+}
+
+type eventWatch struct {
+	client *Client
+	handle func(*pacelinev1.EventBatch) error
+	cursor string
+	// sinceMs is when the last event happened: another controller begins there.
+	sinceMs int64
+	stopped error
+}
+
+// follow reads one stream to its end. It returns whether the stream had any message.
+func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
+	const operation = "watching events"
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	address, err := w.client.controllerAddress(ctx, operation)
+	if err != nil {
+		return false, err
+	}
+	connection, err := w.client.dial(address)
+	if err != nil {
+		return false, err
+	}
+	stream, err := pacelinev1.NewMetadataServiceClient(connection).WatchEvents(ctx, &pacelinev1.WatchEventsRequest{
+		Cursor: w.cursor, SinceMs: w.since(), ActiveControllerOnly: true})
+	for err == nil {
+		var answer *pacelinev1.WatchEventsResponse
+		if answer, err = stream.Recv(); err != nil {
+			break
+		}
+		heard = true
+		batch := answer.GetBatch()
+		w.cursor = batch.GetCursor()
+		for _, event := range batch.GetEvents() {
+			w.sinceMs = max(w.sinceMs, event.GetTimeMs())
+		}
+		if len(batch.GetEvents()) > 0 || batch.Gap != nil {
+			if w.stopped = w.handle(batch); w.stopped != nil {
+				return heard, nil
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return heard, err
+	}
+	return heard, callError(ctx, operation, err)
+}
+
+// since is what another controller begins at; a first watch begins now.
+func (w *eventWatch) since() *int64 {
+	if w.cursor == "" {
+		return nil
+	}
+	return &w.sinceMs
+}
+
+// controllerAddress asks for the active controller once.
+func (c *Client) controllerAddress(ctx context.Context, operation string) (string, error) {
+	call, cancel := context.WithTimeout(ctx, c.requestTimeout)
+	defer cancel()
+	if _, err := c.describeOnce(call); err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.controller == "" {
+		return "", newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "no controller is active")
+	}
+	return c.controller, nil
+}
