@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,7 +32,7 @@ type command struct {
 	MaxRecords        int               `json:"max_records"`
 	At                string            `json:"at"`
 	TimestampMs       string            `json:"timestamp_ms"`
-	Partitions        int               `json:"partitions"`
+	Partitions        json.RawMessage   `json:"partitions"`
 	ReplicationFactor int               `json:"replication_factor"`
 	Configs           map[string]string `json:"configs"`
 	Key               []byte            `json:"key"`
@@ -42,6 +43,7 @@ type driver struct {
 	client    *paceline.Client
 	producer  *paceline.Producer
 	consumers map[string]*paceline.Consumer
+	members   map[string]*member
 	timeout   time.Duration
 }
 
@@ -50,7 +52,7 @@ type object map[string]any
 var errUnsupported = errors.New("unsupported")
 
 func main() {
-	d := &driver{consumers: map[string]*paceline.Consumer{}, timeout: 30 * time.Second}
+	d := &driver{consumers: map[string]*paceline.Consumer{}, members: map[string]*member{}, timeout: 30 * time.Second}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(make([]byte, 1<<20), 256<<20)
 	answers := json.NewEncoder(os.Stdout)
@@ -59,7 +61,7 @@ func main() {
 		answer := object{}
 		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
 			answer["error"] = object{"code": "UNKNOWN_SERVER_ERROR", "message": err.Error(), "definite": true}
-		} else if result, err := d.do(c); errors.Is(err, errUnsupported) {
+		} else if result, err := d.do(c, lines.Bytes()); errors.Is(err, errUnsupported) {
 			answer["unsupported"] = "the driver has no command " + c.Command
 		} else if err != nil {
 			answer["error"] = failure(err)
@@ -76,6 +78,10 @@ func main() {
 
 func failure(err error) object {
 	var detail *paceline.Error
+	var notCommitted *paceline.CommitFailedError
+	if errors.As(err, &notCommitted) {
+		return object{"code": "ILLEGAL_GENERATION", "message": err.Error(), "definite": true}
+	}
 	if errors.As(err, &detail) {
 		return object{"code": paceline.CodeName(detail.Code), "message": err.Error(), "definite": detail.Definite}
 	}
@@ -85,7 +91,10 @@ func failure(err error) object {
 	return object{"code": "UNKNOWN_SERVER_ERROR", "message": err.Error(), "definite": false}
 }
 
-func (d *driver) do(c command) (any, error) {
+func (d *driver) do(c command, raw []byte) (any, error) {
+	if strings.HasPrefix(c.Command, "group_") {
+		return d.group(c.Command, raw)
+	}
 	timeout := d.timeout
 	if c.TimeoutMs > 0 {
 		timeout = time.Duration(c.TimeoutMs) * time.Millisecond
@@ -111,8 +120,12 @@ func (d *driver) do(c command) (any, error) {
 	case "list_offset":
 		return d.listOffset(ctx, c)
 	case "create_topic":
+		partitions, err := strconv.Atoi(string(c.Partitions))
+		if err != nil {
+			return nil, err
+		}
 		id, err := d.client.CreateTopic(ctx, paceline.Topic{
-			Name: c.Topic, Partitions: c.Partitions, ReplicationFactor: c.ReplicationFactor, Configs: c.Configs})
+			Name: c.Topic, Partitions: partitions, ReplicationFactor: c.ReplicationFactor, Configs: c.Configs})
 		return object{"topic_id": id}, err
 	case "delete_topic":
 		return object{}, d.client.DeleteTopic(ctx, c.Topic)
@@ -149,6 +162,10 @@ func milliseconds(value, byDefault int) time.Duration {
 func (d *driver) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	for _, m := range d.members {
+		_ = m.close(ctx)
+	}
+	d.members = map[string]*member{}
 	if d.producer != nil {
 		_ = d.producer.Close(ctx)
 	}
@@ -236,10 +253,11 @@ func orNil(value *[]byte) []byte {
 	return *value
 }
 
+var resetPolicies = map[string]paceline.ResetPolicy{
+	"": paceline.ResetToEarliest, "earliest": paceline.ResetToEarliest, "latest": paceline.ResetToLatest, "error": paceline.ResetError}
+
 func (d *driver) consumeOpen(c command) error {
-	policies := map[string]paceline.ResetPolicy{
-		"": paceline.ResetToEarliest, "earliest": paceline.ResetToEarliest, "latest": paceline.ResetToLatest, "error": paceline.ResetError}
-	consumer := d.client.NewConsumer(paceline.ConsumerConfig{Reset: policies[c.Reset]})
+	consumer := d.client.NewConsumer(paceline.ConsumerConfig{Reset: resetPolicies[c.Reset]})
 	switch c.Start {
 	case "", "earliest":
 		consumer.AssignFrom(c.Topic, c.Partition, paceline.Earliest())

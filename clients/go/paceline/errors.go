@@ -38,6 +38,7 @@ type Error struct {
 	retryAfter     time.Duration
 	leader         *pacelinev1.LeaderHint
 	controller     string
+	memberID       string
 	logStartOffset *int64
 	cause          error
 }
@@ -137,6 +138,7 @@ func callError(ctx context.Context, operation string, err error) error {
 				code := pacelinev1.ErrorCode(pacelinev1.ErrorCode_value["ERROR_CODE_"+detail.GetReason()])
 				failure = newError(operation, code, state.Message())
 				failure.controller = detail.GetMetadata()["address"]
+				failure.memberID = detail.GetMetadata()["member_id"]
 			}
 		case *errdetails.RetryInfo:
 			if failure != nil {

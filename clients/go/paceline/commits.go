@@ -1,0 +1,142 @@
+package paceline
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// CommittedOffset is the committed position of a group in a partition.
+type CommittedOffset struct {
+	// Offset is the next one to read.
+	Offset int64
+	// LeaderEpoch of the last record that was read; nil when not known.
+	LeaderEpoch *int32
+	// Metadata is a note for people.
+	Metadata string
+}
+
+// CommitFailedError reports that offsets were not committed because the group has rebalanced without this member: other
+// members may own its partitions. The next poll joins the group again.
+type CommitFailedError struct {
+	GroupID string
+	// Cause is the refusal of the coordinator; nil when the member knew itself that it is in no generation.
+	Cause error
+}
+
+// Error says what happened.
+func (e *CommitFailedError) Error() string {
+	text := fmt.Sprintf("group %s: the offsets were not committed: the group has rebalanced without this member", e.GroupID)
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+// Unwrap returns the refusal of the coordinator.
+func (e *CommitFailedError) Unwrap() error { return e.Cause }
+
+// commit keeps offsets for the group as its present member.
+func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]CommittedOffset) error {
+	if len(offsets) == 0 {
+		return nil
+	}
+	request := &pacelinev1.CommitOffsetsRequest{GroupId: m.config.GroupID, GroupInstanceId: m.config.InstanceID}
+	for partition, offset := range offsets {
+		request.Offsets = append(request.Offsets, &pacelinev1.OffsetToCommit{
+			Topic: partition.Topic, Partition: partition.Partition, Offset: offset.Offset,
+			LeaderEpoch: offset.LeaderEpoch, Metadata: offset.Metadata,
+		})
+	}
+	memberID, generation := m.place()
+	if generation == noGeneration {
+		// A group that is empty by now would accept the offsets as those of a caller that is no member.
+		return &CommitFailedError{GroupID: m.config.GroupID, Cause: m.failure()}
+	}
+	request.MemberId, request.GenerationId = memberID, &generation
+	err := m.client.retry(ctx, func(ctx context.Context) error {
+		operation := "committing offsets of group " + m.config.GroupID
+		var answer *pacelinev1.CommitOffsetsResponse
+		err := m.coordinator.once(ctx, operation, func(ctx context.Context, group pacelinev1.GroupServiceClient) error {
+			var err error
+			answer, err = group.CommitOffsets(ctx, request)
+			return err
+		})
+		for _, one := range answer.GetPartitions() {
+			if err == nil {
+				err = partitionError(fmt.Sprintf("%s in %s/%d", operation, one.GetTopic(), one.GetPartition()), one.GetError())
+			}
+		}
+		return err
+	})
+	switch CodeOf(err) {
+	case pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID, pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION:
+		return &CommitFailedError{GroupID: m.config.GroupID, Cause: err}
+	}
+	return err
+}
+
+// failure returns what has ended the membership for good.
+func (m *membership) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fatal
+}
+
+// committed returns the committed offsets of the group for those partitions that have one.
+func (c *coordinator) committed(ctx context.Context, partitions []TopicPartition) (map[TopicPartition]CommittedOffset, error) {
+	found := map[TopicPartition]CommittedOffset{}
+	if len(partitions) == 0 {
+		return found, nil
+	}
+	var answer *pacelinev1.FetchOffsetsResponse
+	err := c.retry(ctx, "fetching offsets of group "+c.groupID, func(ctx context.Context, group pacelinev1.GroupServiceClient) error {
+		var err error
+		answer, err = group.FetchOffsets(ctx, &pacelinev1.FetchOffsetsRequest{GroupId: c.groupID, Partitions: toWire(partitions)})
+		return err
+	})
+	for _, one := range answer.GetPartitions() {
+		if one.Offset != nil {
+			found[TopicPartition{one.GetTopic(), one.GetPartition()}] = CommittedOffset{one.GetOffset(), one.LeaderEpoch, one.GetMetadata()}
+		}
+	}
+	return found, err
+}
+
+func toWire(partitions []TopicPartition) []*pacelinev1.TopicPartitions {
+	byTopic := map[string]*pacelinev1.TopicPartitions{}
+	var all []*pacelinev1.TopicPartitions
+	for _, one := range partitions {
+		if byTopic[one.Topic] == nil {
+			byTopic[one.Topic] = &pacelinev1.TopicPartitions{Topic: one.Topic}
+			all = append(all, byTopic[one.Topic])
+		}
+		byTopic[one.Topic].Partitions = append(byTopic[one.Topic].Partitions, one.Partition)
+	}
+	return all
+}
+
+func fromWire(topics []*pacelinev1.TopicPartitions) []TopicPartition {
+	var all []TopicPartition
+	for _, topic := range topics {
+		for _, partition := range topic.GetPartitions() {
+			all = append(all, TopicPartition{topic.GetTopic(), partition})
+		}
+	}
+	sortPartitions(all)
+	return all
+}
+
+func sortPartitions(partitions []TopicPartition) {
+	slices.SortFunc(partitions, func(a, b TopicPartition) int {
+		if a.Topic != b.Topic {
+			if a.Topic < b.Topic {
+				return -1
+			}
+			return 1
+		}
+		return int(a.Partition - b.Partition)
+	})
+}

@@ -1,0 +1,124 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"sync"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// coordinator finds the coordinator of a group and calls it. It is safe for concurrent use.
+type coordinator struct {
+	client  *Client
+	groupID string
+
+	mu      sync.Mutex
+	address string
+	// stale: no known broker named the coordinator, so the brokers are asked for first.
+	stale bool
+}
+
+type groupCall func(ctx context.Context, group pacelinev1.GroupServiceClient) error
+
+// once runs one attempt of a call at the coordinator, and forgets a coordinator that has moved or cannot be reached. call
+// returns the error of gRPC as it is.
+func (c *coordinator) once(ctx context.Context, operation string, call groupCall) error {
+	address, err := c.find(ctx)
+	if err != nil {
+		return err
+	}
+	connection, err := c.client.dial(address)
+	if err != nil {
+		return err
+	}
+	err = callError(ctx, operation, call(ctx, pacelinev1.NewGroupServiceClient(connection)))
+	var failure *Error
+	if errors.As(err, &failure) && failure.movesCoordinator() {
+		c.mu.Lock()
+		if c.address == address {
+			c.address = ""
+		}
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// retry calls the coordinator until it succeeds, fails for good, or ctx ends.
+func (c *coordinator) retry(ctx context.Context, operation string, call groupCall) error {
+	return c.client.retry(ctx, func(ctx context.Context) error { return c.once(ctx, operation, call) })
+}
+
+func (e *Error) movesCoordinator() bool {
+	switch e.Code {
+	case pacelinev1.ErrorCode_ERROR_CODE_NOT_COORDINATOR, pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+		pacelinev1.ErrorCode_ERROR_CODE_SHUTTING_DOWN:
+		return true
+	case pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, pacelinev1.ErrorCode_ERROR_CODE_THROTTLED:
+		return false
+	}
+	return e.Retriable
+}
+
+// find returns the address of the coordinator, from memory where it is known.
+func (c *coordinator) find(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	address, stale := c.address, c.stale
+	c.mu.Unlock()
+	if address != "" {
+		return address, nil
+	}
+	operation := "finding the coordinator of group " + c.groupID
+	brokers, err := c.client.brokerAddresses(ctx, stale)
+	if err != nil {
+		return "", err
+	}
+	last := error(newError(operation, pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_NOT_AVAILABLE, "no broker is known"))
+	for _, broker := range brokers {
+		connection, err := c.client.dial(broker)
+		if err != nil {
+			return "", err
+		}
+		one, cancel := context.WithTimeout(ctx, askTimeout)
+		answer, err := pacelinev1.NewGroupServiceClient(connection).FindCoordinator(
+			one, &pacelinev1.FindCoordinatorRequest{GroupId: c.groupID})
+		cancel()
+		if err == nil {
+			address := net.JoinHostPort(answer.GetHost(), strconv.Itoa(int(answer.GetPort())))
+			c.mu.Lock()
+			c.address, c.stale = address, false
+			c.mu.Unlock()
+			return address, nil
+		}
+		last = callError(ctx, operation, err)
+		var failure *Error
+		if ctx.Err() != nil || !errors.As(last, &failure) || !failure.Retriable {
+			return "", last
+		}
+	}
+	c.mu.Lock()
+	c.stale = true
+	c.mu.Unlock()
+	return "", last
+}
+
+// brokerAddresses returns the brokers of the cluster in random order. It asks for them when none is known, or on demand.
+func (c *Client) brokerAddresses(ctx context.Context, ask bool) ([]string, error) {
+	c.mu.Lock()
+	ask = ask || len(c.brokers) == 0
+	c.mu.Unlock()
+	if ask {
+		if _, err := c.describeOnce(ctx); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var addresses []string
+	for _, address := range c.brokers { // the order of a map is random
+		addresses = append(addresses, address)
+	}
+	return addresses, nil
+}

@@ -1,0 +1,252 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+// joinAlone answers as the coordinator of a group with one member, which therefore leads it.
+func joinAlone(generations *atomic.Int32) func(*pacelinev1.JoinGroupRequest) (*pacelinev1.JoinGroupResponse, error) {
+	return func(request *pacelinev1.JoinGroupRequest) (*pacelinev1.JoinGroupResponse, error) {
+		if request.GetMemberId() == "" && request.GetGroupInstanceId() == "" {
+			return nil, refused(pacelinev1.ErrorCode_ERROR_CODE_MEMBER_ID_REQUIRED, map[string]string{"member_id": "m"})
+		}
+		subscription := request.GetProtocols()[0].GetSubscription()
+		return &pacelinev1.JoinGroupResponse{
+			GenerationId: generations.Add(1), ProtocolType: "consumer", ProtocolName: request.GetProtocols()[0].GetName(),
+			Leader: "m", MemberId: "m", Members: []*pacelinev1.JoinGroupMember{{MemberId: "m", Subscription: subscription}},
+		}, nil
+	}
+}
+
+func memberOf(t *testing.T, fake *fakeCluster, client *Client, config GroupConfig) *GroupConsumer {
+	t.Helper()
+	config.GroupID, config.Topics = "g", []string{"t"}
+	config.AutoCommitInterval = time.Hour
+	config.HeartbeatInterval, config.Logger = 10*time.Millisecond, slog.New(slog.DiscardHandler)
+	member, err := client.NewGroupConsumer(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = member.Close(ctx)
+	})
+	return member
+}
+
+// pollUntil polls until a condition holds. Fetches fail, for the fake has no logs; that is of no importance here.
+func pollUntil(t *testing.T, member *GroupConsumer, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !done(); {
+		if time.Now().After(deadline) {
+			t.Fatal("not within 30 s")
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		_, _ = member.Poll(ctx)
+		cancel()
+	}
+}
+
+func TestAMemberTakesItsIDFromTheRefusalAndBeginsAtTheCommits(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	member := memberOf(t, fake, client, GroupConfig{})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	if id, generation := member.Member(); id != "m" || generation != 1 {
+		t.Fatalf("%q in generation %d", id, generation)
+	}
+	if offset, known := member.Position("t", 1); !known || offset != 7 {
+		t.Fatalf("position %d", offset)
+	}
+}
+
+func TestAJoinOutlivesThePollThatBeganIt(t *testing.T) {
+	fake, client := startFake(t)
+	var generations, joins atomic.Int32
+	alone := joinAlone(&generations)
+	fake.join = func(request *pacelinev1.JoinGroupRequest) (*pacelinev1.JoinGroupResponse, error) {
+		if request.GetMemberId() != "" {
+			joins.Add(1)
+			time.Sleep(100 * time.Millisecond) // twenty polls
+		}
+		return alone(request)
+	}
+	member := memberOf(t, fake, client, GroupConfig{})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	if joins.Load() != 1 {
+		t.Fatalf("%d joins", joins.Load())
+	}
+}
+
+func TestARebalanceCommitsAndRevokesBeforeTheMemberJoinsAgain(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	alone := joinAlone(&generations)
+	var events []string
+	fake.join = func(request *pacelinev1.JoinGroupRequest) (*pacelinev1.JoinGroupResponse, error) {
+		if request.GetMemberId() != "" && generations.Load() == 1 {
+			fake.mu.Lock()
+			defer fake.mu.Unlock()
+			if len(fake.commits) != 1 || fake.commits[0].GetGenerationId() != 1 || len(fake.commits[0].GetOffsets()) != 2 {
+				t.Errorf("commits before the second join: %v", fake.commits)
+			}
+		}
+		return alone(request)
+	}
+	fake.heartbeat = func(request *pacelinev1.HeartbeatRequest) error {
+		if request.GetGenerationId() == 1 {
+			return refused(pacelinev1.ErrorCode_ERROR_CODE_REBALANCE_IN_PROGRESS, nil)
+		}
+		return nil
+	}
+	note := func(kind string) func(context.Context, []TopicPartition) {
+		return func(context.Context, []TopicPartition) { events = append(events, kind) }
+	}
+	member := memberOf(t, fake, client, GroupConfig{OnAssigned: note("assigned"), OnRevoked: note("revoked"), OnLost: note("lost")})
+	pollUntil(t, member, func() bool { return len(events) >= 3 })
+	if found := strings.Join(events, " "); found != "assigned revoked assigned" {
+		t.Fatal(found)
+	}
+}
+
+func TestALostMembershipIsNotCommitted(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	var lost atomic.Bool
+	fake.join = joinAlone(&generations)
+	fake.heartbeat = func(request *pacelinev1.HeartbeatRequest) error {
+		if request.GetGenerationId() == 1 {
+			return refused(pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID, nil)
+		}
+		return nil
+	}
+	member := memberOf(t, fake, client, GroupConfig{OnLost: func(context.Context, []TopicPartition) { lost.Store(true) }})
+	pollUntil(t, member, func() bool { _, generation := member.Member(); return generation == 2 })
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if len(fake.commits) != 0 || !lost.Load() {
+		t.Fatalf("lost %v, commits: %v", lost.Load(), fake.commits)
+	}
+}
+
+func TestACommitWithoutAPlaceInTheGroupIsRefused(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
+	offsets := map[TopicPartition]CommittedOffset{{"t", 0}: {Offset: 3}}
+	var failed *CommitFailedError
+	if err := member.CommitOffsets(context.Background(), offsets); !errors.As(err, &failed) || len(fake.commits) != 0 {
+		t.Fatalf("before the first join: %v", err)
+	}
+	fake.commit = func(*pacelinev1.CommitOffsetsRequest) error {
+		return refused(pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION, nil)
+	}
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	err := member.CommitOffsets(context.Background(), offsets)
+	if !errors.As(err, &failed) || CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION {
+		t.Fatal(err)
+	}
+}
+
+func TestACommitIsRepeatedWhileTheCoordinatorMoves(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	refusals := []pacelinev1.ErrorCode{
+		pacelinev1.ErrorCode_ERROR_CODE_NOT_COORDINATOR, pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+		pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_NOT_AVAILABLE}
+	fake.commit = func(*pacelinev1.CommitOffsetsRequest) error {
+		if len(refusals) == 0 {
+			return nil
+		}
+		code := refusals[0]
+		refusals = refusals[1:]
+		return refused(code, nil)
+	}
+	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	if err := member.Commit(context.Background()); err != nil || len(fake.commits) != 4 {
+		t.Fatalf("%d commits, %v", len(fake.commits), err)
+	}
+}
+
+func TestAFencedMemberIsToldAtEveryPoll(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	fake.heartbeat = func(*pacelinev1.HeartbeatRequest) error {
+		return refused(pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID, nil)
+	}
+	member := memberOf(t, fake, client, GroupConfig{InstanceID: "i", ManualCommit: true})
+	for range 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		_, err := member.Poll(ctx)
+		for ; err == nil || CodeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR; _, err = member.Poll(ctx) {
+		}
+		cancel()
+		if CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID {
+			t.Fatal(err)
+		}
+	}
+	if generations.Load() != 1 {
+		t.Fatalf("the member joined %d times", generations.Load())
+	}
+}
+
+func TestOnlyADynamicMemberLeavesWhenItIsClosed(t *testing.T) {
+	for instance, expected := range map[string]int{"": 1, "i": 0} {
+		fake, client := startFake(t)
+		var generations atomic.Int32
+		fake.join = joinAlone(&generations)
+		member := memberOf(t, fake, client, GroupConfig{InstanceID: instance})
+		pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+		if err := member.Close(context.Background()); err != nil || len(fake.left) != expected || len(fake.commits) != 1 {
+			t.Fatalf("instance %q: left %v, commits %v, %v", instance, fake.left, fake.commits, err)
+		}
+	}
+}
+
+func TestAMemberWhoseApplicationDoesNotPollLeaves(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	member := memberOf(t, fake, client, GroupConfig{MaxPollInterval: 200 * time.Millisecond})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	left := func() int {
+		fake.mu.Lock()
+		defer fake.mu.Unlock()
+		return len(fake.left)
+	}
+	// On a slow machine it may have left between two polls already.
+	for already, deadline := left(), time.Now().Add(30*time.Second); left() == already; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the member did not leave")
+		}
+	}
+	before := generations.Load()
+	pollUntil(t, member, func() bool { return generations.Load() > before && len(member.Assignment()) == 2 })
+}
+
+func TestSettingsThatCannotBeAreRefused(t *testing.T) {
+	_, client := startFake(t)
+	for name, config := range map[string]GroupConfig{
+		"no group":       {Topics: []string{"t"}},
+		"no topic":       {GroupID: "g"},
+		"slow heartbeat": {GroupID: "g", Topics: []string{"t"}, SessionTimeout: time.Second},
+	} {
+		if _, err := client.NewGroupConsumer(config); CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

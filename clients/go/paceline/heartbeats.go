@@ -1,0 +1,116 @@
+package paceline
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+const (
+	heartbeatRetry   = 200 * time.Millisecond
+	leastHeartbeat   = 500 * time.Millisecond
+	watchEvery       = 5 * time.Minute
+	watchWhenMissing = time.Second
+)
+
+// beat keeps the member alive in one generation, and leaves the group when the application stops polling.
+func (m *membership) beat(ctx context.Context, memberID string, generation int32) {
+	pause := m.config.HeartbeatInterval
+	for sleep(ctx, pause) {
+		m.mu.Lock()
+		idle := time.Since(m.polled)
+		if m.polling {
+			idle = 0
+		}
+		m.mu.Unlock()
+		if idle > m.config.MaxPollInterval {
+			m.config.Logger.Warn("no poll, leaving the group: poll more often or raise MaxPollInterval",
+				slog.String("group", m.config.GroupID), slog.Duration("idle", idle))
+			m.expire(memberID, generation)
+			return
+		}
+		pause = m.config.HeartbeatInterval
+		err := m.beatOnce(ctx, memberID, generation)
+		switch CodeOf(err) {
+		case pacelinev1.ErrorCode_ERROR_CODE_REBALANCE_IN_PROGRESS:
+			m.rejoin(generation)
+		case pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID, pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION,
+			pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID:
+			m.config.Logger.Info("the membership was lost",
+				slog.String("group", m.config.GroupID), slog.Any("cause", err))
+			m.lose(generation, err)
+			return
+		default:
+			if err != nil {
+				pause = heartbeatRetry
+			}
+		}
+	}
+}
+
+func (m *membership) beatOnce(ctx context.Context, memberID string, generation int32) error {
+	timeout := max(leastHeartbeat, min(m.config.SessionTimeout/3, 2*m.config.HeartbeatInterval))
+	call, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return m.coordinator.once(call, "heartbeat of group "+m.config.GroupID, func(ctx context.Context, group pacelinev1.GroupServiceClient) error {
+		_, err := group.Heartbeat(ctx, &pacelinev1.HeartbeatRequest{
+			GroupId: m.config.GroupID, GenerationId: generation, MemberId: memberID, GroupInstanceId: m.config.InstanceID})
+		return err
+	})
+}
+
+// expire leaves the group for an application that does not poll; its next poll joins again.
+func (m *membership) expire(memberID string, generation int32) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.config.SessionTimeout/2)
+	defer cancel()
+	m.lose(generation, nil)
+	if err := m.leaveAs(ctx, memberID); err != nil {
+		m.config.Logger.Info("leaving failed", slog.String("group", m.config.GroupID), slog.Any("cause", err))
+	}
+}
+
+// watch has the leader of the group join again when its topics have other partitions than it has assigned.
+func (m *membership) watch(ctx context.Context, generation int32, topics []string, counts map[string]int) {
+	pause := watchEvery
+	if len(counts) < len(topics) {
+		pause = watchWhenMissing
+	}
+	for sleep(ctx, pause) {
+		call, cancel := context.WithTimeout(ctx, m.client.requestTimeout)
+		now, err := m.client.partitionCounts(call, topics)
+		cancel()
+		if err == nil && !maps.Equal(now, counts) {
+			m.rejoin(generation)
+			return
+		}
+	}
+}
+
+// partitionCounts returns how many partitions topics have, those that exist.
+func (c *Client) partitionCounts(ctx context.Context, topics []string) (map[string]int, error) {
+	var counts map[string]int
+	err := c.askAny(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
+		counts = map[string]int{}
+		request := &pacelinev1.DescribeTopicsRequest{Topics: topics}
+		for {
+			answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeTopics(ctx, request)
+			if err != nil {
+				return callError(ctx, "describing the topics of a group", err)
+			}
+			for _, topic := range answer.GetTopics() {
+				if topic.GetError() == nil {
+					counts[topic.GetName()] = len(topic.GetPartitions())
+				}
+			}
+			if request.PageToken = answer.GetNextPageToken(); request.PageToken == "" {
+				return nil
+			}
+		}
+	})
+	return counts, err
+}
