@@ -47,6 +47,7 @@ from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError, SessionLostError
 from paceline.coordination.flow import Flow, Sleep
 from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
+from paceline.model.backoff import Backoff
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import EPOCH_DURING_DELETE
 from paceline.model.scheduler import Cancellable
@@ -57,9 +58,8 @@ LOG = logging.getLogger(__name__)
 FAILED_FAILOVER_PAUSE_MS = 1_000
 """A controller that could not finish its failover lets others try first."""
 
-FIRST_ELECTION_PAUSE_MS = 1_000
-LAST_ELECTION_PAUSE_MS = 60_000
-"""While no election is possible it is tried again, and the reason reported, after pauses that double."""
+ELECTION_BACKOFF = Backoff(initial_backoff_ms=1_000, max_backoff_ms=60_000)
+"""While no election is possible it is tried again, and the reason reported, after these pauses."""
 
 
 class ControllerEventHandler:
@@ -81,7 +81,7 @@ class ControllerEventHandler:
         self._on_takeover = on_takeover
         self._rebalance: Cancellable | None = None
         self._next_election: Cancellable | None = None
-        self._election_pause_ms = FIRST_ELECTION_PAUSE_MS
+        self._failed_elections = 0
         self.is_active = False
         self.cluster_id = ""
         self.active_controller: ActiveController | None = None
@@ -175,7 +175,7 @@ class ControllerEventHandler:
         except (UnreadableEpochError, UnexpectedResponseError) as error:
             self._elect_later(str(error))
             return
-        self._election_pause_ms = FIRST_ELECTION_PAUSE_MS
+        self._failed_elections = 0
         if isinstance(outcome, Term):
             yield from self._take_office(outcome)
         elif isinstance(outcome, Owner) and not outcome.is_this_session:
@@ -201,12 +201,13 @@ class ControllerEventHandler:
 
     def _elect_later(self, reason: str) -> None:
         """Say that the cluster is without a controller, and go on standing; a watch that fires comes first."""
-        LOG.error("no controller can be elected: %s (next attempt in %g s)", reason, self._election_pause_ms / 1_000)
+        self._failed_elections += 1
+        pause_ms = ELECTION_BACKOFF.backoff_ms(self._failed_elections)
+        LOG.error("no controller can be elected: %s (next attempt in %g s)", reason, pause_ms / 1_000)
         self.active_controller = None
         self._next_election = self._components.scheduler.call_later(
-            self._election_pause_ms, lambda: self._components.enqueue(ev.Reelect())
+            pause_ms, lambda: self._components.enqueue(ev.Reelect())
         )
-        self._election_pause_ms = min(2 * self._election_pause_ms, LAST_ELECTION_PAUSE_MS)
 
     def _cancel_next_election(self) -> None:
         if self._next_election is not None:

@@ -17,6 +17,7 @@ import tenacity
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from paceline.model.backoff import Backoff
 from paceline.model.errors import PacelineError, RequestTimedOutError
 from paceline.rpc.errors import is_retriable, is_timeout, retry_delay_ms
 
@@ -26,31 +27,17 @@ _SMALLEST_BUDGET_MS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Backoff):
     """How often and how long to try again. At least one of deadline and attempts bounds it."""
 
-    initial_backoff_ms: int = 100
-    max_backoff_ms: int = 1_000
-    multiplier: float = 2.0
-    jitter: float = 0.2
-    """Part of the pause that is random: 0.2 gives 80 % to 120 %, so callers do not come back in step."""
     deadline_ms: int | None = 30_000
     """Time for all attempts and pauses together; None when ``max_attempts`` is the bound."""
     max_attempts: int | None = None
 
     def __post_init__(self) -> None:
+        Backoff.__post_init__(self)
         if self.deadline_ms is None and self.max_attempts is None:
             raise ValueError("a retry needs an end: a deadline or a number of attempts")
-        if self.initial_backoff_ms < 0 or self.max_backoff_ms < self.initial_backoff_ms or self.multiplier < 1:
-            raise ValueError("0 <= initial_backoff_ms <= max_backoff_ms and multiplier >= 1 must hold")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError("jitter is a fraction")
-
-    def backoff_ms(self, attempt: int, rng: random.Random) -> float:
-        """Return the pause after the failed attempt number ``attempt``, counted from 1."""
-        exponent = min(attempt - 1, 62)
-        pause = min(self.initial_backoff_ms * self.multiplier**exponent, float(self.max_backoff_ms))
-        return pause * (1 + self.jitter * (2 * rng.random() - 1))
 
 
 def _asked_pause_ms(failure: BaseException | None) -> int:
@@ -140,6 +127,20 @@ def call_with_retry(
         options["sleep"] = sleep
     result: T = tenacity.Retrying(**options)(lambda: call(_seconds_left(deadline)))
     return result
+
+
+async def wait_until(condition: Callable[[], bool], timeout_s: float, *, poll_s: float = 0.05) -> bool:
+    """Look until a condition is true or the time is over; return whether it is true."""
+    return await tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_result(lambda found: not found),
+        wait=tenacity.wait_fixed(poll_s),
+        stop=tenacity.stop_after_delay(timeout_s),
+        retry_error_callback=lambda state: bool(state.outcome and state.outcome.result()),
+    )(_once, condition)
+
+
+async def _once(condition: Callable[[], bool]) -> bool:
+    return condition()
 
 
 async def call_with_retry_async(

@@ -7,10 +7,9 @@ from typing import TypeVar
 from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import SessionEvent, WatchEvent, ZooKeeper
 from paceline.model.scheduler import Scheduler
+from paceline.rpc.retry import wait_until
 
 T = TypeVar("T")
-
-_POLL_S = 0.05
 
 
 async def ask_zookeeper(zookeeper: ZooKeeper, scheduler: Scheduler, flow: Flow[T], timeout_ms: int) -> T:
@@ -23,10 +22,8 @@ async def ask_zookeeper(zookeeper: ZooKeeper, scheduler: Scheduler, flow: Flow[T
     deadline = time.monotonic() + timeout_ms / 1000
     zookeeper.start(_ignore_session, _ignore_watch)
     try:
-        while not zookeeper.connected:
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            await asyncio.sleep(_POLL_S)
+        if not await wait_until(lambda: zookeeper.connected, timeout_ms / 1000):
+            raise TimeoutError
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         run = FlowRun(flow, zookeeper, scheduler, outcome.set_result, outcome.set_exception).start()
         try:

@@ -12,7 +12,7 @@ from paceline.model.errors import (
     NotControllerError,
     RequestTimedOutError,
 )
-from paceline.rpc.retry import RetryPolicy, call_with_retry, call_with_retry_async
+from paceline.rpc.retry import RetryPolicy, call_with_retry, call_with_retry_async, wait_until
 
 FAST = RetryPolicy(initial_backoff_ms=0, max_backoff_ms=0, deadline_ms=None, max_attempts=4)
 
@@ -117,3 +117,17 @@ async def test_coroutines_retry_by_the_same_rules() -> None:
 
     with pytest.raises(NotControllerError, match="why"):
         await call_with_retry_async(FAST, fail)
+
+
+async def test_a_wait_ends_when_its_condition_is_true_and_when_its_time_is_over() -> None:
+    looks = iter([False, False, True])
+    assert await wait_until(lambda: next(looks), 60.0, poll_s=0.001)
+    assert not await wait_until(lambda: False, 0.01, poll_s=0.001)
+
+
+async def test_a_wait_raises_what_its_condition_raises() -> None:
+    def fails() -> bool:
+        raise NotControllerError("why")
+
+    with pytest.raises(NotControllerError, match="why"):
+        await wait_until(fails, 60.0)

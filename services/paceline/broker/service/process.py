@@ -43,6 +43,7 @@ from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
 from paceline.rpc.channels import open_aio_channel
+from paceline.rpc.retry import wait_until
 from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.watch.event_publisher import EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -67,7 +68,6 @@ LOG = logging.getLogger("paceline.broker")
 T = TypeVar("T")
 
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
-_POLL_S: Final = 0.05
 _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 _GC_YOUNG_OBJECTS: Final = 20_000
@@ -135,7 +135,12 @@ class BrokerProcess:
         self._core.set(node)
         ready = self._loop.create_future()
         node.start(lambda: None if ready.done() else ready.set_result(None))
-        await self._until(lambda: self._connected, self._settings.zookeeper_connection_timeout_ms, self._no_zookeeper)
+        timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
+        await wait_until(lambda: self._connected or self._over.done(), timeout_s)
+        if self._over.done():
+            self._raise_ended()
+        if not self._connected:
+            raise self._no_zookeeper()
         await self._unless_ended(ready)
         await self._servers.set_serving(True)
         self._tasks = [
@@ -278,15 +283,6 @@ class BrokerProcess:
         LOG.info("broker %d of cluster %s is ready", self._broker_id, node.cluster_id, extra=facts)
 
     # -- waiting -----------------------------------------------------------------------------------------------
-
-    async def _until(self, condition: Callable[[], bool], timeout_ms: int, failure: Callable[[], Exception]) -> None:
-        deadline = time.monotonic() + timeout_ms / 1000
-        while not condition():
-            if self._over.done():
-                self._raise_ended()
-            if time.monotonic() > deadline:
-                raise failure()
-            await asyncio.sleep(_POLL_S)
 
     async def _unless_ended(self, work: Awaitable[T]) -> T:
         """Return what a part of the start returns, unless the end comes before; then that part is left alone."""

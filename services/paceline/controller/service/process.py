@@ -32,6 +32,7 @@ from paceline.model.control import Endpoint
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
 from paceline.rpc.channels import open_aio_channel
+from paceline.rpc.retry import wait_until
 from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
@@ -56,7 +57,6 @@ from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 
 LOG = logging.getLogger("paceline.controller")
 
-_POLL_S: Final = 0.05
 _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 _STOP_LIMIT_S: Final = 15.0
@@ -306,21 +306,19 @@ class ControllerProcess:
             raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
 
     async def _until_connected(self, zookeeper: PatientZooKeeper) -> None:
-        timeout_ms = self._settings.zookeeper_connection_timeout_ms
-        deadline = time.monotonic() + timeout_ms / 1000
-        while not zookeeper.connected:
-            if self._over.done():
-                raise StartupError(f"stopped by {self._over.result()} before it was ready", ExitCode.INTERRUPTED)
-            if time.monotonic() > deadline:
-                raise self._no_zookeeper()
-            await asyncio.sleep(_POLL_S)
+        timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
+        await wait_until(lambda: zookeeper.connected or self._over.done(), timeout_s)
+        if self._over.done():
+            raise StartupError(f"stopped by {self._over.result()} before it was ready", ExitCode.INTERRUPTED)
+        if not zookeeper.connected:
+            raise self._no_zookeeper()
 
     async def _until_one_rules(self) -> None:
         """Wait for the first election, for as long as for the connection; without one the start goes on, not ready."""
-        assert self._node is not None
-        deadline = time.monotonic() + self._settings.zookeeper_connection_timeout_ms / 1000
-        while self._node.active_controller is None and not self._over.done() and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_S)
+        node = self._node
+        assert node is not None
+        timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
+        await wait_until(lambda: node.active_controller is not None or self._over.done(), timeout_s)
 
     async def _tell_readiness(self) -> None:
         """Ready is who rules, or knows who does."""

@@ -16,6 +16,7 @@ from typing import Any
 from paceline.controller.election.controller_election import ActiveController
 from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.interfaces import StandbyTransport
+from paceline.model.backoff import Backoff
 from paceline.model.control import Endpoint
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -25,11 +26,8 @@ LOG = logging.getLogger(__name__)
 
 SILENCE_MS = 10_000
 """A stream without any message for so long is given up; the sender's heartbeat is ten times as frequent."""
-FIRST_PAUSE_MS = 100
-LAST_PAUSE_MS = 1_000
-JITTER = 0.2
-"""Pauses between attempts double from the first to the last of these, as everywhere (`rpc.retry.RetryPolicy`); the
-attempts end with the term of the controller that is followed."""
+BACKOFF = Backoff()
+"""Pauses between attempts, which end with the term of the controller that is followed."""
 
 
 @dataclass(slots=True)
@@ -222,5 +220,4 @@ class Standby:
             self._report_dead(stream)
         if self._failures == 1:
             LOG.info("the stream of the active controller's state ended (%s), trying again", error)
-        pause = min(FIRST_PAUSE_MS * 2 ** min(self._failures - 1, 10), LAST_PAUSE_MS)
-        self._timer = self._scheduler.call_later(pause * (1 + JITTER * (2 * self._rng.random() - 1)), self._open)
+        self._timer = self._scheduler.call_later(BACKOFF.backoff_ms(self._failures, self._rng), self._open)

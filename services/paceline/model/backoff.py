@@ -1,0 +1,27 @@
+"""Pauses between attempts: one rule for the services, their clients, and the pure cores that schedule the next try."""
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses that grow with every failed attempt, up to a limit."""
+
+    initial_backoff_ms: float = 100
+    max_backoff_ms: float = 1_000
+    multiplier: float = 2.0
+    jitter: float = 0.2
+    """Part of the pause that is random: 0.2 gives 80 % to 120 %, so callers do not come back in step."""
+
+    def __post_init__(self) -> None:
+        if self.initial_backoff_ms < 0 or self.max_backoff_ms < self.initial_backoff_ms or self.multiplier < 1:
+            raise ValueError("0 <= initial_backoff_ms <= max_backoff_ms and multiplier >= 1 must hold")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError("jitter is a fraction")
+
+    def backoff_ms(self, attempt: int, rng: random.Random | None = None) -> float:
+        """Return the pause after the failed attempt number ``attempt``, counted from 1; without ``rng`` exactly."""
+        exponent = min(attempt - 1, 62)
+        pause = min(self.initial_backoff_ms * self.multiplier**exponent, float(self.max_backoff_ms))
+        return pause if rng is None else pause * (1 + self.jitter * (2 * rng.random() - 1))
