@@ -46,7 +46,10 @@ def checked_broker_value(key: str, text: str) -> str:
     """
     if key not in BROKER_DYNAMIC_KEYS:
         known = ", ".join(BROKER_DYNAMIC_KEYS)
-        raise InvalidConfigError(f"{key!r} cannot be set for brokers while they run; {known} can")
+        raise InvalidConfigError(
+            f"{key!r} cannot be set for brokers while they run, only {known}; "
+            "change other settings in the settings file and restart the broker"
+        )
     try:
         value = int(text.strip())
     except ValueError:

@@ -7,7 +7,7 @@ requests and the loop's lag, is observed here.
 import asyncio
 import errno
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
@@ -246,14 +246,14 @@ class Metrics:
                 gauge = self._gauges[name] = self._made(Gauge, name, name.replace("_", " "))
             gauge.set(value)
 
-    def serve(self, host: str, port: int) -> int:
-        """Open the endpoint, port 0 on any free port, and return the port.
+    def serve(self, host: str, port: int, config: Callable[[], str] = lambda: "") -> int:
+        """Open the endpoint, port 0 on any free port, and return the port; ``config`` is the text of ``/config``.
 
         Raises:
             MetricsError: the port is in use or the host is not ours.
         """
         try:
-            self._server = MetricsEndpoint(host, port, self.registry, is_serving=lambda: self.is_serving)
+            self._server = MetricsEndpoint(host, port, self.registry, is_serving=lambda: self.is_serving, config=config)
         except OSError as failure:
             why = "is in use" if failure.errno == errno.EADDRINUSE else f"cannot be had: {failure.strerror}"
             raise MetricsError(f"metrics port {port} on {host} {why}") from None

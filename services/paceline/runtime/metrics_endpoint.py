@@ -37,8 +37,11 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         registry: CollectorRegistry,
         longest_silence_s: float = LONGEST_SILENCE_S,
         is_serving: Callable[[], bool] = lambda: True,
+        config: Callable[[], str] = lambda: "",
     ) -> None:
-        """Take the port, 0 for any free one; ``is_serving`` is what ``/healthz`` and ``/readyz`` tell.
+        """Take the port, 0 for any free one.
+
+        ``is_serving`` is what ``/healthz`` and ``/readyz`` tell, ``config`` the text of ``/config``.
 
         Raises:
             OSError: the port is in use or the host is not ours.
@@ -51,6 +54,7 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         super().__init__((str(address[0]), int(address[1])), _Handler)
         self._metrics_app = make_wsgi_app(registry)
         self._is_serving = is_serving
+        self._config = config
         self.set_app(self._answer)
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -62,8 +66,10 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
             status, text = "200 OK", b"ok\n"
         elif path in ("/healthz", "/readyz"):
             status, text = "503 Service Unavailable", b"not serving yet, or no longer\n"
+        elif path == "/config":
+            status, text = "200 OK", f"{self._config()}\n".encode()
         else:
-            status, text = "404 Not Found", b"there are /metrics, /healthz, /readyz and /livez\n"
+            status, text = "404 Not Found", b"there are /metrics, /config, /healthz, /readyz and /livez\n"
         start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
         return [text]
 

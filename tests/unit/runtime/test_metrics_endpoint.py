@@ -86,6 +86,17 @@ def test_a_client_that_resets_its_connection_leaves_nothing_in_the_log(
     assert caplog.records == []
 
 
+def test_the_settings_of_a_running_process_are_shown() -> None:
+    metrics = Metrics()
+    port = metrics.serve("127.0.0.1", 0, lambda: "log.dirs  /data  line 3")
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/config")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, b"log.dirs  /data  line 3\n")
+    connection.close()
+    metrics.close()
+
+
 @pytest.mark.parametrize(
     ("path", "while_serving", "otherwise"),
     [

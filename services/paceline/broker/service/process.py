@@ -259,7 +259,7 @@ class BrokerProcess:
         if keys.metrics_port < 0:
             return None
         try:
-            return self._metrics.serve(keys.metrics_host, keys.metrics_port)
+            return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
         except MetricsError as failure:
             raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
 
