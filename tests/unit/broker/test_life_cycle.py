@@ -111,6 +111,18 @@ def test_a_new_session_means_a_new_broker_epoch_and_nothing_else() -> None:
     assert cluster[1].said(StateChangeKind.SESSION_CHANGED)
 
 
+def test_the_log_says_that_a_broker_has_registered_again_after_a_lost_session(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = BrokerCluster((1,))
+    caplog.set_level("INFO", logger="paceline.broker.membership")
+    old_epoch = cluster[1].node.broker_epoch
+    cluster.server.expire(cluster[1].zookeeper.session_id)
+    cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 5_000)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"registered in ZooKeeper: broker=1 broker_epoch={cluster[1].node.broker_epoch} session=0x")
+
+
 def test_a_broken_connection_costs_no_epoch() -> None:
     cluster = BrokerCluster((1,))
     epoch = cluster[1].node.broker_epoch

@@ -1,5 +1,6 @@
 """Register the broker in ZooKeeper, once per session. Source: KIP-380; Kafka 2.8 KafkaZkClient.registerBroker."""
 
+import logging
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from paceline.model.control import Endpoint
 from paceline.model.errors import InvalidConfigError
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
+
+LOG = logging.getLogger("paceline.broker.membership")
 
 RETRY_MS: Final = 1_000
 GRACE_MS: Final = 2_000
@@ -236,6 +239,12 @@ class Registration:
         if self._said_unclean and not self._unclean_restart:
             # A controller took note of the registration before while this one was under way.
             self._clear()
+        LOG.info(
+            "registered in ZooKeeper: broker=%d broker_epoch=%d session=0x%x",
+            self._config.broker_id,
+            registered.broker_epoch,
+            self._session_id,
+        )
         self._on_registered(registered)
 
     def _failed(self, error: Exception) -> None:
