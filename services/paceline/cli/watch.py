@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import reported
 from paceline.cli.numbers import BROKER_ID
@@ -20,6 +21,7 @@ _GROUPS: Final = {
     "broker": ("broker-up", "broker-down", "broker-registered", "session-changed"),
     "log": ("log-dir-failed", "log-damaged", "log-set-aside", "became-offline"),
     "topic": ("topic-created", "topic-deleted"),
+    "config": ("topic-configured", "broker-configured"),
     "truncate": ("truncated",),
     "reassign": ("reassignment",),
     "state": ("transition",),
@@ -29,7 +31,7 @@ _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
 
 
 @click.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC[/PARTITION]]...", shell_complete=topic_names)
 @click.option(
     "-k",
     "--kind",

@@ -43,6 +43,8 @@ class StateChangeKind(Enum):
     LEADER_ELECTED = "leader-elected"
     TOPIC_CREATED = "topic-created"
     TOPIC_DELETED = "topic-deleted"
+    TOPIC_CONFIGURED = "topic-configured"
+    BROKER_CONFIGURED = "broker-configured"
     REASSIGNMENT = "reassignment"
 
 

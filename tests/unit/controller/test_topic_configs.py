@@ -24,6 +24,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.settings import ControllerConfig
+from paceline.model.state_change import StateChangeKind
 from tests.unit.controller.asking import alter, ask, change, entries, kinds, topic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 
@@ -250,6 +251,19 @@ def test_allowing_unclean_elections_gives_an_offline_partition_a_leader() -> Non
     alter(cluster, ("a", (change("unclean.leader.election.enable", "true"),)))
     cluster.settle()
     assert cluster.state("a-0").startswith("2/")
+
+
+def test_a_written_configuration_is_an_event() -> None:
+    cluster = started()
+    cluster.state_changes.clear()
+    for entity in ("topics/a", "topics/none", "brokers/2", "brokers/9", "users/alice", "brokers/<default>"):
+        cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity), sequential=True))
+    cluster.settle()
+    wanted = (StateChangeKind.TOPIC_CONFIGURED, StateChangeKind.BROKER_CONFIGURED)
+    found = [(one.kind, one.topic, one.replica) for one in cluster.state_changes if one.kind in wanted]
+    # Notices that are read together and name one entity are one event.
+    assert found[0] == (StateChangeKind.TOPIC_CONFIGURED, "a", None)
+    assert {one[2] for one in found[1:]} == {1, 2} and {one[1] for one in found[1:]} == {None}
 
 
 def test_old_notices_are_cleared_away() -> None:

@@ -1770,7 +1770,7 @@ pub struct ClusterEvent {
     /// The event. When none of these fields is set, the event kind is newer than the client's protos.
     #[prost(
         oneof = "cluster_event::Event",
-        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130"
+        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132"
     )]
     pub event: ::core::option::Option<cluster_event::Event>,
 }
@@ -1869,6 +1869,12 @@ pub mod cluster_event {
         /// The controller moves leaders away from a registered broker whose heartbeats are missing.
         #[prost(message, tag = "130")]
         BrokerSuspected(super::BrokerEvent),
+        /// The configuration of a topic was written; DescribeConfigs shows it.
+        #[prost(message, tag = "131")]
+        TopicConfigured(super::TopicEvent),
+        /// The settings of a running broker were written; DescribeConfigs shows them.
+        #[prost(message, tag = "132")]
+        BrokerConfigured(super::BrokerEvent),
     }
 }
 /// ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -1938,6 +1944,10 @@ pub enum ClusterEventKind {
     FirstCommit = 29,
     /// The controller moves leaders away from a registered broker whose heartbeats are missing.
     BrokerSuspected = 30,
+    /// The configuration of a topic was written; DescribeConfigs shows it.
+    TopicConfigured = 31,
+    /// The settings of a running broker were written; DescribeConfigs shows them.
+    BrokerConfigured = 32,
 }
 impl ClusterEventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1977,6 +1987,8 @@ impl ClusterEventKind {
             Self::LogSetAside => "CLUSTER_EVENT_KIND_LOG_SET_ASIDE",
             Self::FirstCommit => "CLUSTER_EVENT_KIND_FIRST_COMMIT",
             Self::BrokerSuspected => "CLUSTER_EVENT_KIND_BROKER_SUSPECTED",
+            Self::TopicConfigured => "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED",
+            Self::BrokerConfigured => "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2013,6 +2025,8 @@ impl ClusterEventKind {
             "CLUSTER_EVENT_KIND_LOG_SET_ASIDE" => Some(Self::LogSetAside),
             "CLUSTER_EVENT_KIND_FIRST_COMMIT" => Some(Self::FirstCommit),
             "CLUSTER_EVENT_KIND_BROKER_SUSPECTED" => Some(Self::BrokerSuspected),
+            "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED" => Some(Self::TopicConfigured),
+            "CLUSTER_EVENT_KIND_BROKER_CONFIGURED" => Some(Self::BrokerConfigured),
             _ => None,
         }
     }

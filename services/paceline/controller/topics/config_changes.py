@@ -1,4 +1,4 @@
-"""Elect leaders after ``unclean.leader.election.enable`` was set, for a topic or for all brokers.
+"""Report changed configuration, and elect leaders after ``unclean.leader.election.enable`` was set.
 
 Kafka's controller learns this from its own broker; a controller that is its own process watches ``/config/changes``.
 
@@ -12,6 +12,7 @@ from paceline.controller.components import ControllerComponents
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
+from paceline.model.state_change import StateChangeKind
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ def on_config_change(components: ControllerComponents) -> Flow[None]:
     old = [name for name in ordered[:-NOTICES_KEPT] if now_ms - first_seen_ms[name] >= NOTICE_KEPT_MS]
     unwanted = dict.fromkeys([*ordered[:-NOTICES_AT_MOST], *old])
     yield from components.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)
+    _report(components, entities)
     if ALL_BROKERS in entities:
         yield from components.partitions.trigger_online()
         return
@@ -53,6 +55,17 @@ def on_config_change(components: ControllerComponents) -> Flow[None]:
     )
     for topic in sorted(allowed):
         yield from components.partitions.trigger_online(topic)
+
+
+def _report(components: ControllerComponents, entities: Sequence[str]) -> None:
+    """Report what was written, of topics and live brokers; a name that is neither is left out."""
+    for entity in entities:
+        kind, _, name = entity.partition("/")
+        if kind == "topics" and name in components.context.topics:
+            components.log.note(StateChangeKind.TOPIC_CONFIGURED, topic=name)
+        for broker_id in components.context.live_broker_ids() if kind == "brokers" else ():
+            if entity == ALL_BROKERS or name == str(broker_id):
+                components.log.note(StateChangeKind.BROKER_CONFIGURED, broker_id)
 
 
 def _read(components: ControllerComponents, names: Sequence[str]) -> Flow[list[str]]:

@@ -90,6 +90,10 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_FIRST_COMMIT ClusterEventKind = 29
 	// The controller moves leaders away from a registered broker whose heartbeats are missing.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_SUSPECTED ClusterEventKind = 30
+	// The configuration of a topic was written; DescribeConfigs shows it.
+	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_CONFIGURED ClusterEventKind = 31
+	// The settings of a running broker were written; DescribeConfigs shows them.
+	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_CONFIGURED ClusterEventKind = 32
 )
 
 // Enum value maps for ClusterEventKind.
@@ -126,6 +130,8 @@ var (
 		28: "CLUSTER_EVENT_KIND_LOG_SET_ASIDE",
 		29: "CLUSTER_EVENT_KIND_FIRST_COMMIT",
 		30: "CLUSTER_EVENT_KIND_BROKER_SUSPECTED",
+		31: "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED",
+		32: "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -159,6 +165,8 @@ var (
 		"CLUSTER_EVENT_KIND_LOG_SET_ASIDE":       28,
 		"CLUSTER_EVENT_KIND_FIRST_COMMIT":        29,
 		"CLUSTER_EVENT_KIND_BROKER_SUSPECTED":    30,
+		"CLUSTER_EVENT_KIND_TOPIC_CONFIGURED":    31,
+		"CLUSTER_EVENT_KIND_BROKER_CONFIGURED":   32,
 	}
 )
 
@@ -1198,6 +1206,8 @@ type ClusterEvent struct {
 	//	*ClusterEvent_LogSetAside
 	//	*ClusterEvent_FirstCommit
 	//	*ClusterEvent_BrokerSuspected
+	//	*ClusterEvent_TopicConfigured
+	//	*ClusterEvent_BrokerConfigured
 	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1531,6 +1541,24 @@ func (x *ClusterEvent) GetBrokerSuspected() *BrokerEvent {
 	return nil
 }
 
+func (x *ClusterEvent) GetTopicConfigured() *TopicEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_TopicConfigured); ok {
+			return x.TopicConfigured
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetBrokerConfigured() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_BrokerConfigured); ok {
+			return x.BrokerConfigured
+		}
+	}
+	return nil
+}
+
 type isClusterEvent_Event interface {
 	isClusterEvent_Event()
 }
@@ -1685,6 +1713,16 @@ type ClusterEvent_BrokerSuspected struct {
 	BrokerSuspected *BrokerEvent `protobuf:"bytes,130,opt,name=broker_suspected,json=brokerSuspected,proto3,oneof"`
 }
 
+type ClusterEvent_TopicConfigured struct {
+	// The configuration of a topic was written; DescribeConfigs shows it.
+	TopicConfigured *TopicEvent `protobuf:"bytes,131,opt,name=topic_configured,json=topicConfigured,proto3,oneof"`
+}
+
+type ClusterEvent_BrokerConfigured struct {
+	// The settings of a running broker were written; DescribeConfigs shows them.
+	BrokerConfigured *BrokerEvent `protobuf:"bytes,132,opt,name=broker_configured,json=brokerConfigured,proto3,oneof"`
+}
+
 func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
@@ -1744,6 +1782,10 @@ func (*ClusterEvent_LogSetAside) isClusterEvent_Event() {}
 func (*ClusterEvent_FirstCommit) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BrokerSuspected) isClusterEvent_Event() {}
+
+func (*ClusterEvent_TopicConfigured) isClusterEvent_Event() {}
+
+func (*ClusterEvent_BrokerConfigured) isClusterEvent_Event() {}
 
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
@@ -1843,7 +1885,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
 	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
 	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
-	"\x11_controller_epoch\"\x9d\x10\n" +
+	"\x11_controller_epoch\"\xae\x11\n" +
 	"\fClusterEvent\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
@@ -1884,8 +1926,11 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"logDamaged\x12@\n" +
 	"\rlog_set_aside\x18\x80\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vlogSetAside\x12?\n" +
 	"\ffirst_commit\x18\x81\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vfirstCommit\x12F\n" +
-	"\x10broker_suspected\x18\x82\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0fbrokerSuspectedB\a\n" +
-	"\x05event*\xaf\t\n" +
+	"\x10broker_suspected\x18\x82\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0fbrokerSuspected\x12E\n" +
+	"\x10topic_configured\x18\x83\x01 \x01(\v2\x17.paceline.v1.TopicEventH\x00R\x0ftopicConfigured\x12H\n" +
+	"\x11broker_configured\x18\x84\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x10brokerConfiguredB\a\n" +
+	"\x05event*\x82\n" +
+	"\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CLUSTER_EVENT_KIND_BECAME_LEADER\x10\x01\x12&\n" +
@@ -1918,7 +1963,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x1eCLUSTER_EVENT_KIND_LOG_DAMAGED\x10\x1b\x12$\n" +
 	" CLUSTER_EVENT_KIND_LOG_SET_ASIDE\x10\x1c\x12#\n" +
 	"\x1fCLUSTER_EVENT_KIND_FIRST_COMMIT\x10\x1d\x12'\n" +
-	"#CLUSTER_EVENT_KIND_BROKER_SUSPECTED\x10\x1e*\xfe\x03\n" +
+	"#CLUSTER_EVENT_KIND_BROKER_SUSPECTED\x10\x1e\x12'\n" +
+	"#CLUSTER_EVENT_KIND_TOPIC_CONFIGURED\x10\x1f\x12(\n" +
+	"$CLUSTER_EVENT_KIND_BROKER_CONFIGURED\x10 *\xfe\x03\n" +
 	"\x0fTransitionState\x12 \n" +
 	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
 	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
@@ -2011,11 +2058,13 @@ var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
 	5,  // 41: paceline.v1.ClusterEvent.log_set_aside:type_name -> paceline.v1.ReplicaEvent
 	5,  // 42: paceline.v1.ClusterEvent.first_commit:type_name -> paceline.v1.ReplicaEvent
 	9,  // 43: paceline.v1.ClusterEvent.broker_suspected:type_name -> paceline.v1.BrokerEvent
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	12, // 44: paceline.v1.ClusterEvent.topic_configured:type_name -> paceline.v1.TopicEvent
+	9,  // 45: paceline.v1.ClusterEvent.broker_configured:type_name -> paceline.v1.BrokerEvent
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -2063,6 +2112,8 @@ func file_paceline_v1_cluster_event_proto_init() {
 		(*ClusterEvent_LogSetAside)(nil),
 		(*ClusterEvent_FirstCommit)(nil),
 		(*ClusterEvent_BrokerSuspected)(nil),
+		(*ClusterEvent_TopicConfigured)(nil),
+		(*ClusterEvent_BrokerConfigured)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
